@@ -37,19 +37,11 @@ func newAsk() *cobra.Command {
 	var o askOptions
 	var output *string
 	cmd := &cobra.Command{
-		Use:   "ask ADDRESS --domain D --key NAME=VALUE",
-		Short: "Ask a rate-limit service as Envoy would, and show what it answers",
-		Long: `Sends ShouldRateLimit to any rate-limit service, Keyward or another, and prints each answer. It counts like a request
-of a user's: --hits 0 asks without being counted.
-
-A sidecar listens on 127.0.0.1:8081 in its pod, and with mTLS on its --rls-advertise (8082 in the chart): give
---tls-cert, --tls-key and --tls-ca there. --limit 2/day overrides the rules, as Envoy's rate_limits may.
-
-With --want the exit code is 0 only when the answers were these: a smoke test.`,
-		Example: `  keyward ask 127.0.0.1:8081 --domain shop --key api_key=alice
-  keyward ask 127.0.0.1:8081 --domain shop --key plan=gold --key user=7 --hits 0 -o json
-  keyward ask keyward:8081 --domain shop --key test=$RANDOM --limit 2/day --times 3 --want ok,ok,over_limit`,
-		Args: cobra.ExactArgs(1),
+		Use:     "ask ADDRESS --domain D --key NAME=VALUE",
+		Short:   "Ask a rate-limit service as Envoy would, and show what it answers",
+		Long:    helpText("ask"),
+		Example: helpExamples("ask"),
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			answers, err := askService(cmd.Context(), args[0], o)
 			if err != nil {

@@ -45,26 +45,11 @@ func newBench() *cobra.Command {
 	var o benchOptions
 	var output *string
 	cmd := &cobra.Command{
-		Use:   "bench --compare ADDRESS,ADDRESS --domain D --descriptor NAME=VALUE",
-		Short: "Load rate-limit services in turns and compare CPU per decision, throughput and latency",
-		Long: `Asks any rate-limit services, Keyward or others, the same questions in turns, round after round, and prints what a decision
-costs at each. The first address is what the others are compared with; one alone is measured by itself.
-
-Every question counts like a user's: take a domain or keys that nobody uses. "{}" in a value stands for a number below --keys.
-
-  --inflight  so many questions are open all the time, as fast as answers come: what a server can do, and its CPU when busy
-  --rate      so many questions a second, however long answers take, each timed from when it was due: the latency that callers
-              see. The p99 of a server that cannot keep up grows with the length of the run
-
-CPU is that of the process that listens on the address, if it is on this machine and ours to see; name another with --pid
-ADDRESS=PID, again for several processes, as for a Redis behind the service. Look at the ratios first: both servers and this
-load share the machine, and whatever disturbs one round disturbs all of it. A ratio whose min..max includes 1 says nothing.
-
-Hosts other than this one are asked only with --yes-remote. docs/benchmarks.md tells more.`,
-		Example: `  keyward bench --compare 127.0.0.1:8081,127.0.0.1:18081 --domain shop --descriptor api_key=bench-{} --keys 1000
-  keyward bench --compare 127.0.0.1:8081,127.0.0.1:18081 --domain shop --descriptor api_key=bench --pid 127.0.0.1:18081=$(pidof redis-server)
-  keyward bench --compare 10.0.0.7:8081 --yes-remote --domain shop --descriptor api_key=bench-{} --inflight 16 --rate 2000 -o json`,
-		Args: cobra.NoArgs,
+		Use:     "bench --compare ADDRESS,ADDRESS --domain D --descriptor NAME=VALUE",
+		Short:   "Load rate-limit services in turns and compare CPU per decision, throughput and latency",
+		Long:    helpText("bench"),
+		Example: helpExamples("bench"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()

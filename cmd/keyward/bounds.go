@@ -20,29 +20,11 @@ func newBounds() *cobra.Command {
 	c := rulecheck.Conditions{}
 	var policy string
 	cmd := &cobra.Command{
-		Use:   "bounds RULES --members N",
-		Short: "How far may a fault take each limit, in hits?",
-		Long: `Prints for every rule of a directory (or file) what each kind of event may add to its limit, and what it may refuse of
-it, in hits of one key in one window: worst cases as numbers, with their formulas. While nothing fails, both are 0.
-Through every join, graceful leave and rolling restart both are 0 for fixed windows; the other algorithms may add S.
-
-  L      the limit: requests_per_unit, in each window W
-  b      the depth of a bucket, which holds b at once and gains L in a window's time
-  U      charges that are answered before a second member has them: 1 % of L, at least 1; 0 with durability: strict
-  N, f   the members; those that an owner may miss and still have the whole limit: 1 from N = 3 on
-  share  what a member admits of a key whose owner it cannot reach: L/N, and of a bucket b/N
-  Phi    what all members but one may admit so before the owner knows of it
-  open   with degraded: fail_open, N x local_cap (of a bucket twice that), which no limit bounds
-  S      what clocks that differ by 250 ms let through when a counter moves: not of fixed windows
-  lent   what may be out at holders of leases at once: 5 % of L; of a bucket what flows in during 200 ms, at most b
-  E      with mechanism: approximate, epsilon x L: what members may admit before the owner knows of it, each E/N
-
-"rate x 1.5s" is what one key gets in that time: a number once --rate says how much that can be. The metric
-keyward_overadmission_bound shows what of all this a running cluster has really incurred.`,
-		Example: `  keyward bounds ./config --members 5
-  keyward bounds ./config --members 5 --policy quorum --rate 200
-  keyward bounds ./config --members 3 -o json | jq '.rules[].bounds[] | select(.event == "the owner crashes") | .over'`,
-		Args: cobra.ExactArgs(1),
+		Use:     "bounds RULES --members N",
+		Short:   "How far may a fault take each limit, in hits?",
+		Long:    helpText("bounds"),
+		Example: helpExamples("bounds"),
+		Args:    cobra.ExactArgs(1),
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -20,18 +20,11 @@ func newCerts() *cobra.Command {
 	var o certs.DemoOptions
 	var r clusterRenewal
 	cmd := &cobra.Command{
-		Use:   "certs",
-		Short: "Make a demo CA, certificates for sidecars, xDS and Envoy, and a gossip key",
-		Long: `Writes ca.crt, ca.key, a certificate and key each for sidecar, xds and envoy, and gossip.key. For demos and tests: the
-CA's key lies in the same directory. In production let cert-manager, SPIFFE or your own CA issue them; sidecars share a URI
-or DNS name, by which they know each other.
-
-With --ca-secret and --secret it renews certificates in Secrets instead, in the namespace of the pod that it runs in: the chart's CronJob does so
-with tls.mode: generate. A certificate that ends within --before is replaced by one of the same names, the CA by one of the same key.`,
-		Example: `  keyward certs --dir certs --host sidecar.example
-  keyward certs --dir certs --renew
-  keyward certs --ca-secret keyward-ca --secret keyward-tls,keyward-envoy-tls --lifetime 2160h --before 720h`,
-		Args: cobra.NoArgs,
+		Use:     "certs",
+		Short:   "Make a demo CA, certificates for sidecars, xDS and Envoy, and a gossip key",
+		Long:    helpText("certs"),
+		Example: helpExamples("certs"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if r.CASecret != "" || len(r.Secrets) > 0 {
 				r.Lifetime, r.Now = o.Lifetime, time.Now()

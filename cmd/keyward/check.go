@@ -20,24 +20,11 @@ func newCheck() *cobra.Command {
 	var against string
 	var strict bool
 	cmd := &cobra.Command{
-		Use:   "check DIR",
-		Short: "Check rate-limit rules as ratelimit_config_check does, and say what is suspicious",
-		Long: `Loads every file of the directory (or the one file) as the service does, and shows where each fault stands:
-
-  error     the rules do not load; the first is the one that the service would log
-  warning   they load, and something in them is probably not meant: a rule that nothing reaches, a key at a level where it
-            has no effect, a folder without rules
-  change    with --against: what the new rules change for those who are limited. "starts new counters" means
-            that in the window of the change the old and the new limit together may be admitted; a changed amount applies to
-            the existing counts
-
-Exit code 0: the rules load. 1: they do not, or could not be read; with --strict also when there is a warning.
--o sarif is SARIF 2.1.0, which code hosts show beside the changed lines.`,
-		Example: `  keyward check ./config
-  keyward check ./config --members 5       # is every epsilon enough for five members?
-  keyward check ./new --against ./config   # what changes for users?
-  keyward check ./config -o sarif > keyward.sarif`,
-		Args: cobra.ExactArgs(1),
+		Use:     "check DIR",
+		Short:   "Check rate-limit rules as ratelimit_config_check does, and say what is suspicious",
+		Long:    helpText("check"),
+		Example: helpExamples("check"),
+		Args:    cobra.ExactArgs(1),
 	}
 	output := outputFlagOf(cmd, "text", "json", "sarif")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -44,20 +44,8 @@ func newDemo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Watch three sidecars, xDS and a real Envoy limit a dozen API keys on this machine",
-		Long: `Starts sidecars, an xDS server and Envoy as real processes on loopback, with mTLS between them, sends traffic for a
-dozen API keys through Envoy and shows which sidecar counts which key, what was admitted against the limit and what
-was denied, and how many questions Envoy sent straight to the owner.
-
-On a terminal, press a key and watch admitted / limit:
-  h  make a key hot: its requests are spread over sub-keys, and the sum stays the limit
-  k  kill the owner of the busiest key: its heir goes on, and what that may add at most stands beside what it did
-  r  roll all sidecars: counters move to the next owner before each one ends
-  q  end
-The same can be clicked on a page whose address is printed. Where there is no terminal, all three happen by themselves.
-
-Nothing is left behind, however it ends: Ctrl-C ends it in order, a second one at once, and so do SIGTERM, a terminal that
-is closed and the end of what has started it, unless that was nohup.`,
-		Args: cobra.NoArgs,
+		Long:  helpText("demo"),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.length == 0 && !term.IsTerminal(int(os.Stdout.Fd())) {
 				o.length = 50 * time.Second

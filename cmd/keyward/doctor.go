@@ -25,23 +25,11 @@ func newDoctor() *cobra.Command {
 	var rules string
 	var o config.Options
 	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Ask all members, and Envoys, what is wrong with the cluster, and say what to do",
-		Long: `Asks the named members and all that they know of, tries their ports, and compares what they say: who sees whom, gossip
-keys, certificates, clocks, rings, rules, settings, memory, who is asked directly, what xDS clients accepted. With --envoy
-it reads an Envoy's own configuration too: its timeout, retries, policy and endpoints. It changes nothing.
-
-  ok     this is well
-  warn   it works, and will not always, or not as meant
-  FAIL   limits are not held as configured, or soon will not be
-
-What to do stands below each finding. Ports are tried by opening them, which leaves a line in each member's log. Exit
-code 0: nothing fails. 1: something does, or nobody could be asked; with --strict also when there is a warning. Members
-that cannot see each other do not know each other: name all of them.`,
-		Example: `  keyward doctor --member 10.0.0.7:9090
-  keyward doctor --member localhost:9090,localhost:9091 --envoy localhost:9901 --rules ./config
-In a pod: kubectl exec POD -c keyward -- keyward doctor`,
-		Args: cobra.NoArgs,
+		Use:     "doctor",
+		Short:   "Ask all members, and Envoys, what is wrong with the cluster, and say what to do",
+		Long:    helpText("doctor"),
+		Example: helpExamples("doctor"),
+		Args:    cobra.NoArgs,
 	}
 	members, output := memberFlag(cmd), outputFlag(cmd)
 	strict := cmd.Flags().Bool("strict", false, "exit code 1 for warnings, too")

@@ -21,16 +21,8 @@ func newDrain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Have the sidecar beside this command leave the ring and hand its counters over",
-		Long: `Has the sidecar leave the ring: it turns unready, the other members take its keys over with their counts, and it goes
-on answering by asking them, until it is ended. The command waits for that. Use it as a pod's preStop:
-
-  lifecycle: {preStop: {exec: {command: [/bin/keyward, drain]}}}
-
-With --envoy the pod's Envoy is told to drain first: it has its clients leave with their next answers, and goes on
-listening. Run that Envoy with --drain-strategy immediate, and it loses no request when the pod ends.
-
-The exit code is 0 when all counters were handed over.`,
-		Args: cobra.NoArgs,
+		Long:  helpText("drain"),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()

@@ -27,31 +27,11 @@ func newEnvoyConfig() *cobra.Command {
 	var o snippet.Options
 	var f envoyConfigFlags
 	cmd := &cobra.Command{
-		Use:   "envoy-config",
-		Short: "Print the Envoy configuration that asks each key's owner, made from your rules",
-		Long: `Prints a whole bootstrap, or with --part what to put into your own: the rate-limit filters, the clusters.
-
-Three shapes:
-  owner-direct  Envoy's own rate-limit call lands on the sidecar that owns the key. The fastest, and the default.
-  routes        an edge Envoy routes the request itself to the pod whose sidecar owns the key.
-  plain         Envoy asks any one sidecar, which forwards what it does not own. Always right, one hop more.
-
-The rules say what is counted. --from says where in a request each descriptor key's value is, so that the filter's actions
-and the header that finds the owner cannot drift apart:
-  --from api_key=header:x-api-key      --from plan=metadata:envoy.filters.http.jwt_authn:claims:plan
-  --from user=query:user               --from remote_address=remote_address
-or --envoy FILE reads it from the rate_limits of the Envoy configuration that you have. Warnings go to standard error.
-
-With --for a gateway in Kubernetes is the asker, and its own resources are printed, for kubectl apply: istio (EnvoyFilters,
-owner-direct or plain), envoy-gateway (EnvoyProxy and EnvoyPatchPolicy, owner-direct; Envoy Gateway makes the rules, so --from
-says only by what clients are told apart), contour (ExtensionService, ContourConfiguration) and kgateway (GatewayExtension,
-TrafficPolicy), whose Envoys ask any member. The first lines of the output say what goes to owners directly and what is
-forwarded. --release and --namespace are those of the chart keyward; docs/gateways has a page for each.`,
-		Example: `  keyward envoy-config --rules ./config --from api_key=header:x-api-key --xds keyward-xds:18000 --upstream app:8080
-  keyward envoy-config --part filter --rules ./config --envoy ./my-envoy.yaml
-  keyward envoy-config --shape plain --sidecar 127.0.0.1:8081 --rules ./config --from api_key=header:x-api-key
-  keyward envoy-config --for istio --rules ./config --from api_key=header:x-api-key --gateway-namespace istio-ingress | kubectl apply -f -`,
-		Args: cobra.NoArgs,
+		Use:     "envoy-config",
+		Short:   "Print the Envoy configuration that asks each key's owner, made from your rules",
+		Long:    helpText("envoy-config"),
+		Example: helpExamples("envoy-config"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.fill(&o); err != nil {
 				return err

@@ -24,27 +24,11 @@ func newExplain() *cobra.Command {
 	var rules string
 	var names []string
 	cmd := &cobra.Command{
-		Use:   "explain DOMAIN KEY=VALUE... [+ KEY=VALUE...]",
-		Short: "Say which rule limits a descriptor and why, who counts it, how it stands and what Envoy would answer",
-		Long: `Follows a descriptor through the rules, entry by entry, in their order: which descriptor of the files took it, which
-ones did not and why. Then who owns the key, and from running members how its count stands and what one more hit gets.
-It charges nothing.
-
-  ok          one more hit fits               over_limit   it is refused
-  shadow      it is over, and let through     unlimited    a rule says so
-  no_rule     no rule is about it             limited      not asked: from files alone
-
-Envoy may send several descriptors with one request. Put a + between them: each is explained, and then what becomes of the
-request, which is refused when one of them is.
-
-With --member a running member is asked, by the rules that it has in force. With --rules the files are, without any
-member; --members then says on whose ring the owner is looked up. An entry with = in its key is not for this command:
-GET /v1/explain?domain=D&descriptor={"entries":[{"key":"k","value":"v"}]} takes it.`,
-		Example: `  keyward explain shop plan=gold user=bob --member 10.0.0.7:9090
-  keyward explain shop plan=gold user=bob --rules ./config --members pod-0,pod-1,pod-2
-  keyward explain edge api_key=alice + path=/login remote_address=10.1.2.3
-  keyward explain edge api_key=alice -o json | jq .verdict`,
-		Args: cobra.MinimumNArgs(2),
+		Use:     "explain DOMAIN KEY=VALUE... [+ KEY=VALUE...]",
+		Short:   "Say which rule limits a descriptor and why, who counts it, how it stands and what Envoy would answer",
+		Long:    helpText("explain"),
+		Example: helpExamples("explain"),
+		Args:    cobra.MinimumNArgs(2),
 	}
 	members, output := memberFlag(cmd), outputFlag(cmd)
 	cmd.Flags().StringVar(&rules, "rules", "", "`directory` or file of rules, in place of a running member")

@@ -18,24 +18,10 @@ import (
 
 func newHot() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "hot",
-		Short: "Say by hand what is done about a hot key: split, pin, cap, never, clear; or list what is done",
-		Long: `A key that one customer makes hot is dealt with by itself, step by step, and let go when it cools:
-  1. cap    Envoy refuses locally what is certainly over the limit
-  2. pin    all its requests go to one other member, away from the neighbours of the key's owner
-  3. split  its requests are spread over sub-keys on several members, which spend parts of the one limit
-In every step the limit is held exactly, and /v1/counters shows one number. These commands take the place of the measured
-step for one key, whether it is hot or not, until "keyward hot clear". The sidecar that is told announces it to all
-others; 15 s after that one has ended it is forgotten. Steps 1 to 3 need Envoys that get their routes from Keyward's xDS;
-what members do among themselves needs nothing.`,
-		Example: `  keyward hot list                                   what is done, and by whom
-  keyward hot split edge api_key=alice               spread over as many members as the rule's sub_keys says (4)
-  keyward hot split edge api_key=alice --members 8
-  keyward hot pin edge api_key=alice                 one member for it alone
-  keyward hot never edge api_key=alice               leave it with its owner, however hot
-  keyward hot clear edge api_key=alice               back to what is measured
-  keyward hot pin edge --owner-string alice          by the header's value, when the descriptor is not known
-In a pod: kubectl exec POD -c keyward -- keyward hot list`,
+		Use:     "hot",
+		Short:   "Say by hand what is done about a hot key: split, pin, cap, never, clear; or list what is done",
+		Long:    helpText("hot"),
+		Example: helpExamples("hot"),
 	}
 	socket := socketFlag(cmd.PersistentFlags())
 	cmd.AddCommand(
@@ -137,11 +123,10 @@ func routeText(r *api.HotRoute) string {
 
 func newHotList(socket *string) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List what is done about hot keys anywhere, and the hot keys that this sidecar counts",
-		Example: `  keyward hot list
-  keyward hot list -o json | jq '.routes[] | select(.manual)'`,
-		Args: cobra.NoArgs,
+		Use:     "list",
+		Short:   "List what is done about hot keys anywhere, and the hot keys that this sidecar counts",
+		Example: helpExamples("hot-list"),
+		Args:    cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -16,24 +16,11 @@ func newInject() *cobra.Command {
 	var files []string
 	noTLS := false
 	cmd := &cobra.Command{
-		Use:   "inject -f FILE",
-		Short: "Add the sidecar to the pods of Kubernetes manifests",
-		Long: `Adds a native sidecar (an init container with restartPolicy: Always), its volumes, the label by which members find each
-other and time to end to every Deployment, StatefulSet, DaemonSet, Job, CronJob and Pod of a file, and prints the result:
-a filter before kubectl apply, or a step before a commit. Other documents pass byte by byte; comments and order stay.
-Doing it again changes nothing, or brings the sidecar up to date.
-
-The sidecar comes before all other init containers, so that it starts before Envoy and ends after it. The rules, the
-gossip key, certificates and what all members share are objects of the chart keyward in the same namespace:
-
-  helm install keyward charts/keyward --set mode=sidecar --set expect=N     N: how many pods will have a sidecar
-
-What may not work (a port that is taken) is told on standard error. Envoy asks the sidecar at 127.0.0.1:8081, or each
-key's owner: keyward envoy-config.`,
-		Example: `  keyward inject -f deploy.yaml | kubectl apply -f -
-  kubectl get deploy/shop -o yaml | keyward inject -f - --release limits | kubectl apply -f -
-  keyward inject -f deploy.yaml --envoy-admin 127.0.0.1:9901 --memory 512Mi > injected.yaml`,
-		Args: cobra.NoArgs,
+		Use:     "inject -f FILE",
+		Short:   "Add the sidecar to the pods of Kubernetes manifests",
+		Long:    helpText("inject"),
+		Example: helpExamples("inject"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.TLS = !noTLS
 			for _, file := range files {

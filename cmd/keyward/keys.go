@@ -25,14 +25,11 @@ func newKeys() *cobra.Command {
 
 func newKeysGet() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get DOMAIN KEY=VALUE...",
-		Short: "Print how a key stands with its owner, whichever member is asked",
-		Long: `Prints the hits that stand against the key's limit in the present window (of a bucket: its level), those that are left,
-and who counts them. Authority "full" means that the owner itself has answered. Exit code 1 when no rule limits the key:
-"keyward explain" says why.`,
-		Example: `  keyward keys get edge api_key=alice --member 10.0.0.7:9090
-  keyward keys get edge api_key=alice -o json | jq .remaining`,
-		Args: cobra.MinimumNArgs(2),
+		Use:     "get DOMAIN KEY=VALUE...",
+		Short:   "Print how a key stands with its owner, whichever member is asked",
+		Long:    helpText("keys-get"),
+		Example: helpExamples("keys-get"),
+		Args:    cobra.MinimumNArgs(2),
 	}
 	members, output := memberFlag(cmd), outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -55,14 +52,11 @@ and who counts them. Authority "full" means that the owner itself has answered. 
 
 func newKeysReset() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "reset DOMAIN KEY=VALUE...",
-		Short: "Give a key's count back, so that its caller has the whole limit again",
-		Long: `Has the sidecar behind the admin socket give back, at the key's owner, all hits that stand against its limit now. Any
-sidecar will do. What is counted while that happens stands, and so does what members hold of a lease: "after" is what is
-left of the count. The statistics do not change.`,
-		Example: `  keyward keys reset edge api_key=alice
-In a pod: kubectl exec POD -c keyward -- keyward keys reset edge api_key=alice`,
-		Args: cobra.MinimumNArgs(2),
+		Use:     "reset DOMAIN KEY=VALUE...",
+		Short:   "Give a key's count back, so that its caller has the whole limit again",
+		Long:    helpText("keys-reset"),
+		Example: helpExamples("keys-reset"),
+		Args:    cobra.MinimumNArgs(2),
 	}
 	socket, output := socketFlag(cmd.Flags()), outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -32,29 +32,9 @@ func main() {
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "keyward",
-		Short: "Global rate limits for Envoy, without Redis",
-		Long: `Keyward counts every rate-limit key on exactly one sidecar: the one that Envoy's own RING_HASH load balancer
-picks for it. This is the tool beside the sidecars.
-
-Start here:
-  keyward demo                         watch three sidecars and a real Envoy limit a dozen API keys
-  keyward check ./config               are my envoyproxy/ratelimit rules fine, and is anything suspicious?
-  keyward bounds ./config --members 5  what may a crash or a partition add to each limit?
-  keyward envoy-config --help          the Envoy configuration that asks each key's owner directly
-  keyward migrate --help               from envoyproxy/ratelimit to here: what maps, what goes away, the steps
-  keyward mirror --help                compare envoyproxy/ratelimit and Keyward on your own traffic first
-  keyward simulate --help              replay access logs: whom would new rules refuse?
-  keyward ring owner --members a,b,c K which sidecar counts this key?
-  keyward explain edge api_key=alice   which rule limits this, who counts it, and what would Envoy answer?
-  keyward doctor                       what is wrong with the cluster, and what is to be done?
-  keyward top                          which keys are hot, and what is done about them?
-  keyward ask --help                   what does a rate-limit service answer to this question?
-  keyward bench --help                 what does a decision cost, here and at another rate-limit service?
-  keyward tap --over                   who is refused right now?
-  keyward hot --help                   split, pin or cap a key by hand
-  keyward inject -f deploy.yaml        add the sidecar to the pods of your manifests
-  keyward drain                        hand the counters of the sidecar in this pod over, before it ends`,
+		Use:           "keyward",
+		Short:         "Global rate limits for Envoy, without Redis",
+		Long:          helpText("keyward"),
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -13,11 +13,10 @@ import (
 func newMan() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use:   "man --dir DIR",
-		Short: "Write the manual pages of all commands",
-		Long: `Writes one page of section 1 for every command: keyward.1, keyward-check.1 and so on. They hold what --help says, and
-no date: pages of the same version are the same.`,
-		Example: `  keyward man --dir /usr/local/share/man/man1 && man keyward-explain`,
+		Use:     "man --dir DIR",
+		Short:   "Write the manual pages of all commands",
+		Long:    helpText("man"),
+		Example: helpExamples("man"),
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return writeMan(cmd.Root(), dir) },
 	}

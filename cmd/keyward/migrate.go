@@ -25,24 +25,11 @@ type migrateFlags struct {
 func newMigrate() *cobra.Command {
 	var f migrateFlags
 	cmd := &cobra.Command{
-		Use:   "migrate [-f FILE] [--env-file FILE] [--rules DIR]",
-		Short: "Say what becomes of an envoyproxy/ratelimit deployment, and write what takes its place",
-		Long: `Reads a deployment of envoyproxy/ratelimit: a Kubernetes manifest, a compose file or a chart's values (-f), or an
-environment file (--env-file), and its rules (--rules, or the ConfigMaps in the manifest). It prints what means the same,
-what goes away and what differs, and the steps there, each with the way back. It changes nothing.
-
-  --patch FILE   the manifest with Keyward in it: the image; for more than one replica also a headless Service, KEYWARD_JOIN,
-                 ports and the Secret of certificates. Variables of the store stay, so that the way back is as short; with
-                 --clean they go.
-  --values FILE  values for charts/keyward that serve the same rules with the same settings. networkPolicy.envoyFrom names the
-                 Envoys in the manifest; if it has none, name them there: until then Helm refuses the values.
-
-FILE may be -, standard output. Exit code 1: the rules do not load.`,
-		Example: `  keyward migrate -f ratelimit.yaml
-  kubectl get deploy,configmap -o yaml | keyward migrate -f - --values values.yaml
-  keyward migrate -f ratelimit.yaml --replicas 3 --patch keyward.yaml && kubectl diff -f keyward.yaml
-  docker inspect -f '{{join .Config.Env "\n"}}' ratelimit > old.env && keyward migrate --env-file old.env --rules ./config --all`,
-		Args: cobra.NoArgs,
+		Use:     "migrate [-f FILE] [--env-file FILE] [--rules DIR]",
+		Short:   "Say what becomes of an envoyproxy/ratelimit deployment, and write what takes its place",
+		Long:    helpText("migrate"),
+		Example: helpExamples("migrate"),
+		Args:    cobra.NoArgs,
 	}
 	format := outputFlag(cmd)
 	f.define(cmd)

@@ -37,30 +37,11 @@ type mirrorFlags struct {
 func newMirror() *cobra.Command {
 	var f mirrorFlags
 	cmd := &cobra.Command{
-		Use:   "mirror --old HOST:PORT --new HOST:PORT",
-		Short: "Answer with the old rate limit service's verdicts, ask Keyward too, report every difference",
-		Long: `Stands between Envoy and envoyproxy/ratelimit while you move over. Every question goes to the old service, whose answer
-goes back byte for byte, and at the same time to the new one, for whose answer nobody waits: if it is slow, fails or is not
-there, callers do not notice. Health checks and all other calls go to the service that answers.
-
-Where the two answers differ, a JSON line says so (at most --log-rate a second), with why:
-
-  known         docs/differences.md lists it
-  first_window  the window began before this did, so the services have counted different hits; it goes away by itself
-  missed        in this window a question reached one of them only
-  window_edge   the question came as the window ended
-  order         no further apart than the questions that were open at the same time
-  other         unexplained: look at it
-
-http://METRICS/ shows the sum of it at any time (as JSON with Accept: application/json), /metrics has keyward_mirror_*, and
-/healthcheck answers 200 while a service whose verdicts count is healthy. At the end the sum is printed.
-
-When nothing is left unexplained, --answer new makes the new service's verdicts count, and the old one's only where the new
-one fails. Then point Envoy at Keyward. docs/migration.md has all the steps, with the way back from each.`,
-		Example: `  keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081
-  keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081 --answer new
-  keyward mirror --old 127.0.0.1:8081 --new 127.0.0.1:18081 --listen 127.0.0.1:28081 --for 10m -o json > found.json`,
-		Args: cobra.NoArgs,
+		Use:     "mirror --old HOST:PORT --new HOST:PORT",
+		Short:   "Answer with the old rate limit service's verdicts, ask Keyward too, report every difference",
+		Long:    helpText("mirror"),
+		Example: helpExamples("mirror"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()

@@ -35,10 +35,9 @@ type keyOwner struct {
 func newRingOwner() *cobra.Command {
 	var members []string
 	cmd := &cobra.Command{
-		Use:   "owner --members a,b,c KEY...",
-		Short: "Print KEY<tab>OWNER for every key; without keys, for every line of the input",
-		Example: `  keyward ring owner --members pod-0,pod-1,pod-2 alice bob
-  cut -f1 keys.tsv | keyward ring owner --members pod-0,pod-1,pod-2`,
+		Use:     "owner --members a,b,c KEY...",
+		Short:   "Print KEY<tab>OWNER for every key; without keys, for every line of the input",
+		Example: helpExamples("ring-owner"),
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, keys []string) error {
@@ -121,9 +120,8 @@ func newRingCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Compare the ring with answers recorded from a real Envoy",
-		Long: `Builds the ring of every file's hosts and compares each recorded request's host with the one computed here. The last
-line counts requests: "N passed, N failed". The exit code is 1 if anything failed or could not be read.`,
-		Args: cobra.MinimumNArgs(1),
+		Long:  helpText("ring-check"),
+		Args:  cobra.MinimumNArgs(1),
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {

@@ -78,13 +78,11 @@ func sharesOf(r *ring.Ring) []ringMember {
 func newRingShow() *cobra.Command {
 	var f ringFlags
 	cmd := &cobra.Command{
-		Use:   "show",
-		Short: "Print each member's part of the ring",
-		Long: `Prints what part of all keys each member owns. IDEAL is its part by weight; Envoy's ring of 1024 points a member comes
-within about a tenth of it. Keys are not equally busy: "keyward top" shows those that are.`,
-		Example: `  keyward ring show --member 10.0.0.7:9090
-  keyward ring show --members pod-0,pod-1,pod-2=2`,
-		Args: cobra.NoArgs,
+		Use:     "show",
+		Short:   "Print each member's part of the ring",
+		Long:    helpText("ring-show"),
+		Example: helpExamples("ring-show"),
+		Args:    cobra.NoArgs,
 	}
 	f.define(cmd)
 	output := outputFlag(cmd)
@@ -159,14 +157,11 @@ func newRingDiff() *cobra.Command {
 	var f ringFlags
 	var to []string
 	cmd := &cobra.Command{
-		Use:   "diff --to a,b,c,d",
-		Short: "Say what part of all keys changes its owner when members come or go",
-		Long: `Compares the ring of running members, or of --members, with that of --to. "moved" is the part of all keys that gets
-another owner, whose counters are handed over; "ideal" is the least that any way to place keys must move. A member that comes back
-under its own name moves nothing: only names and weights place keys.`,
-		Example: `  keyward ring diff --members pod-0,pod-1,pod-2 --to pod-0,pod-1,pod-2,pod-3   # one more
-  keyward ring diff --member 10.0.0.7:9090 --to pod-0,pod-1                   # what would go where, from what runs now`,
-		Args: cobra.NoArgs,
+		Use:     "diff --to a,b,c,d",
+		Short:   "Say what part of all keys changes its owner when members come or go",
+		Long:    helpText("ring-diff"),
+		Example: helpExamples("ring-diff"),
+		Args:    cobra.NoArgs,
 	}
 	f.define(cmd)
 	output := outputFlag(cmd)

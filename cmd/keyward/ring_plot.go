@@ -15,13 +15,11 @@ import (
 func newRingPlot() *cobra.Command {
 	var f ringFlags
 	cmd := &cobra.Command{
-		Use:   "plot",
-		Short: "Draw the ring: in the terminal, or as an SVG picture",
-		Long: `Draws who owns which part of the hash space. In the terminal each letter is 1/512 of it, from position 0 on, and each
-bar a member's part. -o svg is a picture of the ring, position 0 at the top and then clockwise, in 720 sectors.`,
-		Example: `  keyward ring plot --members pod-0,pod-1,pod-2
-  keyward ring plot --member 10.0.0.7:9090 -o svg > ring.svg`,
-		Args: cobra.NoArgs,
+		Use:     "plot",
+		Short:   "Draw the ring: in the terminal, or as an SVG picture",
+		Long:    helpText("ring-plot"),
+		Example: helpExamples("ring-plot"),
+		Args:    cobra.NoArgs,
 	}
 	f.define(cmd)
 	output := outputFlagOf(cmd, "text", "json", "svg")

@@ -36,30 +36,11 @@ type simulateFlags struct {
 func newSimulate() *cobra.Command {
 	var f simulateFlags
 	cmd := &cobra.Command{
-		Use:   "simulate --log FILE --rules DIR [--against OLD]",
-		Short: "Replay Envoy access logs through rules: who would be refused?",
-		Long: `Reads Envoy's access logs, makes of each request the descriptors that Envoy would, and puts them, in the order of their
-times and on the clock of the log, to the rules: the very code that a sidecar runs, with every key on one member. What is
-printed is exact for the requests that are in the log. With --against it says what a change of rules would change.
-
-A log is JSON lines (.gz, too; - is standard input) or text. --from says where a descriptor key's value is, as for
-keyward envoy-config: header:NAME, query:NAME, remote_address, masked_remote_address:24/64, value:TEXT, source_cluster,
-destination_cluster; and field:NAME, a field of the log by its own name. Of the fields, these are known:
-
-  time        start_time, timestamp, @timestamp, time or ts: RFC 3339 or Unix time (else --time)
-  header      its name, with - or _, alone or under request_headers, headers, request.headers or req
-  path        x-envoy-original-path, x-envoy-origin-path, path, request_path, uri (for query: and header::path)
-  address     downstream_remote_address, remote_address, client_ip, with or without the port
-  refused     response_flags with RL; response_code 429 where a log has no flags
-
-Case does not matter, names of nested objects are joined by dots, and "-" and null mean: not there; then Envoy leaves the
-descriptor out, and so does this; a source that no request has is warned of. A text log has Envoy's default format, or --format says which. Each rule's keys make one
-descriptor, as keyward envoy-config would have it, unless --descriptor says what your Envoy sends.`,
-		Example: `  keyward simulate --log access.json --rules ./config --from api_key=header:x-api-key
-  keyward simulate --log 'access.json.gz' --rules ./new --against ./config --from api_key=header:x-api-key
-  keyward simulate --log access.log --format '%START_TIME% %REQ(X-API-KEY)% %RESPONSE_CODE%' --rules ./config --from api_key=header:x-api-key
-  kubectl logs deploy/gateway | keyward simulate --log - --rules ./config --from user=query:user -o json | jq .new.refused`,
-		Args: cobra.NoArgs,
+		Use:     "simulate --log FILE --rules DIR [--against OLD]",
+		Short:   "Replay Envoy access logs through rules: who would be refused?",
+		Long:    helpText("simulate"),
+		Example: helpExamples("simulate"),
+		Args:    cobra.NoArgs,
 	}
 	format := outputFlag(cmd)
 	f.define(cmd)

@@ -32,21 +32,11 @@ type tapOptions struct {
 func newTap() *cobra.Command {
 	var o tapOptions
 	cmd := &cobra.Command{
-		Use:   "tap",
-		Short: "Watch some of the decisions that the sidecar beside this command gives",
-		Long: `Prints decisions as the sidecar answers them: what was asked, what was answered, and how the answer was found.
-  path       local      counted here                      forwarded  counted by the key's owner, one hop away
-             lease      from hits that the owner lent     degraded   by the rule's degraded policy, the owner being out of reach
-  authority  full       by the one owner of the count     others     see keyward_authority_total in docs/operating.md
-
-These are samples, taken at random times, never more than --rate a second; the filters choose before that, so rare
-refusals are found in any traffic. The sidecar pays for it only while somebody taps. Values are shown as callers sent
-them: that is why this goes over the admin socket, not over a port.`,
-		Example: `  keyward tap                                  ten decisions a second
-  keyward tap --over --domain edge             who is refused?
-  keyward tap --key api_key=alice -n 20        twenty decisions about one key
-  keyward tap --rate 1000 -o json | jq -r .path | sort | uniq -c`,
-		Args: cobra.NoArgs,
+		Use:     "tap",
+		Short:   "Watch some of the decisions that the sidecar beside this command gives",
+		Long:    helpText("tap"),
+		Example: helpExamples("tap"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()

@@ -28,19 +28,11 @@ type topOptions struct {
 func newTop() *cobra.Command {
 	var o topOptions
 	cmd := &cobra.Command{
-		Use:   "top",
-		Short: "Watch hot keys: their rates, how much of the limit is used and lent, who holds it, what is done",
-		Long: `Shows every key that is hot or leased anywhere in the cluster, the busiest first:
-  RATE/s   questions about it, wherever they were asked
-  USED     hits that stand against the limit in the present window, with all that is lent
-  LENT     of these, hits that members hold and may not have spent
-  DONE     what is done about it: leased to so many members, split, pinned, capped; "by hand" after "keyward hot"
-Name one member with --member: the others are found by the pages that its /cluster names. Name all of them where those
-cannot be reached from here. On a terminal h shows and hides the holders, q ends.`,
-		Example: `  keyward top --member 10.0.0.7:9090
-  keyward top --member localhost:9090,localhost:9091    (after kubectl port-forward of two pods)
-  keyward top --once -o json | jq '.keys[] | select(.hot) | .name'`,
-		Args: cobra.NoArgs,
+		Use:     "top",
+		Short:   "Watch hot keys: their rates, how much of the limit is used and lent, who holds it, what is done",
+		Long:    helpText("top"),
+		Example: helpExamples("top"),
+		Args:    cobra.NoArgs,
 	}
 	members := memberFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {

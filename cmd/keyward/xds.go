@@ -32,17 +32,11 @@ func newXDS() *cobra.Command {
 
 func newXDSStatus() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "List the clients of every xDS server: what each has accepted, what it refused and why",
-		Long: `Asks the named members, and those that they know of, which Envoys take their configuration from them:
-  in step   it has accepted the version that is served now
-  behind    it was sent that version and has not answered yet
-  REFUSED   it answered no (a NACK), in the words that stand below it; it goes on with the version before
-All servers of a cluster serve the same version of the same state: "differ" in the last line means that they do not see
-the same members. Exit code 1 when a client refuses what it was sent.`,
-		Example: `  keyward xds status --member 10.0.0.7:9090
-  keyward xds status -o json | jq '.[].clients[] | select(.types[].why)'`,
-		Args: cobra.NoArgs,
+		Use:     "status",
+		Short:   "List the clients of every xDS server: what each has accepted, what it refused and why",
+		Long:    helpText("xds-status"),
+		Example: helpExamples("xds-status"),
+		Args:    cobra.NoArgs,
 	}
 	members, output := memberFlag(cmd), outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
