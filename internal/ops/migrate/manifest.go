@@ -59,7 +59,7 @@ func ParseManifest(content []byte, container string) (*Manifest, error) {
 		}
 	}
 	if container != "" {
-		return nil, fmt.Errorf("no workload has a container %s", container)
+		return nil, fmt.Errorf("no container %s in any workload", container)
 	}
 	for _, doc := range m.docs {
 		m.walk(doc)
