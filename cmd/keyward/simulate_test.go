@@ -75,15 +75,15 @@ func TestSimulateWarns(t *testing.T) {
 	if err := errors.Join(os.WriteFile(rules, []byte(text), 0o644), os.WriteFile(log, []byte(strings.Repeat(line, 30)), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	const path = "warning: domain shop: every request is asked about with path=/login, since nothing says where path is: --from path=header:NAME, or --from path=value:/login if Envoy always sends it\n"
-	const plan = "warning: domain shop: every request is asked about with plan=premium, since nothing says where plan is: --from plan=header:NAME, or --from plan=value:premium if Envoy always sends it\n"
+	const path = "warning: domain shop: assuming path=/login for every request, because the source of path is unknown: --from path=header:NAME, or --from path=value:/login if Envoy always sends this value\n"
+	const plan = "warning: domain shop: assuming plan=premium for every request, because the source of plan is unknown: --from plan=header:NAME, or --from plan=value:premium if Envoy always sends this value\n"
 	for _, row := range []struct{ from, want string }{
 		{"user=header:x-user", path + plan},
-		{"user=header:x-usr", path + plan + "warning: no request has x-usr, so no rule with user is asked about: --from user=header:x-usr; did you mean header:x-user?\n"},
-		{"user=field:x-usr", path + plan + "warning: no request has x-usr, so no rule with user is asked about: --from user=field:x-usr; did you mean field:request_headers.x-user?\n"},
-		{"user=header:authorization", path + plan + "warning: no request has authorization, so no rule with user is asked about: --from user=header:authorization\n"},
-		{"user=query:u path=header::path", plan + "warning: no request has the query parameter u, so no rule with user is asked about: --from user=query:u\n"},
-		{"user=remote_address path=header::path plan=value:premium", "warning: no request has a remote_address, so no rule with user is asked about: --from user=remote_address\n"},
+		{"user=header:x-usr", path + plan + "warning: no request has x-usr, so no descriptor with user is made: --from user=header:x-usr; did you mean header:x-user?\n"},
+		{"user=field:x-usr", path + plan + "warning: no request has x-usr, so no descriptor with user is made: --from user=field:x-usr; did you mean field:request_headers.x-user?\n"},
+		{"user=header:authorization", path + plan + "warning: no request has authorization, so no descriptor with user is made: --from user=header:authorization\n"},
+		{"user=query:u path=header::path", plan + "warning: no request has the query parameter u, so no descriptor with user is made: --from user=query:u\n"},
+		{"user=remote_address path=header::path plan=value:premium", "warning: no request has a remote_address, so no descriptor with user is made: --from user=remote_address\n"},
 		{"user=header:x-user path=header::path plan=value:premium", ""},
 	} {
 		args := []string{"simulate", "--log", log, "--rules", rules}
@@ -104,15 +104,15 @@ func TestSimulateWarns(t *testing.T) {
 func TestSimulateSaysWhatIsWrong(t *testing.T) {
 	log, _, rules := writeSimulation(t)
 	for want, args := range map[string][]string{
-		"nothing says where api_key is":   {"--log", log},
-		"--from user: no rule has":        {"--log", log, "--from", "user=header:u", "--from", "api_key=header:x"},
-		"is none of header:NAME":          {"--log", log, "--from", "api_key=cookie:x"},
-		"read the log":                    {"--log", log + "x", "--from", "api_key=header:x"},
-		"no request could be read":        {"--log", filepath.Join(rules, "edge.yaml"), "--from", "api_key=header:x"},
-		"--descriptor plan: nothing says": {"--log", log, "--descriptor", "plan"},
-		"the line has no time":            {"--log", log, "--time", "when", "--from", "api_key=header:x"},
-		`format "x" has no operator`:      {"--log", log, "--format", "x", "--from", "api_key=header:x"},
-		`required flag(s) "log" not set`:  {},
+		"the source of api_key is unknown":                 {"--log", log},
+		"--from user: no rule has":                         {"--log", log, "--from", "user=header:u", "--from", "api_key=header:x"},
+		"want one of header:NAME":                          {"--log", log, "--from", "api_key=cookie:x"},
+		"read the log":                                     {"--log", log + "x", "--from", "api_key=header:x"},
+		"no request that can be used":                      {"--log", filepath.Join(rules, "edge.yaml"), "--from", "api_key=header:x"},
+		"--descriptor plan: the source of plan is unknown": {"--log", log, "--descriptor", "plan"},
+		"the line has no time":                             {"--log", log, "--time", "when", "--from", "api_key=header:x"},
+		`format "x" has no operator`:                       {"--log", log, "--format", "x", "--from", "api_key=header:x"},
+		`required flag(s) "log" not set`:                   {},
 	} {
 		out, err := run(t, append([]string{"simulate", "--rules", rules}, args...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -1,4 +1,4 @@
-// Package suggest finds the word that a misspelled one stands for.
+// Package suggest finds the intended word for a misspelled one.
 package suggest
 
 // Nearest returns the word that is most similar to a misspelled one. It returns the empty string if no word is similar

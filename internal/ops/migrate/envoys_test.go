@@ -119,14 +119,14 @@ func TestMirrorMayCall(t *testing.T) {
 	d := deployment(t)
 	from, want := d.policy().EnvoyFrom, []string{"pods app=envoy of namespace ingress", "pods app=ratelimit-mirror of the release's namespace"}
 	if fmt.Sprint(from) != fmt.Sprint(want) {
-		t.Errorf("%v may ask, want %v", from, want)
+		t.Errorf("%v may call, want %v", from, want)
 	}
 	steps := d.steps()
 	if !slices.Contains(steps[0].Do, "# networkPolicy.envoyFrom in values.yaml names Envoys: "+want[0]) {
 		t.Errorf("the first step is %+v", steps[0])
 	}
 	for _, s := range steps {
-		if i := slices.Index(s.Do, "helm -n edge install keyward charts/keyward -f values.yaml"); i >= 0 && strings.Contains(strings.Join(s.Do, "\n"), "labelled app=ratelimit-mirror") {
+		if i := slices.Index(s.Do, "helm -n edge install keyward charts/keyward -f values.yaml"); i >= 0 && strings.Contains(strings.Join(s.Do, "\n"), "labeled app=ratelimit-mirror") {
 			return
 		}
 	}

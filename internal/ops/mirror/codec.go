@@ -6,10 +6,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// frame is a message as it is on the wire. What is in it that this program does not know goes through all the same.
+// frame is a message in wire format. Unknown fields are passed through.
 type frame struct{ data []byte }
 
-// codec moves frames. It has the name of the codec that both services speak.
+// codec encodes and decodes frames. It has the name of the codec that both services use.
 type codec struct{}
 
 func (codec) Name() string { return "proto" }

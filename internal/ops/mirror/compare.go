@@ -16,22 +16,22 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// Class says why two answers may differ.
+// Class states why two responses differ.
 type Class string
 
-// The classes. A difference that has several causes gets the first that explains all of it.
+// The classes. A difference with several causes is in the first class that explains all of it.
 const (
 	// known is a difference that docs/differences.md lists.
 	known Class = "known"
-	// firstWindow: the services have not counted the same hits since the window began, as the mirror is younger than it.
+	// firstWindow: the window began before the mirror started, so the services have not counted the same hits.
 	firstWindow Class = "first_window"
-	// missed: in this window a question reached one service only.
+	// missed: in this window a call reached only one service.
 	missed Class = "missed"
-	// windowEdge: the question came as the window ended, so that one service may have counted it in the next.
+	// windowEdge: the call arrived as the window ended, so one service may have counted it in the next one.
 	windowEdge Class = "window_edge"
-	// order: no further apart than the questions that were open at the same time, which each service met in its own order.
+	// order: the counts differ by no more than the concurrent calls, which each service may process in a different order.
 	order Class = "order"
-	// other: nothing of the above.
+	// other: none of the above.
 	other Class = "other"
 )
 
@@ -39,60 +39,60 @@ func classes() []Class {
 	return []Class{known, firstWindow, missed, windowEdge, order, other}
 }
 
-// edge is how near the end of a window a question is at its edge: what clocks may differ by.
+// edge is the time around the end of a window in which a call is in windowEdge. It covers the difference of the clocks.
 const edge = 250 * time.Millisecond
 
-// question is a request that is being compared.
-type question struct {
-	message []byte
-	request rls.RateLimitRequest // points into message
-	hits    uint64               // the most that one of its descriptors counts
-	known   string               // why the services are known to differ about it; empty: they are not
-	begin   int64                // Unix nanoseconds
-	end     int64
-	beside  uint64 // hits of other questions that were open at the same time
+// call is a rate limit call whose responses are compared.
+type call struct {
+	message    []byte
+	request    rls.RateLimitRequest // refers to message
+	hits       uint64               // of the descriptor with the most hits
+	known      string               // why the services are known to differ; empty if they are not
+	begin      int64                // Unix nanoseconds
+	end        int64
+	concurrent uint64 // hits of other calls that were in flight at the same time
 }
 
-// Bounds beyond which Keyward refuses; see docs/differences.md.
+// Limits above which Keyward rejects a call; see docs/differences.md.
 const maxText, maxRequest, maxDescriptors, maxEntries = 64 << 10, 1 << 20, 256, 64
 
-func newQuestion(message []byte) *question {
-	q := &question{message: message, begin: time.Now().UnixNano(), hits: 1}
-	err := q.request.Decode(message, rls.RequestLimits{Message: maxRequest, Value: maxText, Descriptors: maxDescriptors, Entries: maxEntries})
+func newCall(message []byte) *call {
+	c := &call{message: message, begin: time.Now().UnixNano(), hits: 1}
+	err := c.request.Decode(message, rls.RequestLimits{Message: maxRequest, Value: maxText, Descriptors: maxDescriptors, Entries: maxEntries})
 	switch {
 	case err != nil:
-		q.known = "a request that is no protobuf"
-	case q.request.Excess != 0:
-		q.known = "size: " + q.request.Excess.String()
+		c.known = "a request that is not valid protobuf"
+	case c.request.Excess != 0:
+		c.known = "size: " + c.request.Excess.String()
 	}
-	for i := range q.request.Descriptors {
-		q.descriptor(&q.request.Descriptors[i])
+	for i := range c.request.Descriptors {
+		c.descriptor(&c.request.Descriptors[i])
 	}
-	return q
+	return c
 }
 
-func (q *question) descriptor(d *rls.Descriptor) {
-	hits := uint64(max(1, q.request.HitsAddend))
+func (c *call) descriptor(d *rls.Descriptor) {
+	hits := uint64(max(1, c.request.HitsAddend))
 	if d.HasAddend {
 		hits = d.Addend
 	}
-	q.hits = max(q.hits, min(hits, math.MaxInt64))
+	c.hits = max(c.hits, min(hits, math.MaxInt64))
 	switch {
 	case hits > math.MaxInt64:
-		q.known = "hits of 2^63 and more"
+		c.known = "2^63 or more hits"
 	case d.Override.Set && d.Override.Unit == 0:
-		q.known = "an override with unit UNKNOWN"
+		c.known = "an override with unit UNKNOWN"
 	case d.Override.Multiplied && d.Override.Multiplier > 1:
-		q.known = "an override with a unit_multiplier"
+		c.known = "an override with a unit_multiplier"
 	}
 	for _, e := range d.Entries {
 		if !utf8.ValidString(e.Key) || !utf8.ValidString(e.Value) {
-			q.known = "bytes that are not UTF-8"
+			c.known = "bytes that are not UTF-8"
 		}
 	}
 }
 
-// decode reads a response; one that is none has no code.
+// decode decodes a response. The result for an invalid one has no code.
 func decode(b []byte) *rlsv3.RateLimitResponse {
 	r := new(rlsv3.RateLimitResponse)
 	if proto.Unmarshal(b, r) != nil {
@@ -101,7 +101,7 @@ func decode(b []byte) *rlsv3.RateLimitResponse {
 	return r
 }
 
-// differ names the fields in which two responses differ, and the statuses that do.
+// differ returns the fields in which two responses differ, and the indexes of the statuses that differ.
 func differ(a, b *rlsv3.RateLimitResponse) (fields []string, at []int) {
 	add := func(is bool, name string) {
 		if is && !slices.Contains(fields, name) {
@@ -126,7 +126,7 @@ func differ(a, b *rlsv3.RateLimitResponse) (fields []string, at []int) {
 	return fields, at
 }
 
-// resetSlack is how many seconds two resets may differ: both round, each by its own clock.
+// resetSlack is by how many seconds two resets may differ, since both services round by their own clocks.
 const resetSlack = 1
 
 func statusFields(s, t *rlsv3.RateLimitResponse_DescriptorStatus, add func(bool, string)) (same bool) {
@@ -141,8 +141,8 @@ func statusFields(s, t *rlsv3.RateLimitResponse_DescriptorStatus, add func(bool,
 	return !code && !limit && !remaining && !reset
 }
 
-// sameHeaders compares the headers to add: their names, and what is in them. loose is for answers that differ in what
-// headers tell of.
+// sameHeaders compares the names and values of the headers to add. If loose is set it ignores values, for responses whose counts
+// differ.
 func sameHeaders(a, b *rlsv3.RateLimitResponse, loose bool) bool {
 	if len(a.ResponseHeadersToAdd) != len(b.ResponseHeadersToAdd) || len(a.RequestHeadersToAdd) != len(b.RequestHeadersToAdd) {
 		return false
@@ -161,16 +161,16 @@ func sameHeaders(a, b *rlsv3.RateLimitResponse, loose bool) bool {
 	return true
 }
 
-// sameValue lets a reset differ as statusFields does.
+// sameValue allows resets to differ by resetSlack.
 func sameValue(a, b string) bool {
 	x, err1 := strconv.Atoi(a)
 	y, err2 := strconv.Atoi(b)
 	return a == b || err1 == nil && err2 == nil && max(x-y, y-x) <= resetSlack
 }
 
-// class finds why a and b differ in the statuses at.
-func (m *Mirror) class(q *question, a, b *rlsv3.RateLimitResponse, at []int) Class {
-	if q.known != "" {
+// class returns why a and b differ in the statuses at the given indexes.
+func (m *Mirror) class(c *call, a, b *rlsv3.RateLimitResponse, at []int) Class {
+	if c.known != "" {
 		return known
 	}
 	if len(at) == 0 {
@@ -187,7 +187,7 @@ func (m *Mirror) class(q *question, a, b *rlsv3.RateLimitResponse, at []int) Cla
 	within := func(then int64) func(s, t *rlsv3.RateLimitResponse_DescriptorStatus) bool {
 		return func(s, _ *rlsv3.RateLimitResponse_DescriptorStatus) bool {
 			w := window(s)
-			return w > 0 && then > 0 && then/w >= q.begin/w
+			return w > 0 && then > 0 && then/w >= c.begin/w
 		}
 	}
 	switch {
@@ -197,38 +197,38 @@ func (m *Mirror) class(q *question, a, b *rlsv3.RateLimitResponse, at []int) Cla
 		return firstWindow
 	case explained(func(s, _ *rlsv3.RateLimitResponse_DescriptorStatus) bool {
 		w := window(s)
-		return w > 0 && (q.begin-int64(edge))/w != (q.end+int64(edge))/w
+		return w > 0 && (c.begin-int64(edge))/w != (c.end+int64(edge))/w
 	}):
 		return windowEdge
 	case explained(within(m.missed.Load())):
 		return missed
-	case explained(func(s, t *rlsv3.RateLimitResponse_DescriptorStatus) bool { return apart(s, t) <= q.beside }):
+	case explained(func(s, t *rlsv3.RateLimitResponse_DescriptorStatus) bool { return distance(s, t) <= c.concurrent }):
 		return order
 	}
 	return other
 }
 
-// sameLimit says that both services go by one limit: only then may counts explain a difference.
+// sameLimit reports whether both services apply the same limit. Only then can counts explain a difference.
 func sameLimit(s, t *rlsv3.RateLimitResponse_DescriptorStatus) bool {
 	return s.CurrentLimit != nil && proto.Equal(s.CurrentLimit, t.CurrentLimit)
 }
 
-// apart is how many hits two counts differ by at least.
-func apart(s, t *rlsv3.RateLimitResponse_DescriptorStatus) uint64 {
+// distance returns by how many hits two counts differ at least.
+func distance(s, t *rlsv3.RateLimitResponse_DescriptorStatus) uint64 {
 	n := uint64(max(s.LimitRemaining, t.LimitRemaining) - min(s.LimitRemaining, t.LimitRemaining))
 	if n == 0 && s.Code != t.Code {
-		n = 1 // the last hit that fits, and the first that does not
+		n = 1 // one is the last hit within the limit, the other the first above it
 	}
 	return n
 }
 
-// window is the length of a status's window in nanoseconds; 0 when it has none. Units have the same numbers everywhere.
+// window returns the length of a status's window in nanoseconds, or 0. Units have the same numbers in both protocols.
 func window(s *rlsv3.RateLimitResponse_DescriptorStatus) int64 {
 	return int64(config.Unit(s.GetCurrentLimit().GetUnit()).Window())
 }
 
 func encodeHealth(r *healthpb.HealthCheckRequest) *frame {
-	b, _ := proto.Marshal(r) // a request of two words always can
+	b, _ := proto.Marshal(r) // it cannot fail
 	return &frame{b}
 }
 

@@ -19,25 +19,25 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_mirror_answers_total", Help: "Answers of each service: ok, over_limit or error.",
+			Name: "keyward_mirror_answers_total", Help: "Responses of each service: ok, over_limit or error.",
 		}, []string{"service", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "keyward_mirror_answer_seconds", Help: "How long each service took to answer.", Buckets: prometheus.ExponentialBuckets(0.000125, 2, 14),
+			Name: "keyward_mirror_answer_seconds", Help: "Time that each service took to respond.", Buckets: prometheus.ExponentialBuckets(0.000125, 2, 14),
 		}, []string{"service"}),
 		compared: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "keyward_mirror_compared_total", Help: "Questions whose two answers were compared.",
+			Name: "keyward_mirror_compared_total", Help: "Calls whose two responses were compared.",
 		}),
 		differences: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_mirror_differences_total", Help: "Questions whose two answers differ, by the class of the difference.",
+			Name: "keyward_mirror_differences_total", Help: "Calls whose two responses differ, by the class of the difference.",
 		}, []string{"class"}),
 		fields: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_mirror_different_fields_total", Help: "Fields of answers that differed, and are not known or explained by time.",
+			Name: "keyward_mirror_different_fields_total", Help: "Fields of responses that differ without an explanation.",
 		}, []string{"field"}),
 		notCompared: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_mirror_not_compared_total", Help: "Questions that were not compared, by reason.",
+			Name: "keyward_mirror_not_compared_total", Help: "Calls that were not compared, by reason.",
 		}, []string{"reason"}),
 		fellBack: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "keyward_mirror_fallbacks_total", Help: "With --answer new: questions answered by the old service because the new one failed.",
+			Name: "keyward_mirror_fallbacks_total", Help: "With --answer new: calls answered by the old service because the new one failed.",
 		}),
 	}
 	for _, service := range []string{"old", "new"} {
@@ -58,7 +58,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// number reads a counter.
+// number returns the value of a counter.
 func number(m prometheus.Metric) uint64 {
 	var out dto.Metric
 	if m.Write(&out) != nil {
@@ -67,8 +67,8 @@ func number(m prometheus.Metric) uint64 {
 	return uint64(out.GetCounter().GetValue())
 }
 
-// quantile is the upper end, in seconds, of the bucket that holds the q-quantile; 0 when nothing was observed, and the
-// largest bucket's end where it lies beyond all of them.
+// quantile returns the upper bound, in seconds, of the bucket that contains the q-quantile, or of the largest bucket if it is above
+// all of them. It returns 0 if nothing was observed.
 func quantile(m prometheus.Metric, q float64) float64 {
 	var out dto.Metric
 	if m.Write(&out) != nil || out.GetHistogram().GetSampleCount() == 0 {

@@ -1,7 +1,6 @@
-// Package mirror answers with one rate limit service's verdicts and reports where another one's differ: every question is
-// passed on, byte for byte, to the service that answers ([Mirror.Register]); the other is asked at the same time, on its
-// own, and whatever it does the caller never waits for it. Each pair of answers is compared and the difference, if there is
-// one, put into a [Class].
+// Package mirror answers with one rate limit service's decisions and reports how another one's differ. It passes every call on,
+// byte for byte, to the service that answers, and at the same time to the other one, for which the caller never waits. It
+// compares each pair of responses, and classifies differences ([Class]).
 package mirror
 
 import (
@@ -24,36 +23,36 @@ import (
 const (
 	serviceName = "envoy.service.ratelimit.v3.RateLimitService"
 	method      = "/" + serviceName + "/ShouldRateLimit"
-	maxMessage  = 16 << 20 // bytes; what Keyward takes in
+	maxMessage  = 16 << 20 // bytes; the maximum size that Keyward accepts
 )
 
-// Options make a Mirror.
+// Options configure a Mirror.
 type Options struct {
 	Old, New       string                           // host:port of each service
-	OldTLS, NewTLS credentials.TransportCredentials // nil: plaintext
-	AnswerNew      bool                             // answer with the new service's verdicts; where it fails, with the old one's
-	Timeout        time.Duration                    // for the service that nobody waits for; default 1 s
-	InFlight       int                              // questions to it that may be open; default 1024. More are not mirrored
-	Log            io.Writer                        // gets a JSON line for a difference; nil for none
-	LogRate        float64                          // the most lines a second; default 10
-	Registerer     prometheus.Registerer            // of the keyward_mirror_* metrics; nil registers none
+	OldTLS, NewTLS credentials.TransportCredentials // nil for plaintext
+	AnswerNew      bool                             // answer with the new service's decisions, or if it fails with those of the old one
+	Timeout        time.Duration                    // of calls to the service that does not answer the caller; default 1 s
+	InFlight       int                              // maximum number of concurrent calls to it; default 1024. Further calls are not mirrored
+	Log            io.Writer                        // gets a JSON line for each difference; nil for none
+	LogRate        float64                          // maximum lines per second; default 10
+	Registerer     prometheus.Registerer            // of the keyward_mirror_* metrics; nil for none
 }
 
-// Mirror stands before two rate limit services. It is safe for concurrent use.
+// Mirror forwards calls to two rate limit services. It is safe for concurrent use.
 type Mirror struct {
 	o        Options
 	old, new *grpc.ClientConn
 	report   *report
-	slots    chan struct{} // one for each question that is mirrored
+	slots    chan struct{} // one for each mirrored call
 	open     sync.WaitGroup
 
-	// Hits of questions that have begun, and that have ended: their difference is in flight.
+	// Hits of the calls that were started and ended. The difference is in flight.
 	began, ended atomic.Uint64
-	missed       atomic.Int64 // when a question last reached one service only, Unix nanoseconds
+	missed       atomic.Int64 // when a call last reached only one service, in Unix nanoseconds
 	started      int64
 }
 
-// New makes a Mirror, which begins to connect at once: the first question is not to wait for that. Close ends it.
+// New returns a Mirror, which connects immediately, so that the first call does not wait. Close closes it.
 func New(o Options) (*Mirror, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = time.Second
@@ -77,21 +76,21 @@ func dial(addr string, creds credentials.TransportCredentials) (*grpc.ClientConn
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	again := backoff.DefaultConfig
-	again.BaseDelay, again.MaxDelay = 100*time.Millisecond, 2*time.Second // a service that is back is to be asked at once
+	retry := backoff.DefaultConfig
+	retry.BaseDelay, retry.MaxDelay = 100*time.Millisecond, 2*time.Second // reconnect soon after a service has restarted
 	return grpc.NewClient(addr, grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: 2 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: 2 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 }
 
-// Close waits for the questions that are being compared and ends the connections.
+// Close waits for the calls that are being compared, and closes the connections.
 func (m *Mirror) Close() error {
 	m.open.Wait()
 	return errors.Join(m.old.Close(), m.new.Close())
 }
 
-// NewServer makes a gRPC server that mirrors rate limit questions, and passes every other call, health checks among them,
-// on to the service that answers. creds may be nil.
+// NewServer returns a gRPC server that mirrors rate limit calls, and forwards every other call, such as health checks, to the service
+// that answers. creds may be nil.
 func (m *Mirror) NewServer(creds credentials.TransportCredentials) *grpc.Server {
 	opts := []grpc.ServerOption{grpc.ForceServerCodecV2(codec{}), grpc.UnknownServiceHandler(m.pass), grpc.MaxRecvMsgSize(maxMessage)}
 	if creds != nil {
@@ -114,15 +113,15 @@ func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grp
 	return srv.(*Mirror).answer(ctx, in)
 }
 
-// answers is the service that answers, the other one, and their names.
-func (m *Mirror) answers() (front, back *grpc.ClientConn) {
+// services returns the service that answers, and the other one.
+func (m *Mirror) services() (front, back *grpc.ClientConn) {
 	if m.o.AnswerNew {
 		return m.new, m.old
 	}
 	return m.old, m.new
 }
 
-// outcome is what became of a question to one service.
+// outcome is the result of a call to one service.
 type outcome struct {
 	out             *frame
 	err             error
@@ -130,7 +129,7 @@ type outcome struct {
 	took            time.Duration
 }
 
-func ask(ctx context.Context, c *grpc.ClientConn, in *frame) outcome {
+func invoke(ctx context.Context, c *grpc.ClientConn, in *frame) outcome {
 	o := outcome{out: new(frame)}
 	begin := time.Now()
 	o.err = c.Invoke(ctx, method, in, o.out, grpc.Header(&o.header), grpc.Trailer(&o.trailer))
@@ -138,34 +137,35 @@ func ask(ctx context.Context, c *grpc.ClientConn, in *frame) outcome {
 	return o
 }
 
-// answer asks both services and returns what the one that answers said.
+// answer calls both services, and returns the response of the one that answers.
 func (m *Mirror) answer(ctx context.Context, in *frame) (*frame, error) {
-	q := newQuestion(in.data)
+	c := newCall(in.data)
 	md, _ := metadata.FromIncomingContext(ctx)
 	ctx = metadata.NewOutgoingContext(ctx, md)
-	front, back := m.answers()
-	begun := m.begun(q)
-	shadow, answered := m.shadow(back, md, q, begun)
-	o := ask(ctx, front, in)
+	front, back := m.services()
+	before := m.begin(c)
+	shadow, answered := m.shadow(back, md, c, before)
+	o := invoke(ctx, front, in)
 	m.report.answered(m.o.AnswerNew, &o)
 	if answered != nil {
 		answered <- o
 	} else {
-		m.left(q)
+		m.end(c)
 	}
 	if o.err != nil && m.o.AnswerNew {
 		o = m.fallBack(ctx, in, shadow, o)
 	}
-	_ = grpc.SetHeader(ctx, o.header) // only a call that has ended refuses them
+	_ = grpc.SetHeader(ctx, o.header) // it fails only if the call has ended
 	_ = grpc.SetTrailer(ctx, o.trailer)
 	return o.out, o.err
 }
 
-// fallBack is the old service's answer in place of a failed one of the new. It was asked at the same time, or is now.
+// fallBack returns the response of the old service after a failed call to the new one. The old one was called at the same time, or is
+// called now.
 func (m *Mirror) fallBack(ctx context.Context, in *frame, shadow <-chan outcome, failed outcome) outcome {
 	m.report.metrics.fellBack.Inc()
 	if shadow == nil {
-		return ask(ctx, m.old, in)
+		return invoke(ctx, m.old, in)
 	}
 	select {
 	case o := <-shadow:
@@ -175,9 +175,9 @@ func (m *Mirror) fallBack(ctx context.Context, in *frame, shadow <-chan outcome,
 	}
 }
 
-// shadow asks the service that nobody waits for, and compares. The first channel gives its answer; the second wants the
-// other service's. Both are nil when the question is not mirrored.
-func (m *Mirror) shadow(c *grpc.ClientConn, md metadata.MD, q *question, begun uint64) (<-chan outcome, chan<- outcome) {
+// shadow calls the service that does not answer, and compares the responses. The first channel returns its outcome, the second takes
+// the outcome of the other service. Both are nil if the call is not mirrored. before is the result of begin.
+func (m *Mirror) shadow(conn *grpc.ClientConn, md metadata.MD, c *call, before uint64) (<-chan outcome, chan<- outcome) {
 	select {
 	case m.slots <- struct{}{}:
 	default:
@@ -190,41 +190,42 @@ func (m *Mirror) shadow(c *grpc.ClientConn, md metadata.MD, q *question, begun u
 		defer func() { <-m.slots }()
 		ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(context.Background(), md), m.o.Timeout)
 		defer cancel()
-		back := ask(ctx, c, &frame{q.message})
+		back := invoke(ctx, conn, &frame{c.message})
 		m.report.answered(!m.o.AnswerNew, &back)
 		shadow <- back
 		front := <-answered
-		// Read before this question counts as ended: all that were in flight with it at any time.
-		q.beside = m.began.Load() - begun
-		q.end = time.Now().UnixNano()
-		m.left(q)
+		// Read this before the call ends: it covers all calls that were in flight with it at any time.
+		c.concurrent = m.began.Load() - before
+		c.end = time.Now().UnixNano()
+		m.end(c)
 		if m.o.AnswerNew {
 			front, back = back, front
 		}
-		m.compare(q, &front, &back)
+		m.compare(c, &front, &back)
 	})
 	return shadow, answered
 }
 
-// begun counts a question's hits and returns those of questions that ended before it began.
-func (m *Mirror) begun(q *question) uint64 {
+// begin counts the hits of a call that starts. It returns those hits plus the hits of the calls that ended before.
+func (m *Mirror) begin(c *call) uint64 {
 	ended := m.ended.Load()
-	m.began.Add(q.hits)
-	return ended + q.hits // so that its own are not beside it
+	m.began.Add(c.hits)
+	return ended + c.hits
 }
 
-func (m *Mirror) left(q *question) { m.ended.Add(q.hits) }
+// end counts the hits of a call that has ended.
+func (m *Mirror) end(c *call) { m.ended.Add(c.hits) }
 
-// miss notes that from now on the counts of the two services differ, until the windows end.
+// miss records that the counts of the two services differ from now on, until the windows end.
 func (m *Mirror) miss() { m.missed.Store(time.Now().UnixNano()) }
 
-func (m *Mirror) compare(q *question, old, new *outcome) {
+func (m *Mirror) compare(c *call, old, new *outcome) {
 	switch {
 	case old.err != nil && new.err != nil:
 		m.report.notCompared(bothFailed)
 		m.miss()
-	case old.err != nil && q.known != "":
-		m.report.difference(q, known, []string{"error"}, old, new)
+	case old.err != nil && c.known != "":
+		m.report.difference(c, known, []string{"error"}, old, new)
 	case old.err != nil:
 		m.report.notCompared(oldFailed)
 		m.miss()
@@ -239,17 +240,17 @@ func (m *Mirror) compare(q *question, old, new *outcome) {
 			m.report.agreed()
 			return
 		}
-		m.report.difference(q, m.class(q, a, b, at), fields, old, new)
+		m.report.difference(c, m.class(c, a, b, at), fields, old, new)
 	}
 }
 
-// pass hands a call that is no rate limit question on to the service that answers.
+// pass forwards any other call to the service that answers.
 func (m *Mirror) pass(_ any, in grpc.ServerStream) error {
 	name, _ := grpc.MethodFromServerStream(in)
 	ctx, cancel := context.WithCancel(in.Context())
 	defer cancel()
 	md, _ := metadata.FromIncomingContext(ctx)
-	front, _ := m.answers()
+	front, _ := m.services()
 	out, err := front.NewStream(metadata.NewOutgoingContext(ctx, md), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, name)
 	if err != nil {
 		return err
@@ -259,17 +260,17 @@ func (m *Mirror) pass(_ any, in grpc.ServerStream) error {
 			cancel()
 			return
 		}
-		_ = out.CloseSend() // it always succeeds
+		_ = out.CloseSend() // it always returns nil
 	}()
 	if header, err := out.Header(); err == nil {
-		_ = in.SetHeader(header) // nothing has been sent yet
+		_ = in.SetHeader(header) // nothing was sent yet
 	}
 	err = copyFrames(out.RecvMsg, in.SendMsg)
 	in.SetTrailer(out.Trailer())
 	return err
 }
 
-// copyFrames copies until the stream ends, which is no error.
+// copyFrames copies frames until the stream ends. It returns nil at the end of the stream.
 func copyFrames(receive, send func(any) error) error {
 	for {
 		f := new(frame)
@@ -284,7 +285,7 @@ func copyFrames(receive, send func(any) error) error {
 	}
 }
 
-// Healthy is nil while a service whose verdict callers may get says that it is healthy.
+// Healthy returns nil if a service whose decisions callers may get reports that it is healthy.
 func (m *Mirror) Healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.o.Timeout)
 	defer cancel()
@@ -295,7 +296,7 @@ func (m *Mirror) Healthy(ctx context.Context) error {
 	return err
 }
 
-// healthName is the service that envoyproxy/ratelimit and Keyward tell the health of.
+// healthName is the name in the health checks of envoyproxy/ratelimit and Keyward.
 const healthName = "ratelimit"
 
 func healthy(ctx context.Context, c *grpc.ClientConn) error {

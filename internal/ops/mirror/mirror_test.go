@@ -37,7 +37,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 20}
 `
 
-// lone decides as a cluster of one member, at a time that stands still.
+// lone decides like a cluster of one member, at a fixed time.
 type lone struct{ node *owner.Node }
 
 var clock = time.Now().UnixNano()
@@ -80,7 +80,7 @@ func serve(t testing.TB, g *grpc.Server) string {
 	return ln.Addr().String()
 }
 
-// odd is a service that does what f does.
+// odd is a service with the behavior of f.
 func odd(t *testing.T, f func(ctx context.Context, in []byte) ([]byte, error)) string {
 	g := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
 		in := new(frame)
@@ -96,7 +96,7 @@ func odd(t *testing.T, f func(ctx context.Context, in []byte) ([]byte, error)) s
 	return serve(t, g)
 }
 
-// strict is a gRPC server as envoyproxy/ratelimit's is: protobuf's own codec reads the request.
+// strict is a gRPC server like that of envoyproxy/ratelimit, with the standard protobuf codec.
 type strict struct {
 	rlsv3.UnimplementedRateLimitServiceServer
 }
@@ -109,7 +109,7 @@ func (strict) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.
 func start(t testing.TB, o Options) (*Mirror, *grpc.ClientConn) {
 	t.Helper()
 	if o.Timeout == 0 {
-		o.Timeout = time.Minute // a busy machine is to change nothing
+		o.Timeout = time.Minute // so that a busy machine has no effect
 	}
 	m, err := New(o)
 	if err != nil {
@@ -143,7 +143,7 @@ func askFor(t *testing.T, c *grpc.ClientConn, key string) (*rlsv3.RateLimitRespo
 	return rlsv3.NewRateLimitServiceClient(c).ShouldRateLimit(ctx, about(key))
 }
 
-// aged makes as if the mirror had been there for ever: no window is older.
+// aged moves the start of the mirror to the past, so that no window began before it.
 func aged(m *Mirror) { m.started = 0 }
 
 func TestTheSameRulesDoNotDiffer(t *testing.T) {
@@ -154,14 +154,14 @@ func TestTheSameRulesDoNotDiffer(t *testing.T) {
 		if err != nil || (res.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT) != (i >= 20) {
 			t.Fatalf("%d: %v %v", i, res, err)
 		}
-		m.open.Wait() // else the next may overtake this one on its way to the new service
+		m.open.Wait() // otherwise the next call may reach the new service before this one
 	}
 	if s := m.Summary(); s.Same != 30 || s.Compared != 30 || s.Old.Admitted != 20 || s.New.Admitted != 20 || s.Ratio != 1 || s.Old.OverLimit != 10 || s.New.OverLimit != 10 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// Bytes, unknown fields among them, metadata, trailers and errors go through as they are, both ways.
+// Bytes (including unknown fields), metadata, trailers and errors pass unchanged in both directions.
 func TestBytesGoThrough(t *testing.T) {
 	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 999, protowire.VarintType), 7)
 	in, err := proto.Marshal(about("alice"))
@@ -196,8 +196,8 @@ func TestBytesGoThrough(t *testing.T) {
 	}
 }
 
-// A new service that hangs, and one that fails, is nothing to callers, and no more than so many questions to it are open.
-func TestNobodyWaitsForTheNewService(t *testing.T) {
+// A new service that hangs or fails has no effect on callers, and the number of concurrent calls to it is limited.
+func TestCallersDoNotWaitForTheNewService(t *testing.T) {
 	release := make(chan struct{})
 	hangs := odd(t, func(ctx context.Context, _ []byte) ([]byte, error) {
 		select {
@@ -267,14 +267,14 @@ func TestAnswerNewFallsBack(t *testing.T) {
 func TestClasses(t *testing.T) {
 	for name, c := range map[string]struct {
 		old, new string
-		before   func(m *Mirror) // after one hit at the new service alone
+		before   func(m *Mirror) // after one hit at the new service only
 		want     Class
 	}{
-		"another limit":         {rules, strings.Replace(rules, "20", "21", 1), aged, other},
-		"another count":         {rules, rules, aged, other},
-		"a window under way":    {rules, rules, func(*Mirror) {}, firstWindow},
-		"a question was missed": {rules, rules, func(m *Mirror) { aged(m); m.miss() }, missed},
-		"no rule":               {rules, strings.Replace(rules, "api_key", "other", 1), aged, other},
+		"another limit":      {rules, strings.Replace(rules, "20", "21", 1), aged, other},
+		"another count":      {rules, rules, aged, other},
+		"a window under way": {rules, rules, func(*Mirror) {}, firstWindow},
+		"a call was missed":  {rules, rules, func(m *Mirror) { aged(m); m.miss() }, missed},
+		"no rule":            {rules, strings.Replace(rules, "api_key", "other", 1), aged, other},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
@@ -304,7 +304,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// A request that came as a window ended may have been counted in either.
+// A call that arrived as a window ended may be counted in either window.
 func TestWindowEdge(t *testing.T) {
 	m := &Mirror{}
 	st := func(left uint32) *rlsv3.RateLimitResponse {
@@ -316,21 +316,21 @@ func TestWindowEdge(t *testing.T) {
 	for at, want := range map[time.Duration]Class{
 		-time.Second: other, -100 * time.Millisecond: windowEdge, 100 * time.Millisecond: windowEdge, time.Second: other,
 	} {
-		q := &question{begin: end + int64(at), end: end + int64(at)}
-		if got := m.class(q, st(8), st(2), []int{0}); got != want {
+		c := &call{begin: end + int64(at), end: end + int64(at)}
+		if got := m.class(c, st(8), st(2), []int{0}); got != want {
 			t.Errorf("%v: %s, want %s", at, got, want)
 		}
 	}
-	if got := m.class(&question{begin: end - 1e9, end: end - 1e9, beside: 6}, st(8), st(2), []int{0}); got != order {
-		t.Errorf("6 apart, 6 beside: %s", got)
+	if got := m.class(&call{begin: end - 1e9, end: end - 1e9, concurrent: 6}, st(8), st(2), []int{0}); got != order {
+		t.Errorf("6 apart, 6 concurrent: %s", got)
 	}
-	if got := m.class(&question{begin: end - 1e9, end: end - 1e9, beside: 5}, st(8), st(2), []int{0}); got != other {
-		t.Errorf("6 apart, 5 beside: %s", got)
+	if got := m.class(&call{begin: end - 1e9, end: end - 1e9, concurrent: 5}, st(8), st(2), []int{0}); got != other {
+		t.Errorf("6 apart, 5 concurrent: %s", got)
 	}
 }
 
-// However many callers ask at once, what differs is explained by their order, and the services admit the same.
-func TestOrderExplainsConcurrentQuestions(t *testing.T) {
+// With many concurrent callers all differences are explained by their order, and the services admit the same number.
+func TestOrderExplainsConcurrentCalls(t *testing.T) {
 	many := strings.Replace(rules, "20", "300", 1)
 	m, c := start(t, Options{Old: keyward(t, many), New: keyward(t, many)})
 	aged(m)
@@ -355,7 +355,7 @@ func TestOrderExplainsConcurrentQuestions(t *testing.T) {
 	}
 }
 
-// One odd byte makes a plain gRPC server fail the call; docs/differences.md says that Keyward does not.
+// An invalid byte makes a standard gRPC server fail the call. Keyward does not, as docs/differences.md states.
 func TestKnownDifferences(t *testing.T) {
 	g := grpc.NewServer()
 	rlsv3.RegisterRateLimitServiceServer(g, strict{})
@@ -419,7 +419,7 @@ func TestHealthIsThatOfTheServiceThatAnswers(t *testing.T) {
 	}
 }
 
-// What a caller waits for: the old service alone, and through the mirror, with the new one answering and hanging.
+// The latency for a caller: of the old service alone, and of the mirror while the new service answers and hangs.
 func BenchmarkAnswer(b *testing.B) {
 	in, err := proto.Marshal(about("alice"))
 	if err != nil {

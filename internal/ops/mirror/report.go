@@ -15,11 +15,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reason is why a question was not compared.
+// reason states why a call was not compared.
 type reason string
 
 const (
-	tooMany    reason = "too_many_open" // the limit of questions that nobody waits for
+	tooMany    reason = "too_many_open" // Options.InFlight was reached
 	oldFailed  reason = "old_failed"
 	newFailed  reason = "new_failed"
 	bothFailed reason = "both_failed"
@@ -27,20 +27,20 @@ const (
 
 func reasons() []reason { return []reason{tooMany, oldFailed, newFailed, bothFailed} }
 
-// report counts what is found, and logs some of it.
+// report counts the results, and logs some of them.
 type report struct {
 	metrics *metrics
 	started time.Time
 	front   string
 
 	mu      sync.Mutex
-	log     io.Writer     // guarded by mu; nil: nobody reads
-	lines   *rate.Limiter // has a lock of its own
+	log     io.Writer     // guarded by mu; nil for none
+	lines   *rate.Limiter // has its own lock
 	counts  counts        // guarded by mu
 	lastErr [2]string     // guarded by mu; of the old and the new service
 }
 
-// counts are what the two services admitted of the questions that were compared.
+// counts are the compared calls that the two services admitted.
 type counts struct{ oldOK, newOK, same uint64 }
 
 func newReport(o Options) *report {
@@ -98,7 +98,7 @@ func (r *report) agreed() {
 type Difference struct {
 	Time        time.Time    `json:"time"`
 	Class       Class        `json:"class"`
-	Known       string       `json:"known,omitempty"` // what of docs/differences.md it is
+	Known       string       `json:"known,omitempty"` // the entry in docs/differences.md
 	Fields      []string     `json:"fields"`
 	Domain      string       `json:"domain"`
 	Descriptors []string     `json:"descriptors"`
@@ -107,7 +107,7 @@ type Difference struct {
 	New         ServiceReply `json:"new"`
 }
 
-// ServiceReply is what one service said.
+// ServiceReply is the response of one service.
 type ServiceReply struct {
 	Code     string             `json:"code"`
 	Error    string             `json:"error,omitempty"`
@@ -116,7 +116,7 @@ type ServiceReply struct {
 	Millis   float64            `json:"ms"`
 }
 
-// DescriptorStatus is what it said of one descriptor.
+// DescriptorStatus is the status of one descriptor in a response.
 type DescriptorStatus struct {
 	Code      string `json:"code"`
 	Limit     string `json:"limit,omitempty"` // amount/UNIT
@@ -124,9 +124,9 @@ type DescriptorStatus struct {
 	Reset     int64  `json:"reset_seconds"`
 }
 
-func (r *report) difference(q *question, c Class, fields []string, old, new *outcome) {
-	r.metrics.differences.WithLabelValues(string(c)).Inc()
-	if c == other {
+func (r *report) difference(c *call, class Class, fields []string, old, new *outcome) {
+	r.metrics.differences.WithLabelValues(string(class)).Inc()
+	if class == other {
 		for _, f := range fields {
 			r.metrics.fields.WithLabelValues(f).Inc()
 		}
@@ -135,27 +135,27 @@ func (r *report) difference(q *question, c Class, fields []string, old, new *out
 		return
 	}
 	d := Difference{
-		Time: time.Unix(0, q.begin).UTC(), Class: c, Known: q.known, Fields: fields, Domain: q.request.Domain, Hits: q.hits,
+		Time: time.Unix(0, c.begin).UTC(), Class: class, Known: c.known, Fields: fields, Domain: c.request.Domain, Hits: c.hits,
 		Old: newAnswer(old), New: newAnswer(new),
 	}
-	for i := range q.request.Descriptors {
-		d.Descriptors = append(d.Descriptors, name(q, i))
+	for i := range c.request.Descriptors {
+		d.Descriptors = append(d.Descriptors, name(c, i))
 	}
 	line, err := json.Marshal(d)
 	if err != nil {
-		return // a Difference is plain data
+		return // it cannot fail
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, _ = r.log.Write(append(line, '\n')) // nobody could be told
+	_, _ = r.log.Write(append(line, '\n')) // there is no place to report an error
 }
 
-// maxName bounds a descriptor in the log, in bytes.
+// maxName is the maximum length of a descriptor in the log, in bytes.
 const maxName = 512
 
-func name(q *question, i int) string {
+func name(c *call, i int) string {
 	var b strings.Builder
-	for n, e := range q.request.Descriptors[i].Entries {
+	for n, e := range c.request.Descriptors[i].Entries {
 		if n > 0 {
 			b.WriteByte(',')
 		}
@@ -188,10 +188,10 @@ func newAnswer(o *outcome) ServiceReply {
 	return a
 }
 
-// Summary is all that was found. Fields are only ever added.
+// Summary contains all results. Fields are only ever added.
 type Summary struct {
 	Since       time.Time         `json:"since"`
-	Answers     string            `json:"answers"` // whose verdicts callers get: old or new
+	Answers     string            `json:"answers"` // the service whose decisions callers get: old or new
 	Compared    uint64            `json:"compared"`
 	Same        uint64            `json:"same"`
 	Differences map[Class]uint64  `json:"differences"`
@@ -199,22 +199,22 @@ type Summary struct {
 	FellBack    uint64            `json:"fallbacks"`
 	Old         ServiceSummary    `json:"old"`
 	New         ServiceSummary    `json:"new"`
-	Ratio       float64           `json:"ratio"` // admitted by the new service to admitted by the old, of what was compared
+	Ratio       float64           `json:"ratio"` // calls admitted by the new service divided by those admitted by the old, of the compared calls
 	Verdict     string            `json:"verdict"`
 }
 
-// ServiceSummary is how one of the two answered.
+// ServiceSummary contains the results of one service.
 type ServiceSummary struct {
 	OK        uint64  `json:"ok"`
 	OverLimit uint64  `json:"over_limit"`
 	Errors    uint64  `json:"errors"`
 	LastError string  `json:"last_error,omitempty"`
-	Admitted  uint64  `json:"admitted"` // of the questions that were compared
-	P50       float64 `json:"p50_ms"`   // at most
+	Admitted  uint64  `json:"admitted"` // of the compared calls
+	P50       float64 `json:"p50_ms"`   // upper bound
 	P99       float64 `json:"p99_ms"`
 }
 
-// Summary sums up.
+// Summary returns the results so far.
 func (m *Mirror) Summary() Summary { return m.report.summary() }
 
 func (r *report) summary() Summary {
@@ -250,24 +250,24 @@ func (r *report) service(name string) ServiceSummary {
 	return s
 }
 
-// verdict says in a sentence what to make of it.
+// verdict summarizes the results in a sentence.
 func (s *Summary) verdict() string {
 	switch lost := s.NotCompared[newFailed] + s.NotCompared[bothFailed]; {
 	case s.Compared == 0:
-		return "nothing was compared yet"
+		return "no calls were compared yet"
 	case s.Differences[other] > 0:
-		return fmt.Sprintf("%d differences that nothing explains: look at them before you go on", s.Differences[other])
+		return fmt.Sprintf("%d unexplained differences: investigate them before you continue", s.Differences[other])
 	case lost > 0:
-		return fmt.Sprintf("no difference is unexplained, but %d questions had no answer of the new service", lost)
+		return fmt.Sprintf("all differences are explained, but %d calls to the new service failed", lost)
 	case s.Differences[firstWindow] > s.Compared/2:
-		return "no difference is unexplained, but the windows that were under way at the start have not ended yet"
+		return "all differences are explained, but the windows that began before the mirror have not ended yet"
 	}
-	return "no difference is unexplained"
+	return "all differences are explained"
 }
 
-// Text writes the summary for people.
+// Text writes the summary as text.
 func (s *Summary) Text(out io.Writer) error {
-	fmt.Fprintf(out, "Since %s: %s. Callers get the answers of the %s service.\n\n", s.Since.Format(time.RFC3339), s.Verdict, s.Answers)
+	fmt.Fprintf(out, "Since %s: %s. Callers get the responses of the %s service.\n\n", s.Since.Format(time.RFC3339), s.Verdict, s.Answers)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\tOLD\tNEW")
 	row := func(name string, old, new any) { fmt.Fprintf(t, "%s\t%v\t%v\n", name, old, new) }
@@ -288,13 +288,13 @@ func (s *Summary) Text(out io.Writer) error {
 		}
 	}
 	if s.FellBack > 0 {
-		fmt.Fprintf(t, "answered by the old, as the new failed\t%d\n", s.FellBack)
+		fmt.Fprintf(t, "answered by the old service because the new one failed\t%d\n", s.FellBack)
 	}
 	if s.Old.LastError != "" {
-		fmt.Fprintf(t, "last error of the old\t%s\n", s.Old.LastError)
+		fmt.Fprintf(t, "last error of the old service\t%s\n", s.Old.LastError)
 	}
 	if s.New.LastError != "" {
-		fmt.Fprintf(t, "last error of the new\t%s\n", s.New.LastError)
+		fmt.Fprintf(t, "last error of the new service\t%s\n", s.New.LastError)
 	}
 	return t.Flush()
 }
@@ -302,10 +302,10 @@ func (s *Summary) Text(out io.Writer) error {
 func meanings() map[Class]string {
 	return map[Class]string{
 		known:       "listed in docs/differences.md",
-		firstWindow: "of windows that began before this did",
-		missed:      "of windows in which a question reached one service only",
-		windowEdge:  "asked as the window ended",
-		order:       "no more than the questions open at the same time",
+		firstWindow: "in windows that began before the mirror started",
+		missed:      "in windows in which a call reached only one service",
+		windowEdge:  "called as the window ended",
+		order:       "no more than the concurrent calls",
 		other:       "unexplained",
 	}
 }

@@ -17,7 +17,7 @@ func TestTextSaysWhatDiffers(t *testing.T) {
 	}
 	for _, want := range []string{
 		"1970-01-01T00:00:00Z", "old is away", "new is away", meanings()[classes()[0]],
-		"not compared: " + strings.ReplaceAll(string(reasons()[0]), "_", " "), "as the new failed",
+		"not compared: " + strings.ReplaceAll(string(reasons()[0]), "_", " "), "because the new one failed",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not said:\n%s", want, &b)

@@ -6,23 +6,23 @@ import (
 	"strings"
 )
 
-// DefaultFormat is the text that Envoy writes when an access log has no format of its own.
+// DefaultFormat is Envoy's default access log format.
 const DefaultFormat = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% ` +
 	`%BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" ` +
 	`"%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%"`
 
-// layout is a text format, taken apart: what stands before the first operator, then each operator with what follows it.
+// layout is a parsed text format: the text before the first operator, and each operator with the text after it.
 type layout struct {
 	head  []byte
 	parts []part
 }
 
 type part struct {
-	names []string // of the field, in lower case: both of %REQ(A?B)%
+	names []string // of the field, in lower case; both names of %REQ(A?B)%
 	tail  []byte   // the text up to the next operator; empty at the end of the line
 }
 
-// parseFormat reads a text format of Envoy's.
+// parseFormat parses a text format of Envoy.
 func parseFormat(format string) (*layout, error) {
 	var l layout
 	literal, rest, found := strings.Cut(strings.TrimRight(format, "\r\n"), "%")
@@ -30,11 +30,11 @@ func parseFormat(format string) (*layout, error) {
 	for found {
 		var op string
 		if op, rest, found = cutOperator(rest); !found {
-			return nil, fmt.Errorf("format: %%%s has no end", op)
+			return nil, fmt.Errorf("format: %%%s is not closed", op)
 		}
 		literal, rest, found = strings.Cut(rest, "%")
 		if found && literal == "" {
-			return nil, fmt.Errorf("format: nothing stands between %%%s%% and the operator after it, so a line cannot be taken apart", op)
+			return nil, fmt.Errorf("format: there is no text between %%%s%% and the next operator, so lines cannot be parsed", op)
 		}
 		l.parts = append(l.parts, part{operatorNames(op), []byte(literal)})
 	}
@@ -44,7 +44,7 @@ func parseFormat(format string) (*layout, error) {
 	return &l, nil
 }
 
-// cutOperator finds the end of an operator; a % in its parentheses is no end, as in %START_TIME(%s)%.
+// cutOperator finds the end of an operator. A % in parentheses is part of it, as in %START_TIME(%s)%.
 func cutOperator(s string) (op, rest string, ok bool) {
 	depth := 0
 	for i := range len(s) {
@@ -62,7 +62,7 @@ func cutOperator(s string) (op, rest string, ok bool) {
 	return s, "", false
 }
 
-// operatorNames are the names of the field that an operator writes: a header's own, else the operator's.
+// operatorNames returns the names of the field that an operator writes: those of a header, or else that of the operator.
 func operatorNames(op string) []string {
 	name, args, _ := strings.Cut(op, "(")
 	args, _, _ = strings.Cut(args, ")")
@@ -72,7 +72,7 @@ func operatorNames(op string) []string {
 	return []string{strings.ToLower(strings.TrimRight(name, ":0123456789"))}
 }
 
-// line calls see for every field of a line. A field ends where the text after its operator begins.
+// line calls see for every field of a line. A field ends at the text after its operator.
 func (l *layout) line(b []byte, see func(name, value []byte)) error {
 	b, ok := bytes.CutPrefix(b, l.head)
 	if !ok {

@@ -16,18 +16,18 @@ import (
 	"github.com/keyward/keyward/internal/suggest"
 )
 
-// Log is what a replay needs of an access log, in the order of the requests' times. Texts are kept once.
+// Log is the part of an access log that a replay needs, ordered by the time of the requests. Equal texts are stored once.
 type Log struct {
-	Lines   int   // read, with those that could not be used
-	Skipped int   // of them
-	Why     error // the first reason for one
-	Refused int   // requests that the log says were rate limited: flag RL, or status 429 where it has no flags
+	Lines   int   // all lines, including the skipped ones
+	Skipped int   // lines that could not be used
+	Why     error // the first error in a skipped line
+	Refused int   // requests that were rate limited according to the log: flag RL, or status 429 if it has no flags
 
 	requests []logged
-	values   []uint32 // of each request, one a column: an index of texts; 0: not there
+	values   []uint32 // a row per request, an index into texts per column; 0 if absent
 	texts    []string
 	columns  []string // texts of the sources
-	fields   []string // names, in lower case, of fields of the first lines that no column takes
+	fields   []string // lower-case names of fields in the first lines that belong to no column
 }
 
 // logged is one request of a log.
@@ -37,10 +37,10 @@ type logged struct {
 	hits uint32
 }
 
-// Requests is how many can be replayed.
+// Requests returns the number of requests that can be replayed.
 func (l *Log) Requests() int { return len(l.requests) }
 
-// Span is the time of the first and of the last request.
+// Span returns the time of the first and of the last request.
 func (l *Log) Span() (first, last time.Time) {
 	if len(l.requests) == 0 {
 		return time.Time{}, time.Time{}
@@ -48,20 +48,20 @@ func (l *Log) Span() (first, last time.Time) {
 	return time.Unix(0, l.requests[0].at).UTC(), time.Unix(0, l.requests[len(l.requests)-1].at).UTC()
 }
 
-// Missing names the sources of the questions that no request of the log has, so that nothing is asked about with them.
-func (l *Log) Missing(questions []DescriptorTemplate) (warnings []string) {
-	there := make([]bool, len(l.columns))
+// Missing returns warnings about sources that no request of the log has, so that their descriptors are never made.
+func (l *Log) Missing(templates []DescriptorTemplate) (warnings []string) {
+	present := make([]bool, len(l.columns))
 	for i, v := range l.values {
-		there[i%len(l.columns)] = there[i%len(l.columns)] || v != 0
+		present[i%len(l.columns)] = present[i%len(l.columns)] || v != 0
 	}
-	for _, q := range questions {
-		for i, s := range q.sources {
+	for _, d := range templates {
+		for i, s := range d.sources {
 			at := slices.Index(l.columns, s.text)
-			if at < 0 || there[at] {
+			if at < 0 || present[at] {
 				continue
 			}
-			w := fmt.Sprintf("no request has %s, so no rule with %s is asked about: --from %s=%s", s.what(), q.keys[i], q.keys[i], s.text)
-			if meant := l.meant(s); meant != "" {
+			w := fmt.Sprintf("no request has %s, so no descriptor with %s is made: --from %s=%s", s.describe(), d.keys[i], d.keys[i], s.text)
+			if meant := l.suggest(s); meant != "" {
 				w += fmt.Sprintf("; did you mean %s?", meant)
 			}
 			if !slices.Contains(warnings, w) {
@@ -72,8 +72,8 @@ func (l *Log) Missing(questions []DescriptorTemplate) (warnings []string) {
 	return warnings
 }
 
-// meant is a source of a field that the log has and that is written much like the one of s; empty without one.
-func (l *Log) meant(s Source) string {
+// suggest returns a source with a field of the log whose name is similar to that of s, or the empty string.
+func (l *Log) suggest(s Source) string {
 	if s.kind != fromField || s.name == "" {
 		return ""
 	}
@@ -92,19 +92,19 @@ func (l *Log) meant(s Source) string {
 	return "field:" + fields[name]
 }
 
-// Reader says how a log is read. The zero Reader guesses all it can.
+// Reader configures how a log is read. The zero Reader detects the format and the usual fields.
 type Reader struct {
-	Format string // of a text log; empty: JSON lines where a line begins with {, else DefaultFormat
-	Time   string // field of a request's time; empty: start_time and what else is usual
-	Hits   string // field of a request's hits_addend; empty: every request is one hit
+	Format string // of a text log; empty: JSON if a line begins with {, otherwise DefaultFormat
+	Time   string // field with the time of a request; empty: start_time and other usual names
+	Hits   string // field with the hits_addend of a request; empty: every request is one hit
 }
 
-// ProgressFunc is told now and then how many bytes and lines have been read.
+// ProgressFunc is called from time to time with the number of bytes and lines read so far.
 type ProgressFunc func(bytes int64, lines int)
 
-// Read reads logs one after the other, as if they were one, for what the questions ask about.
-func (r Reader) Read(in []io.Reader, questions []DescriptorTemplate, progress ProgressFunc) (*Log, error) {
-	p := r.parser(questions)
+// Read reads several logs as if they were one. It keeps the fields that the templates need.
+func (r Reader) Read(in []io.Reader, templates []DescriptorTemplate, progress ProgressFunc) (*Log, error) {
+	p := r.parser(templates)
 	if r.Format != "" {
 		var err error
 		if p.layout, err = parseFormat(r.Format); err != nil {
@@ -119,19 +119,19 @@ func (r Reader) Read(in []io.Reader, questions []DescriptorTemplate, progress Pr
 	l := p.log
 	if len(l.requests) == 0 {
 		if l.Why == nil {
-			l.Why = errors.New("there is no line")
+			l.Why = errors.New("the log is empty")
 		}
-		return nil, fmt.Errorf("no request could be read: %w", l.Why)
+		return nil, fmt.Errorf("the log has no request that can be used: %w", l.Why)
 	}
-	// Envoy writes a request's line when it ends.
+	// Envoy writes a line at the end of a request.
 	slices.SortStableFunc(l.requests, func(a, b logged) int { return int(min(1, max(-1, a.at-b.at))) })
 	return l, nil
 }
 
-// target is a column that a field of the log may fill. The least rank of those that are there does.
+// target is a column to which a field belongs. The field with the highest rank sets it.
 type target struct{ column, rank int }
 
-// The columns before those of sources.
+// The columns before those of the sources.
 const (
 	timeColumn = iota
 	hitsColumn
@@ -142,7 +142,7 @@ const (
 
 type parser struct {
 	log     *Log
-	layout  *layout // nil: not decided yet
+	layout  *layout // nil until the first line
 	sources []Source
 	targets map[string][]target
 	index   map[string]uint32 // of texts
@@ -153,10 +153,10 @@ type parser struct {
 
 type cell struct {
 	value []byte
-	rank  int // above 0 when it is there
+	rank  int // above 0 if the field is present
 }
 
-func (r Reader) parser(questions []DescriptorTemplate) *parser {
+func (r Reader) parser(templates []DescriptorTemplate) *parser {
 	p := &parser{log: &Log{texts: []string{""}}, targets: map[string][]target{}, index: map[string]uint32{}}
 	or := func(name string, names ...string) []string {
 		if name != "" {
@@ -168,8 +168,8 @@ func (r Reader) parser(questions []DescriptorTemplate) *parser {
 	p.column(hitsColumn, or(r.Hits))
 	p.column(statusColumn, []string{"response_code", "status", "status_code", "response_status", "code"})
 	p.column(flagsColumn, []string{"response_flags", "response_flags_long", "flags"})
-	for _, q := range questions {
-		for _, s := range q.sources {
+	for _, d := range templates {
+		for _, s := range d.sources {
 			if s.kind == constant || slices.Contains(p.log.columns, s.text) {
 				continue
 			}
@@ -187,7 +187,7 @@ func (p *parser) column(at int, names []string) {
 	}
 }
 
-// maxLine bounds a line: Envoy takes at most 8 MiB of headers.
+// maxLine is the maximum length of a line. Envoy accepts at most 8 MiB of headers.
 const maxLine = 16 << 20
 
 func (p *parser) read(in io.Reader, progress ProgressFunc) error {
@@ -249,10 +249,10 @@ func (p *parser) line(line []byte) error {
 	return nil
 }
 
-// namedLines is the number of lines whose fields are remembered by name, to suggest one in place of a misspelt one.
+// namedLines is the number of lines whose field names are kept for suggestions.
 const namedLines = 20
 
-// see takes one field. Envoy writes - for what is not there.
+// see processes one field. Envoy writes - for an absent value.
 func (p *parser) see(name, value []byte) {
 	absent := len(value) == 0 || len(value) == 1 && value[0] == '-'
 	targets, ok := p.targets[string(name)]
@@ -274,7 +274,7 @@ func (p *parser) see(name, value []byte) {
 		case t.rank <= c.rank:
 		case !absent:
 			c.value, c.rank = value, t.rank
-		case t.column == flagsColumn: // no flags are an answer, too
+		case t.column == flagsColumn: // the field exists without a flag
 			c.rank = t.rank
 		}
 	}
@@ -297,7 +297,7 @@ func (p *parser) keep(at int64, hits uint32) {
 	}
 }
 
-// text is the index of a value.
+// text returns the index of a value in texts.
 func (p *parser) text(s *Source, value []byte) uint32 {
 	if s.kind == fromField {
 		if n, ok := p.index[string(value)]; ok {
@@ -316,7 +316,7 @@ func (p *parser) text(s *Source, value []byte) uint32 {
 	return n
 }
 
-// hasFlag finds RL among response flags, or the long name of it.
+// hasFlag reports whether the response flags contain RL, or its long name.
 func hasFlag(flags []byte) bool {
 	for f := range bytes.SplitSeq(flags, []byte(",")) {
 		if string(f) == "RL" || string(f) == "RateLimited" {
@@ -326,18 +326,18 @@ func hasFlag(flags []byte) bool {
 	return false
 }
 
-// parseTime reads RFC 3339, or Unix time as a number of seconds, milli-, micro- or nanoseconds, whichever makes it a time
-// between 1973 and 5138.
+// parseTime parses RFC 3339, or Unix time in seconds, milli-, micro- or nanoseconds, whichever yields a time between 1973 and
+// 5138.
 func parseTime(b []byte) (int64, error) {
 	if len(b) == 0 {
-		return 0, errors.New("the line has no time: name its field with --time")
+		return 0, errors.New("the line has no time: set its field with --time")
 	}
 	if t, err := time.Parse(time.RFC3339Nano, string(b)); err == nil {
 		return t.UnixNano(), nil
 	}
 	n, err := strconv.ParseFloat(string(b), 64)
 	if err != nil || !(n > 0) || n > math.MaxInt64 {
-		return 0, fmt.Errorf("%q is no time: want RFC 3339 or Unix time", b)
+		return 0, fmt.Errorf("%q is not a time: want RFC 3339 or Unix time", b)
 	}
 	for n >= 1e11 {
 		n /= 1e3

@@ -1,6 +1,6 @@
-// Package replay runs an access log through rules on a virtual clock: lines become requests in the order of their times
-// ([Reader]), requests become the descriptors that Envoy would make of them ([Asking]), and [Run] puts those to the service
-// itself, rls.Service over the counters of package limit, so that what it says is what the rules would have done.
+// Package replay applies rules to an access log on a virtual clock. A [Reader] reads the requests, ordered by time. [Actions]
+// describes the descriptors that Envoy would make for them. [Run] decides them with the real service, rls.Service, and the
+// counters of package limit, so it reports what the rules would have done.
 package replay
 
 import (
@@ -15,17 +15,17 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// counters are the counters of one cluster, all of them exact, at a time that the log tells.
+// counters are the exact counters of one cluster, at the time of the current request.
 type counters struct {
 	states map[owner.Key]*limit.State
 	now    int64
-	over   []bool // of the questions of the last call
+	over   []bool // of the requests of the last call
 }
 
-// writer is who charges: there is one only.
+// writer is the slot that is charged. There is only one writer.
 const writer = 3
 
-// Decide answers as the owner of all keys does.
+// Decide decides like the owner of all keys.
 func (c *counters) Decide(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
 	c.over = c.over[:0]
 	stops := false
@@ -51,7 +51,7 @@ func (c *counters) Decide(_ owner.Deadline, stop bool, qs []owner.Request, as []
 	}
 }
 
-// stop charges all, or only those that go over when there is one.
+// stop charges all requests, or only those over their limit if there is one.
 func (c *counters) stop(one bool, qs []owner.Request, as []owner.Result) {
 	for i := range qs {
 		if q := &qs[i]; !one || as[i].Over {
@@ -68,38 +68,38 @@ func (c *counters) take(s *limit.State, q *owner.Request) owner.Result {
 	return owner.Result{Decision: d}
 }
 
-// Side is one set of rules to try.
+// Side is one set of rules to replay.
 type Side struct {
-	Name      string // for people
+	Name      string // for display
 	Rules     *config.Rules
 	Templates []DescriptorTemplate
 	Stop      bool         // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
 	Switches  rls.Switches // SHADOW_MODE and QUOTA_MODE
 }
 
-// run is one side at work.
+// run is the state of a replay of one side.
 type run struct {
 	Side
 	log      *Log
 	counters counters
 	service  *rls.Service
-	asks     []ask
-	refused  []bool // of the log's requests
+	calls    []domainCall
+	refused  []bool // by request of the log
 	rules    map[*config.RuleSpec]*ruleCount
 	keys     map[owner.Key]*keyCount
 	entries  []config.Entry
 	match    config.Match
 }
 
-// ask is all that is asked of one domain for one request.
-type ask struct {
+// domainCall describes the call for one domain.
+type domainCall struct {
 	domain      string
 	descriptors []descriptor
 }
 
 type descriptor struct {
 	keys    []string
-	columns []int // of the log; -1: a constant
+	columns []int // of the log; -1 for a constant
 	values  []string
 }
 
@@ -117,16 +117,16 @@ func newRun(log *Log, side Side) *run {
 			d.columns = append(d.columns, slices.Index(log.columns, s.text))
 			d.values[i] = s.name
 		}
-		if n := len(r.asks); n == 0 || r.asks[n-1].domain != q.Domain {
-			r.asks = append(r.asks, ask{domain: q.Domain})
+		if n := len(r.calls); n == 0 || r.calls[n-1].domain != q.Domain {
+			r.calls = append(r.calls, domainCall{domain: q.Domain})
 		}
-		last := &r.asks[len(r.asks)-1]
+		last := &r.calls[len(r.calls)-1]
 		last.descriptors = append(last.descriptors, d)
 	}
 	return r
 }
 
-// replay puts every request to the service. progress is told how many are done.
+// replay decides every request. It calls progress with the number of requests done.
 func (r *run) replay(progress func(done int)) {
 	for i := range r.log.requests {
 		if progress != nil && i%8192 == 0 {
@@ -134,17 +134,17 @@ func (r *run) replay(progress func(done int)) {
 		}
 		q := &r.log.requests[i]
 		r.counters.now = q.at
-		for a := range r.asks {
-			// One filter after the other: who is refused by the first is not counted by the second.
-			if r.refused[i] = r.ask(&r.asks[a], q); r.refused[i] {
+		for a := range r.calls {
+			// Filters run in sequence: a request that the first one denies is not counted by the second.
+			if r.refused[i] = r.decide(&r.calls[a], q); r.refused[i] {
 				break
 			}
 		}
 	}
 }
 
-// ask puts one request to one domain and says whether it was refused.
-func (r *run) ask(a *ask, q *logged) bool {
+// decide makes the call of one request for one domain, and reports whether it was denied.
+func (r *run) decide(a *domainCall, q *logged) bool {
 	c := r.service.NewCall()
 	defer r.service.Release(c)
 	c.Request.Domain, c.Request.HitsAddend = a.domain, q.hits
@@ -166,7 +166,7 @@ func (r *run) ask(a *ask, q *logged) bool {
 	return c.Response.Code == rls.OverLimit
 }
 
-// fill appends the entries of a descriptor; false when Envoy would leave it out.
+// fill appends the entries of a descriptor. It returns false if Envoy would omit the descriptor.
 func (r *run) fill(d *descriptor, q *logged) bool {
 	for i, k := range d.keys {
 		value := d.values[i]

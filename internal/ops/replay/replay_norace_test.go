@@ -14,7 +14,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Every algorithm decides as the state machine of a running member does, tick by tick.
+// Every algorithm decides like the state machine of a running member, tick by tick.
 func TestAlgorithmsAreThoseOfAMember(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"} {
 		t.Run(algorithm, func(t *testing.T) {

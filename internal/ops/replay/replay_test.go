@@ -56,7 +56,7 @@ func read(t testing.TB, text string, qs []DescriptorTemplate, r Reader) *Log {
 
 var start = time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC)
 
-// hit is one line of a log that a test makes.
+// hit is one line of a generated log.
 type hit struct {
 	at  time.Duration // after start
 	key string
@@ -70,7 +70,7 @@ func lines(hits []hit) string {
 	return b.String()
 }
 
-// randomHits are some minutes of traffic of a few keys, in order.
+// randomHits returns some minutes of traffic for a few keys, in order.
 func randomHits(seed uint64, n int) []hit {
 	r := rand.New(rand.NewPCG(seed, 1))
 	hits := make([]hit, n)
@@ -87,8 +87,8 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 20}
 `
 
-// What is refused is what a list of all hits says, however the lines are mixed: Envoy writes a line when a request ends.
-func TestRefusedIsWhatCountingSays(t *testing.T) {
+// The denied requests are those that a list of all hits yields, in any order of the lines: Envoy writes a line at the end of a request.
+func TestDeniedRequestsMatchAListOfHits(t *testing.T) {
 	hits := randomHits(1, 1000)
 	var want []bool
 	counts := map[string]int{}
@@ -156,7 +156,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 3, name: all}
 `
 
-// Descriptors whose values are missing are left out, shadow rules refuse nobody, and a rule that is replaced does not count.
+// Descriptors with missing values are omitted, shadow rules deny no request, and replaced rules do not count.
 func TestDescriptorsAreThoseOfEnvoy(t *testing.T) {
 	s := side(t, tiers, Actions{From: from(t, "api_key", "query:key", "plan", "field:auth.plan")})
 	var b strings.Builder
@@ -204,7 +204,7 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 2}
 `
 
-// With stop, a descriptor that is over keeps the others of its request from being charged.
+// With stop, a descriptor over its limit prevents the charges of the others in its call.
 func TestStopWhenOver(t *testing.T) {
 	s := side(t, overTwo, Actions{From: from(t, "api_key", "header:x-api-key")})
 	var b strings.Builder
@@ -267,7 +267,7 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// The log's own 429 of the application is no rate limit, and a log without flags is judged by its status.
+// A 429 of the application is not a rate limit. Without flags the status counts.
 func TestRefusedByTheLog(t *testing.T) {
 	for line, want := range map[string]int{
 		`{"start_time":"2026-11-01T10:00:00Z","response_code":429,"response_flags":"RL"}`:      1,
@@ -303,7 +303,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// A reader that needs a header finds it under every name that Envoy's, Istio's and Envoy Gateway's formats give it.
+// A reader finds a header under every name in the formats of Envoy, Istio and Envoy Gateway.
 func TestHeaderNames(t *testing.T) {
 	for header, fields := range map[string][]string{
 		"user-agent": {`"user-agent":"v"`, `"user_agent":"v"`, `"User-Agent":"v"`, `"request_headers":{"user-agent":"v"}`},
@@ -322,7 +322,7 @@ func TestHeaderNames(t *testing.T) {
 	}
 }
 
-// A million requests a few seconds: -bench Replay -benchtime 1000000x gives the time of each.
+// A million requests take a few seconds. Use -bench Replay -benchtime 1000000x for the time per request.
 func BenchmarkReplay(b *testing.B) {
 	s := side(b, perMinute, Actions{From: from(b, "api_key", "header:x-api-key")})
 	var line bytes.Buffer

@@ -11,7 +11,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// RunReport is what a replay found. Fields are only ever added.
+// RunReport is the result of a replay. Fields are only ever added.
 type RunReport struct {
 	Lines         int       `json:"lines"`
 	Skipped       int       `json:"skipped"`
@@ -19,41 +19,41 @@ type RunReport struct {
 	Requests      int       `json:"requests"`
 	First         time.Time `json:"first"`
 	Last          time.Time `json:"last"`
-	RefusedByLog  int       `json:"refused_by_log"` // those that the log says were
+	RefusedByLog  int       `json:"refused_by_log"` // denied according to the log
 	New           Outcome   `json:"new"`
 	Old           *Outcome  `json:"old,omitempty"`
 	OnlyNew       int       `json:"refused_by_new_only"`
 	OnlyOld       int       `json:"refused_by_old_only"`
-	BucketSeconds int64     `json:"bucket_seconds"` // length of a Bucket: 60, unless the log is so long that there would be too many
+	BucketSeconds int64     `json:"bucket_seconds"` // length of a Bucket: 60, or more if there would be too many
 	Buckets       []Bucket  `json:"buckets"`
 }
 
-// Outcome is what one set of rules would have done.
+// Outcome is the result for one set of rules.
 type Outcome struct {
 	Rules    string       `json:"rules"`
-	Refused  int          `json:"refused"` // requests
+	Refused  int          `json:"refused"` // denied requests
 	PerRule  []RuleResult `json:"per_rule"`
-	TopKeys  []KeyResult  `json:"top_keys"` // those refused most
+	TopKeys  []KeyResult  `json:"top_keys"` // the keys that were denied most
 	Warnings []string     `json:"warnings,omitempty"`
 }
 
-// RuleResult is what became of a rule.
+// RuleResult is the result for one rule.
 type RuleResult struct {
 	Rule     string `json:"rule"`
 	File     string `json:"file,omitempty"`
 	Line     int    `json:"line,omitempty"`
 	Limit    uint32 `json:"limit"`
 	Window   string `json:"window"`
-	Asked    int    `json:"asked"`         // descriptors that met it
+	Asked    int    `json:"asked"`         // descriptors that it limits
 	Hits     uint64 `json:"hits"`          // their hits
 	Over     int    `json:"over"`          // descriptors over it
-	Shadow   bool   `json:"shadow"`        // nobody is refused for it
-	Keys     int    `json:"keys_over"`     // different ones that were over
+	Shadow   bool   `json:"shadow"`        // it is not enforced
+	Keys     int    `json:"keys_over"`     // keys that were over the limit
 	Peak     int    `json:"peak_over"`     // over in the worst minute
-	PeakTime string `json:"peak,omitzero"` // when that began
+	PeakTime string `json:"peak,omitzero"` // start of that minute
 }
 
-// KeyResult is one key that was over.
+// KeyResult is the result for one key that was over its limit.
 type KeyResult struct {
 	Rule  string `json:"rule"`
 	Key   string `json:"key"`
@@ -61,7 +61,7 @@ type KeyResult struct {
 	Over  int    `json:"over"`
 }
 
-// Bucket is what happened in a stretch of time.
+// Bucket is the result for an interval.
 type Bucket struct {
 	Time     time.Time `json:"time"`
 	Requests int       `json:"requests"`
@@ -72,21 +72,21 @@ type Bucket struct {
 type ruleCount struct {
 	asked, over, keys int
 	hits              uint64
-	minute            int64 // that is being counted
-	now, peak         int   // over in it, and in the worst
+	minute            int64 // the current minute
+	now, peak         int   // over in the current and in the worst minute
 	worst             int64
 }
 
 type keyCount struct {
 	rule        *config.RuleSpec
-	name        string // known once it was over
+	name        string // set once it was over
 	asked, over int
 }
 
 const minute = int64(time.Minute)
 
-// count notes what became of each descriptor. The service has dropped what another rule replaces, so the counters' last
-// answers stand for the statuses with a limit, one by one.
+// count records the result of each descriptor. The service drops rules that another rule replaces, so the results of the last call
+// correspond to the statuses with a limit, in order.
 func (r *run) count(c *rls.Call, q *logged) {
 	next := 0
 	for i := range c.Response.Statuses {
@@ -130,7 +130,7 @@ func (rc *ruleCount) refuse(at int64) {
 	}
 }
 
-// outcome sums up a side.
+// outcome returns the result of a side.
 func (r *run) outcome(top int) Outcome {
 	o := Outcome{Rules: r.Name, PerRule: []RuleResult{}, TopKeys: []KeyResult{}}
 	for _, refused := range r.refused {
@@ -141,7 +141,7 @@ func (r *run) outcome(top int) Outcome {
 	for _, rule := range r.Rules.Rules() {
 		rc := r.rules[rule]
 		if rc == nil {
-			rc = &ruleCount{} // never met, which is worth knowing
+			rc = &ruleCount{} // no request reached it, which the result shows
 		}
 		if rule.Unlimited {
 			continue
@@ -165,11 +165,11 @@ func (r *run) outcome(top int) Outcome {
 	return o
 }
 
-// maxBuckets is how many stretches of time a Report has at most.
+// maxBuckets is the maximum number of buckets in a report.
 const maxBuckets = 1500
 
-// Run replays log through one side, or through the new and the old one, and reports; top is how many keys it names of
-// each. progress may be nil; it is told how many of all requests are done.
+// Run replays a log with the new rules, and with the old ones if oldSide is not nil. The report has up to top keys of each. progress may
+// be nil; it is called with the number of requests done.
 func Run(log *Log, newSide Side, oldSide *Side, top int, progress func(done, all int)) *RunReport {
 	sides := []Side{newSide}
 	if oldSide != nil {
@@ -199,7 +199,7 @@ func Run(log *Log, newSide Side, oldSide *Side, top int, progress func(done, all
 	return rep
 }
 
-// buckets divides the time of the log, without the stretches at which there was no request.
+// buckets divides the time of the log into buckets, without those that have no request.
 func (rep *RunReport) buckets(log *Log, refused, old []bool) {
 	width := minute
 	if span := log.requests[len(log.requests)-1].at - log.requests[0].at; span/width >= maxBuckets {

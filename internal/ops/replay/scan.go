@@ -8,15 +8,15 @@ import (
 
 var errJSON = errors.New("not a JSON object")
 
-// object calls see for every member of a JSON object whose value is no object; names of nested ones are joined with dots.
-// Strings come without quotes, null as nothing, everything else as it is written. It trusts what it does not use: only
-// what would lead it astray is an error.
+// object calls see for every member of a JSON object, except for those whose value is null, an array or an object. Members of nested
+// objects have names joined with dots. Strings are unquoted, other values unchanged. It does not validate values that it
+// skips: it returns an error only if it cannot find the next member.
 func object(line []byte, see func(name, value []byte)) error {
 	_, err := members(line, nil, 0, see)
 	return err
 }
 
-// maxDepth bounds nesting: no access log is deeper.
+// maxDepth is the maximum depth of nested objects.
 const maxDepth = 16
 
 func members(b, prefix []byte, depth int, see func(name, value []byte)) (rest []byte, err error) {

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// flat is what object is to find, by way of encoding/json.
+// flat returns what object must find, using encoding/json.
 func flat(prefix string, v map[string]any, into map[string]string) {
 	for k, x := range v {
 		switch x := x.(type) {
@@ -32,7 +32,7 @@ func FuzzObject(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
 		got, seen := map[string]string{}, 0
-		err := object(line, func(name, value []byte) { // must not panic, whatever the line
+		err := object(line, func(name, value []byte) { // must not panic for any line
 			got[string(name)] = string(value)
 			seen++
 		})
@@ -40,7 +40,7 @@ func FuzzObject(f *testing.F) {
 		d := json.NewDecoder(bytes.NewReader(line))
 		d.UseNumber()
 		if !utf8.Valid(line) || d.Decode(&v) != nil || v == nil || deeper(v, maxDepth) {
-			return // what is no JSON may be read in any way
+			return // invalid JSON may have any result
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", line, err)
@@ -48,7 +48,7 @@ func FuzzObject(f *testing.F) {
 		want := map[string]string{}
 		flat("", v, want)
 		if seen != len(want) {
-			return // a name is there twice
+			return // duplicate name
 		}
 		if !maps.Equal(got, want) {
 			t.Fatalf("%s: %q, want %q", line, got, want)

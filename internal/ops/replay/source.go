@@ -9,31 +9,30 @@ import (
 	"strings"
 )
 
-// kind is what a source reads of a logged request.
+// kind states how a source reads a logged request.
 type kind uint8
 
 const (
-	fromField kind = iota // a field of the log, as it stands
-	fromQuery             // a parameter of the path's query
+	fromField kind = iota // a field of the log, unchanged
+	fromQuery             // a query parameter of the path
 	fromAddress
 	fromMasked
 	constant
 )
 
-// Source is where in a log the value of a descriptor's entry is. The zero Source is nowhere.
+// Source states where a log contains the value of a descriptor entry. The zero Source is unknown.
 type Source struct {
-	text   string   // as it was written: sources of one text are one column
-	fields []string // names of the fields, in lower case, the best first
+	text   string   // as written; sources with the same text share a column
+	fields []string // names of the fields in lower case, by preference
 	name   string   // the query parameter, or the constant
-	v4, v6 int      // lengths of masks
+	v4, v6 int      // prefix lengths
 	kind   kind
 }
 
 // sourceHelp is the grammar of ParseSource.
 const sourceHelp = "header:NAME, query:NAME, field:NAME, value:TEXT, remote_address, masked_remote_address[:BITS4/BITS6], source_cluster or destination_cluster"
 
-// ParseSource reads where the value of a descriptor key is: the words of `keyward envoy-config --from`, and field:NAME for
-// a field of the log by its own name.
+// ParseSource parses a source: the syntax of `keyward envoy-config --from`, and field:NAME for a field of the log.
 func ParseSource(text string) (Source, error) {
 	word, rest, _ := strings.Cut(text, ":")
 	s := Source{text: text, name: rest}
@@ -59,9 +58,9 @@ func ParseSource(text string) (Source, error) {
 		s.fields = []string{"source_cluster", "downstream_cluster"}
 		return s, nil
 	case "metadata":
-		return s, fmt.Errorf("%q: a log has no metadata by its own name: say field:NAME, the field that your log writes it to", text)
+		return s, fmt.Errorf("%q: logs have no metadata; use field:NAME with the field to which your log writes it", text)
 	default:
-		return s, fmt.Errorf("%q is none of %s", text, sourceHelp)
+		return s, fmt.Errorf("%q: want one of %s", text, sourceHelp)
 	}
 	if rest == "" {
 		return s, fmt.Errorf("%q: want %s:NAME", text, word)
@@ -87,8 +86,8 @@ func (s *Source) masks(text string) error {
 	return nil
 }
 
-// headerFields are the names that logs give a request header: its own, and what the default formats of Envoy, Istio and
-// Envoy Gateway call those that they log.
+// headerFields returns the names of a request header in logs: its own, and those in the default formats of Envoy, Istio and Envoy
+// Gateway.
 func headerFields(name string) []string {
 	names := []string{name, strings.ReplaceAll(name, "-", "_")}
 	switch name {
@@ -116,8 +115,8 @@ func addressFields() []string {
 	}
 }
 
-// what names what the source reads of a request.
-func (s *Source) what() string {
+// describe describes what the source reads from a request.
+func (s *Source) describe() string {
 	word, _, _ := strings.Cut(s.text, ":")
 	switch {
 	case s.kind == fromQuery:
@@ -128,7 +127,7 @@ func (s *Source) what() string {
 	return "a " + word
 }
 
-// value makes the entry's value of the field's text. Envoy leaves a descriptor out when one of its values is not there.
+// value converts the text of the field into the value of the entry. ok is false if Envoy would omit the descriptor.
 func (s *Source) value(text string) (value string, ok bool) {
 	switch s.kind {
 	case constant:

@@ -135,8 +135,8 @@ func shares(limit, n uint64) uint64 { return (n-1)*(limit/n) + min(n-1, limit%n)
 const bucketLease = 100 * time.Millisecond
 
 // lent returns how many hits may be on loan at once when a key is leased to the given number of holders: 5 % of the limit. For a
-// bucket it is what flows in during two leases: the one that is on loan, and the one by which the owner reduces the bucket's
-// depth meanwhile. It is 0 if the limit is too low to lend, or if such rules never lend.
+// bucket these are the hits that flow in during two leases: the one on loan, and the one by which the owner reduces the
+// bucket's depth meanwhile. It is 0 if the limit is too low to lend, or if such rules never lend.
 func lent(r *config.RuleSpec, holders uint64) uint64 {
 	switch {
 	case r.Extension.Mechanism == policy.Approximate, r.Limit.Algorithm == limit.SlidingLog:
