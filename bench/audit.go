@@ -75,8 +75,8 @@ func request(key int) *pb.RateLimitRequest {
 }
 
 // calls returns the load's calls, one for each key. As Envoy does, a call to a key's owner has the key in a header.
-func (a *audit) calls() ([]loadtest.Call, error) {
-	calls := make([]loadtest.Call, a.keys)
+func (a *audit) calls() ([]loadtest.LoadCall, error) {
+	calls := make([]loadtest.LoadCall, a.keys)
 	for i := range calls {
 		m, err := proto.Marshal(request(i))
 		if err != nil {
@@ -152,7 +152,7 @@ func loadOf(ctx context.Context, targets []target, conns int, r *ring.Ring, n in
 		if err != nil {
 			return nil, err
 		}
-		o.Calls = append(o.Calls, loadtest.Call{Message: m})
+		o.Calls = append(o.Calls, loadtest.LoadCall{Message: m})
 	}
 	return loadtest.New(ctx, o)
 }

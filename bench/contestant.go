@@ -137,15 +137,15 @@ type target struct {
 // running is a started contestant.
 type running struct {
 	contestant
-	targets   []target         // where it is asked
-	processes []*lab.Process   // whose CPU is counted
-	proxies   []*lab.Process   // whose CPU is counted apart: Envoy
-	others    []*lab.Process   // whose CPU is not counted
-	metrics   []string         // of Keyward: where /metrics is
-	debug     []string         // where /debug/pprof is
-	service   loadtest.Service // how it is asked; the zero value: as a rate limit service
-	calls     []loadtest.Call  // what it is asked; nil: about all keys
-	blind     bool             // it does not tell limits and remaining hits: what it has counted is not known
+	targets   []target            // where it is asked
+	processes []*lab.Process      // whose CPU is counted
+	proxies   []*lab.Process      // whose CPU is counted apart: Envoy
+	others    []*lab.Process      // whose CPU is not counted
+	metrics   []string            // of Keyward: where /metrics is
+	debug     []string            // where /debug/pprof is
+	service   loadtest.LoadTarget // how it is asked; the zero value: as a rate limit service
+	calls     []loadtest.LoadCall // what it is asked; nil: about all keys
+	blind     bool                // it does not tell limits and remaining hits: what it has counted is not known
 	load      *loadtest.Load
 	audit     *audit // nil if blind
 	before    int    // hits counted before the first round

@@ -184,8 +184,8 @@ func ready(ctx context.Context, e *lab.Envoy, shape string) error {
 }
 
 // envoyCalls are requests of users.
-func envoyCalls(keys int) []loadtest.Call {
-	calls := make([]loadtest.Call, keys)
+func envoyCalls(keys int) []loadtest.LoadCall {
+	calls := make([]loadtest.LoadCall, keys)
 	for i := range calls {
 		calls[i].Headers = []hpack.HeaderField{{Name: "x-route", Value: "search"}, {Name: "x-api-key", Value: keyName(i)}}
 	}

@@ -110,7 +110,7 @@ func startGubernator(_ context.Context, a *arena, r *running, n int) error {
 }
 
 // gubernator is its service V1: one limit asked about in each call, and the answer's first response.
-func gubernator() loadtest.Service {
+func gubernator() loadtest.LoadTarget {
 	const responses, status, failure = 1, 1, 5
 	return loadtest.GRPC("/pb.gubernator.V1/GetRateLimits", func(message []byte) (over bool, err error) {
 		first, err := bytesOf(message, responses)
@@ -161,10 +161,10 @@ func bytesOf(b []byte, want protowire.Number) ([]byte, error) {
 	return nil, errResponse
 }
 
-func gubernatorCalls(keys int) []loadtest.Call {
+func gubernatorCalls(keys int) []loadtest.LoadCall {
 	const name, uniqueKey, hits, limit, duration = 1, 2, 3, 4, 5
 	const yearMS = 365 * 24 * 3600 * 1000
-	calls := make([]loadtest.Call, keys)
+	calls := make([]loadtest.LoadCall, keys)
 	for i := range calls {
 		var m []byte
 		for field, text := range map[protowire.Number]string{name: "search", uniqueKey: keyName(i)} {

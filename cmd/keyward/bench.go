@@ -179,12 +179,12 @@ func (o *benchOptions) run(ctx context.Context, messages io.Writer) (*loadtest.R
 }
 
 // calls are the questions, one a key.
-func (o *benchOptions) calls() ([]loadtest.Call, error) {
+func (o *benchOptions) calls() ([]loadtest.LoadCall, error) {
 	n := 1
 	if strings.Contains(strings.Join(o.descriptor, ""), "{}") {
 		n = o.keys
 	}
-	calls := make([]loadtest.Call, n)
+	calls := make([]loadtest.LoadCall, n)
 	for i := range calls {
 		d := &common.RateLimitDescriptor{}
 		for _, text := range o.descriptor {

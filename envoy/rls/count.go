@@ -16,7 +16,7 @@ type serviceCounts struct {
 	call                     stats.MethodStats // the gRPC method
 }
 
-func newServiceCounts(st *stats.Store) serviceCounts {
+func newServiceCounts(st *stats.StatStore) serviceCounts {
 	return serviceCounts{
 		loadSuccess:  st.Counter("ratelimit.service.config_load_success"),
 		loadError:    st.Counter("ratelimit.service.config_load_error"),

@@ -65,7 +65,7 @@ type grpcOptions struct {
 // newGRPC returns a grpc-go server that serves s. More services can be registered on it.
 func (s *Service) newGRPC(o grpcOptions) *grpc.Server {
 	opts := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(codec{s, encoding.GetCodecV2("proto")}),
+		grpc.ForceServerCodecV2(callCodec{s, encoding.GetCodecV2("proto")}),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -162,15 +162,15 @@ func minTimeout(timeout time.Duration, millis string) time.Duration {
 	return timeout
 }
 
-// codec encodes and decodes Calls by hand, and leaves all other messages to rest.
-type codec struct {
+// callCodec encodes and decodes Calls by hand, and leaves all other messages to rest.
+type callCodec struct {
 	service *Service
 	rest    encoding.CodecV2
 }
 
-func (codec) Name() string { return "proto" }
+func (callCodec) Name() string { return "proto" }
 
-func (k codec) Unmarshal(data mem.BufferSlice, v any) error {
+func (k callCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	c, ok := v.(*Call)
 	if !ok {
 		return k.rest.Unmarshal(data, v)
@@ -190,7 +190,7 @@ type message struct {
 	bytes [112]byte
 }
 
-func (k codec) Marshal(v any) (mem.BufferSlice, error) {
+func (k callCodec) Marshal(v any) (mem.BufferSlice, error) {
 	c, ok := v.(*Call)
 	if !ok {
 		return k.rest.Marshal(v)

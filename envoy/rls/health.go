@@ -68,13 +68,13 @@ func (h *HealthServer) serveHTTP(w http.ResponseWriter, _ *http.Request) {
 }
 
 // register adds gRPC's health service to g. Its calls are counted in st, like those of every method.
-func (h *HealthServer) register(g *grpc.Server, st *stats.Store) {
+func (h *HealthServer) register(g *grpc.Server, st *stats.StatStore) {
 	healthpb.RegisterHealthServer(g, countedHealth{h.grpc, st})
 }
 
 type countedHealth struct {
 	*health.Server
-	stats *stats.Store
+	stats *stats.StatStore
 }
 
 func (c countedHealth) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {

@@ -14,7 +14,7 @@ import (
 )
 
 // addMethods adds gRPC's health service to the methods of an inline server. It answers and counts as register's does.
-func (h *HealthServer) addMethods(methods map[string]h2.Handler, st *stats.Store) {
+func (h *HealthServer) addMethods(methods map[string]h2.Handler, st *stats.StatStore) {
 	counted := countedHealth{h.grpc, st}
 	methods[healthpb.Health_Check_FullMethodName] = unary[healthpb.HealthCheckRequest](func(r *healthpb.HealthCheckRequest) (proto.Message, error) {
 		return counted.Check(context.Background(), r)

@@ -51,7 +51,7 @@ var clock = time.Unix(2222, 0)
 type rig struct {
 	*Service
 	lone  *lone
-	stats *stats.Store
+	stats *stats.StatStore
 	reg   *prometheus.Registry
 }
 

@@ -53,7 +53,7 @@ type Options struct {
 	// Envoy finds the key, empty if it is too long for a route. Owners count by digests and know no names. It is called
 	// concurrently, for one key about once a second; nil for none.
 	Name       func(k owner.Key, domain, name, ownerString string, terms *lease.Terms)
-	Stats      *stats.Store
+	Stats      *stats.StatStore
 	Registerer prometheus.Registerer // for the keyward_* metrics; nil: not registered
 	Tracer     Tracer                // nil: no traces
 	// Denials is called for some of the refusals, with the number of refusals since its last call for the rule. The sample
@@ -73,7 +73,7 @@ type Service struct {
 	async     AsyncDecider // decider, if it is an AsyncDecider; else nil
 	name      func(k owner.Key, domain, name, ownerString string, terms *lease.Terms)
 	nameTimes nameTimes
-	store     *stats.Store
+	store     *stats.StatStore
 	metrics   *metrics
 	counts    serviceCounts
 	current   atomic.Pointer[view]

@@ -14,7 +14,7 @@ import (
 
 // ruleSource is where rules come from.
 type ruleSource struct {
-	config  settings.Config
+	config  settings.RuleSourceSettings
 	options func() config.Options // read for each load
 	log     *slog.Logger
 	offer   func(source.LoadResult) // called after each load

@@ -48,7 +48,7 @@ type sidecar struct {
 
 	bootID   uint64 // of this process
 	started  time.Time
-	stats    *stats.Store
+	stats    *stats.StatStore
 	node     *owner.Node
 	peer     *peer.Peer
 	service  *rls.Service

@@ -117,9 +117,9 @@ type watched struct {
 	frame   int         // number of the frame that stall is for
 	timed   atomic.Bool // stall runs
 
-	ended  atomic.Bool // the client closed the connection, or it broke
-	parted atomic.Bool // the server has sent GOAWAY
-	closed atomic.Bool
+	ended      atomic.Bool // the client closed the connection, or it broke
+	goAwaySent atomic.Bool // the server has sent GOAWAY
+	closed     atomic.Bool
 }
 
 // Read reads.
@@ -179,7 +179,7 @@ func (w *watched) Write(b []byte) (int, error) {
 	w.out.scan(b, func(f *frame) {
 		switch f.typ() {
 		case http2.FrameGoAway:
-			w.parted.Store(true)
+			w.goAwaySent.Store(true)
 		case http2.FrameData:
 			MarkAnswered(w.raw)
 		}
@@ -197,7 +197,7 @@ func (w *watched) Write(b []byte) (int, error) {
 func (w *watched) Close() error {
 	if !w.closed.Swap(true) {
 		w.timed.Store(false)
-		if !w.ended.Load() && !w.parted.Load() {
+		if !w.ended.Load() && !w.goAwaySent.Load() {
 			w.guard.Refuse(Cut)
 		}
 		if w.calls != nil {

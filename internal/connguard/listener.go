@@ -231,8 +231,8 @@ func (c *conn) Write(b []byte) (int, error) {
 // Close closes the connection.
 func (c *conn) Close() error {
 	if c.queue != nil {
-		c.queue.forget(&c.turnCredit)
-		c.listener.guard.guards.starts.forget(&c.turnCredit)
+		c.queue.cancelWait(&c.turnCredit)
+		c.listener.guard.guards.starts.cancelWait(&c.turnCredit)
 		c.Leave()
 	}
 	c.listener.mu.Lock()

@@ -188,11 +188,11 @@ func (l *turnQueue) nextLocked() {
 	p := l.waiting[0]
 	l.waiting = slices.Delete(l.waiting, 0, 1)
 	l.holdLocked(p)
-	p.goLocked()
+	p.endWaitLocked()
 }
 
-// goLocked ends the wait of p.
-func (p *turnCredit) goLocked() {
+// endWaitLocked ends the wait of p.
+func (p *turnCredit) endWaitLocked() {
 	close(p.turn)
 	p.turn = nil
 }
@@ -214,12 +214,12 @@ func (l *turnQueue) expire() {
 	l.expiry.Reset(turnTimeout)
 }
 
-// forget ends the wait of p, whose connection is closed.
-func (l *turnQueue) forget(p *turnCredit) {
+// cancelWait ends the wait of p, whose connection is closed.
+func (l *turnQueue) cancelWait(p *turnCredit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i := slices.Index(l.waiting, p); i >= 0 {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
-		p.goLocked()
+		p.endWaitLocked()
 	}
 }

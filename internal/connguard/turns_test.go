@@ -107,8 +107,8 @@ func TestLaneForgetsTheClosed(t *testing.T) {
 		first := &turnCredit{queue: l}
 		first.enter()
 		purses, order := inTurn(l, 3)
-		l.forget(purses[1])
-		l.forget(purses[1])
+		l.cancelWait(purses[1])
+		l.cancelWait(purses[1])
 		synctest.Wait()
 		if !slices.Equal(order(), []int{1}) {
 			t.Errorf("%v go on, want the closed one", order())
@@ -135,7 +135,7 @@ func TestLaneEndsThoseWhoHaveGone(t *testing.T) {
 			p.gone = func() bool { return i%3 == 0 }
 			p.cut = func() {
 				ended = append(ended, i)
-				l.forget(p)
+				l.cancelWait(p)
 			}
 			go func() {
 				p.enter()

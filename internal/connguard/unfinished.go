@@ -29,13 +29,13 @@ var errUnfinished = errors.New("client makes the process keep too much memory fo
 // of a connection and the size of each, but their product is more memory than a process has. A unary call that
 // arrives complete in one piece, as those of Envoy do, is not tracked.
 type unfinished struct {
-	account *budget.Account
-	streams bool   // calls are streams: they stay open, and the server reads what the client sent when it answers
-	last    uint32 // unary call that has begun without data; only used by the reading goroutine
-	block   int    // bytes of its header block
-	open    bool   // the header block is incomplete
-	over    atomic.Bool
-	begun   uint32 // call that the server has begun to answer; only used by the writing goroutine
+	account   *budget.Account
+	streams   bool   // calls are streams: they stay open, and the server reads what the client sent when it answers
+	last      uint32 // unary call that has begun without data; only used by the reading goroutine
+	block     int    // bytes of its header block
+	open      bool   // the header block is incomplete
+	over      atomic.Bool
+	answering uint32 // call that the server has begun to answer; only used by the writing goroutine
 
 	mu    sync.Mutex
 	calls map[uint32]held // guarded by mu; nil once the connection has ended
@@ -136,23 +136,23 @@ func (u *unfinished) sent(f *frame) {
 	id := f.stream()
 	switch {
 	case f.typ() == http2.FrameRSTStream || f.ends():
-		if id == u.begun {
-			u.begun = 0
+		if id == u.answering {
+			u.answering = 0
 		}
 		u.release(id)
 	case f.typ() != http2.FrameData:
 	case u.streams:
 		u.read(id)
 	default:
-		if u.begun != 0 && u.begun != id {
-			u.stays(u.begun)
+		if u.answering != 0 && u.answering != id {
+			u.holdOpen(u.answering)
 		}
-		u.begun = id
+		u.answering = id
 	}
 }
 
-// stays charges a call that has a response without an end, such as a watch of health.
-func (u *unfinished) stays(id uint32) {
+// holdOpen charges a call that has a response without an end, such as a watch of health.
+func (u *unfinished) holdOpen(id uint32) {
 	u.mu.Lock()
 	_, noted := u.calls[id]
 	u.mu.Unlock()

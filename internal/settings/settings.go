@@ -12,7 +12,7 @@ import (
 // Settings are the variables that have an effect, by topic.
 type Settings struct {
 	Server     ServerSettings
-	Config     Config
+	Config     RuleSourceSettings
 	Behavior   Behavior
 	Reloadable ReloadableSettings
 	Stats      StatsSettings
@@ -43,8 +43,8 @@ type ServerSettings struct {
 	logLevel  string
 }
 
-// Config is the source of the rules.
-type Config struct {
+// RuleSourceSettings is the source of the rules.
+type RuleSourceSettings struct {
 	Type              string // FILE or GRPC_XDS_SOTW
 	StartWithoutRules bool
 

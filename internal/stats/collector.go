@@ -24,7 +24,7 @@ type CollectorOptions struct {
 // maps to the same series. The name of a statistic never makes a scrape fail: what cannot be exported is left out and
 // counted.
 type Collector struct {
-	store  *Store
+	store  *StatStore
 	mapper *mapper.MetricMapper
 	tags   map[string]string
 
@@ -54,7 +54,7 @@ const (
 )
 
 // NewCollector returns a Collector, to be registered with a prometheus.Registerer.
-func NewCollector(s *Store, o CollectorOptions) (*Collector, error) {
+func NewCollector(s *StatStore, o CollectorOptions) (*Collector, error) {
 	m, err := loadMapping(o.MapperFile, o.Milliseconds)
 	if err != nil {
 		return nil, err

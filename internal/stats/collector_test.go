@@ -14,7 +14,7 @@ import (
 )
 
 // scrape is what Prometheus would read, comments left out.
-func scrape(t testing.TB, s *Store, o CollectorOptions) string {
+func scrape(t testing.TB, s *StatStore, o CollectorOptions) string {
 	t.Helper()
 	c, err := NewCollector(s, o)
 	if err != nil {

@@ -192,7 +192,7 @@ func newNames(budget int) *names {
 	return &names{clean: newCleaner(), budget: budget, at: map[string]*StatCounter{}}
 }
 
-func (n *names) counter(domain string, s *Store) *StatCounter {
+func (n *names) counter(domain string, s *StatStore) *StatCounter {
 	n.mu.RLock()
 	c, ok := n.at[domain]
 	full := len(n.at) >= n.budget

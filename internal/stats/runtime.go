@@ -3,7 +3,7 @@ package stats
 import "runtime"
 
 // AddRuntime adds the gauges and counters of the Go runtime: ratelimit.go.*.
-func (s *Store) AddRuntime() {
+func (s *StatStore) AddRuntime() {
 	const scope = "ratelimit.go."
 	gauge := func(name string) *Gauge { return s.Gauge(scope + name) }
 	alloc, heapAlloc, heapSys, heapIdle := gauge("alloc"), gauge("heapAlloc"), gauge("heapSys"), gauge("heapIdle")

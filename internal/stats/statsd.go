@@ -29,7 +29,7 @@ type StatsdOptions struct {
 // reads the Store when it sends, without a queue: while the server is unavailable the increments accumulate.
 type Statsd struct {
 	o      StatsdOptions
-	store  *Store
+	store  *StatStore
 	format *format
 	buffer batch
 	cancel context.CancelFunc
@@ -55,7 +55,7 @@ const (
 )
 
 // StartStatsd starts sending. It returns an error only for invalid options: if the server is unavailable, it retries.
-func StartStatsd(s *Store, o StatsdOptions) (*Statsd, error) {
+func StartStatsd(s *StatStore, o StatsdOptions) (*Statsd, error) {
 	o.Network = cmp.Or(o.Network, "tcp")
 	if o.Dog {
 		o.Network = "udp"

@@ -55,7 +55,7 @@ func (s *server) accept() (conn net.Conn, read func() string) {
 	}
 }
 
-func start(t *testing.T, s *Store, o StatsdOptions) *Statsd {
+func start(t *testing.T, s *StatStore, o StatsdOptions) *Statsd {
 	t.Helper()
 	o.Interval, o.Retry = 5*time.Millisecond, 5*time.Millisecond
 	d, err := StartStatsd(s, o)

@@ -62,9 +62,9 @@ type Options struct {
 	Registerer prometheus.Registerer // for the keyward_stats_* metrics; nil: not registered
 }
 
-// Store holds all statistics by their dotted names. It returns the same statistic for the same name, also after the
+// StatStore holds all statistics by their dotted names. It returns the same statistic for the same name, also after the
 // rules are reloaded. It is safe for concurrent use.
-type Store struct {
+type StatStore struct {
 	metrics *metrics
 	rules   *table
 	domains *names
@@ -82,14 +82,14 @@ type Store struct {
 }
 
 // New returns an empty Store.
-func New(o Options) *Store {
+func New(o Options) *StatStore {
 	if o.Series <= 0 {
 		o.Series = 10_000
 	}
 	if o.Domains <= 0 {
 		o.Domains = 1_000
 	}
-	s := &Store{
+	s := &StatStore{
 		metrics:  newMetrics(o.Registerer),
 		counters: map[string]*StatCounter{}, gauges: map[string]*Gauge{}, timers: map[string]*Timer{},
 	}
@@ -99,21 +99,21 @@ func New(o Options) *Store {
 }
 
 // Counter returns the counter with the given name.
-func (s *Store) Counter(name string) *StatCounter {
+func (s *StatStore) Counter(name string) *StatCounter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return entry(s.counters, name)
 }
 
 // Gauge returns the gauge with the given name.
-func (s *Store) Gauge(name string) *Gauge {
+func (s *StatStore) Gauge(name string) *Gauge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return entry(s.gauges, name)
 }
 
 // Timer returns the timer with the given name.
-func (s *Store) Timer(name string) *Timer {
+func (s *StatStore) Timer(name string) *Timer {
 	s.timing.Lock()
 	defer s.timing.Unlock()
 	if t, ok := s.timers[name]; ok {
@@ -128,32 +128,32 @@ func (s *Store) Timer(name string) *Timer {
 }
 
 // Method returns the statistics of a gRPC method, by its bare name.
-func (s *Store) Method(name string) MethodStats {
+func (s *StatStore) Method(name string) MethodStats {
 	return MethodStats{s.Counter("ratelimit_server." + name + ".total_requests"), s.Timer("ratelimit_server." + name + ".response_time")}
 }
 
 // Rule returns the statistics of a rule whose key is fixed by the configuration. Such keys always have a series.
-func (s *Store) Rule(key string) *RuleStats { return s.rules.fixed(key) }
+func (s *StatStore) Rule(key string) *RuleStats { return s.rules.fixed(key) }
 
 // RuleBytes returns the statistics of a key that contains parts of a request. It does not allocate for a known key.
 // Beyond the limit on series, the keys of a domain share one.
-func (s *Store) RuleBytes(key []byte) *RuleStats { return s.rules.dynamic(key) }
+func (s *StatStore) RuleBytes(key []byte) *RuleStats { return s.rules.dynamic(key) }
 
 // DomainNotFound returns the counter of requests for a domain without rules. Beyond the limit, domains share one
 // counter.
-func (s *Store) DomainNotFound(domain string) *StatCounter {
+func (s *StatStore) DomainNotFound(domain string) *StatCounter {
 	return s.domains.counter(domain, s)
 }
 
 // BeforeRead registers a function that is called before the statistics are read, to set gauges. f must be fast.
-func (s *Store) BeforeRead(f func()) {
+func (s *StatStore) BeforeRead(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.generators = append(s.generators, f)
 }
 
 // listen adds an observer to every present and future timer. A nil observer is skipped.
-func (s *Store) listen(f func(name string) observer) {
+func (s *StatStore) listen(f func(name string) observer) {
 	s.timing.Lock()
 	defer s.timing.Unlock()
 	s.listeners = append(s.listeners, f)
@@ -175,7 +175,7 @@ func (t *Timer) add(o observer) {
 }
 
 // generate calls the functions of BeforeRead, without the lock: they use the Store.
-func (s *Store) generate() {
+func (s *StatStore) generate() {
 	s.mu.Lock()
 	fs := slices.Clone(s.generators)
 	s.mu.Unlock()
@@ -185,7 +185,7 @@ func (s *Store) generate() {
 }
 
 // eachCounter visits every counter that is not 0. The name is passed in two parts, so that it need not be built.
-func (s *Store) eachCounter(visit func(c *StatCounter, base, suffix string)) {
+func (s *StatStore) eachCounter(visit func(c *StatCounter, base, suffix string)) {
 	s.mu.Lock()
 	counters := maps.Clone(s.counters)
 	s.mu.Unlock()
@@ -197,7 +197,7 @@ func (s *Store) eachCounter(visit func(c *StatCounter, base, suffix string)) {
 	s.rules.each(visit)
 }
 
-func (s *Store) eachGauge(visit func(g *Gauge, name string)) {
+func (s *StatStore) eachGauge(visit func(g *Gauge, name string)) {
 	s.mu.Lock()
 	gauges := maps.Clone(s.gauges)
 	s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 )
 
 // values are the counters of a store that are not zero, by full name.
-func values(s *Store) map[string]uint64 {
+func values(s *StatStore) map[string]uint64 {
 	m := map[string]uint64{}
 	s.eachCounter(func(c *StatCounter, base, suffix string) { m[base+suffix] += c.Value() })
 	return m

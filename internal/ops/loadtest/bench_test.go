@@ -82,7 +82,7 @@ func newLoad(t *testing.T, o Options) *Load {
 		o.Service = RLS()
 	}
 	if o.Calls == nil {
-		o.Calls = []Call{{Message: message(t, "a")}}
+		o.Calls = []LoadCall{{Message: message(t, "a")}}
 	}
 	l, err := New(t.Context(), o)
 	if err != nil {
@@ -210,12 +210,12 @@ func TestAllTargetsAreAsked(t *testing.T) {
 func TestPlacedCalls(t *testing.T) {
 	var servers [2]counting
 	var targets []Target
-	var calls []Call
+	var calls []LoadCall
 	for i := range servers {
 		servers[i].keys = make(chan string, 1000)
 		targets = append(targets, serve(t, &servers[i]))
 		name := fmt.Sprint("domain-", i)
-		calls = append(calls, Call{Message: message(t, name), Target: i, Headers: []hpack.HeaderField{{Name: "x-key", Value: name}}})
+		calls = append(calls, LoadCall{Message: message(t, name), Target: i, Headers: []hpack.HeaderField{{Name: "x-key", Value: name}}})
 	}
 	l := newLoad(t, Options{Targets: targets, Calls: calls, Placed: true, Conns: 4})
 	for _, p := range []Phase{{Inflight: 8}, {Rate: 200}} {
@@ -284,7 +284,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	to.TLS = &tls.Config{MinVersion: tls.VersionTLS13}
-	if _, err := New(t.Context(), Options{Service: RLS(), Targets: []Target{to}, Calls: []Call{{}}, Conns: 1}); err == nil {
+	if _, err := New(t.Context(), Options{Service: RLS(), Targets: []Target{to}, Calls: []LoadCall{{}}, Conns: 1}); err == nil {
 		t.Error("an unknown CA is trusted")
 	}
 }
@@ -374,7 +374,7 @@ func TestNotHTTP2(t *testing.T) {
 			c.Close()
 		}
 	}()
-	_, err = New(t.Context(), Options{Service: RLS(), Targets: []Target{{Addr: ln.Addr().String()}}, Calls: []Call{{}}, Conns: 1})
+	_, err = New(t.Context(), Options{Service: RLS(), Targets: []Target{{Addr: ln.Addr().String()}}, Calls: []LoadCall{{}}, Conns: 1})
 	if err == nil || !strings.Contains(err.Error(), "does not speak HTTP/2") {
 		t.Error(err)
 	}

@@ -25,8 +25,8 @@ type Target struct {
 	TLS  *tls.Config // nil: no TLS
 }
 
-// Call is a call that the load repeats.
-type Call struct {
+// LoadCall is a call that the load repeats.
+type LoadCall struct {
 	Message []byte              // nil: the call has no body
 	Headers []hpack.HeaderField // beyond the service's
 	Target  int                 // the index of the target to send it to, if Options.Placed
@@ -34,11 +34,11 @@ type Call struct {
 
 // Options of a Load.
 type Options struct {
-	Service Service
+	Service LoadTarget
 	Targets []Target
-	Calls   []Call // one is taken at random each time
-	Placed  bool   // each call goes to its own target; otherwise to any
-	Conns   int    // connections in all; every target has at least one
+	Calls   []LoadCall // one is taken at random each time
+	Placed  bool       // each call goes to its own target; otherwise to any
+	Conns   int        // connections in all; every target has at least one
 }
 
 // Load sends calls to servers. Its methods are not safe for concurrent use.
@@ -91,7 +91,7 @@ func New(ctx context.Context, o Options) (*Load, error) {
 
 // encode makes what is sent for a call. The headers that all calls share are put into the server's table by the first; a call's own are sent
 // as they are, as they would be by a client that knows that they change (RFC 7541, 6.2.3).
-func encode(s *Service, addr string, c Call) (e encoded, err error) {
+func encode(s *LoadTarget, addr string, c LoadCall) (e encoded, err error) {
 	var out bytes.Buffer
 	enc := hpack.NewEncoder(&out)
 	fields := append(append([]hpack.HeaderField(nil), s.Headers...), hpack.HeaderField{Name: ":authority", Value: addr})

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Service is how a server is called and its answers are read.
-type Service struct {
+// LoadTarget is how a server is called and its answers are read.
+type LoadTarget struct {
 	Headers []hpack.HeaderField // of every call, :authority apart; pseudo headers first
 	Framed  bool                // messages have gRPC's prefix of five bytes
 	// Read reports whether a response refuses the call. It returns an error if the response is malformed. It must not keep the Reply.
@@ -27,8 +27,8 @@ type Reply struct {
 
 // GRPC is the service that answers a method of gRPC, as in "/package.Service/Method". Each call has a timeout of one second: a call that
 // a busy machine delays must be answered, not given up, or it would look cheaper. The headers are those that Envoy sends.
-func GRPC(method string, over func(message []byte) (bool, error)) Service {
-	return Service{
+func GRPC(method string, over func(message []byte) (bool, error)) LoadTarget {
+	return LoadTarget{
 		Framed: true,
 		Headers: []hpack.HeaderField{
 			{Name: ":method", Value: "POST"}, {Name: ":path", Value: method}, {Name: ":scheme", Value: "http"},
@@ -45,7 +45,7 @@ func GRPC(method string, over func(message []byte) (bool, error)) Service {
 }
 
 // RLS is Envoy's rate limit service.
-func RLS() Service {
+func RLS() LoadTarget {
 	return GRPC("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", ReadRLS)
 }
 
@@ -86,8 +86,8 @@ func field(b []byte, want protowire.Number) (v uint64, err error) {
 }
 
 // HTTP is a page behind a proxy that may be limited: any 2xx lets a call pass, 429 refuses it.
-func HTTP(path string) Service {
-	return Service{
+func HTTP(path string) LoadTarget {
+	return LoadTarget{
 		Headers: []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":path", Value: path}, {Name: ":scheme", Value: "http"}},
 		Read: func(r *Reply) (bool, error) {
 			if r.Status == "429" {
