@@ -198,8 +198,8 @@ func (c *call) failGroup(gen uint64, n int, status forwardStatus) {
 	c.proceed()
 }
 
-// handleReply handles a reply frame that was read at now. It returns an error if the member violates the protocol. It is
-// called without mu.
+// handleReply handles a reply frame that was read at now. It returns an error if the member violates the protocol. It
+// is called without mu.
 func (c *call) handleReply(to sentGroup, now int64, h replyHead, records wire.Reader) error {
 	c.mu.Lock()
 	if c.gen != to.gen || c.groups[to.group].stage == groupDone {
@@ -236,7 +236,8 @@ func (c *call) readResults(g *forwardGroup, h replyHead, records wire.Reader) (f
 	return status, nil
 }
 
-// finish ends the generation: from here on nothing touches the caller's memory, and the pooled call refers to none of it.
+// finish ends the generation: from here on nothing touches the caller's memory, and the pooled call refers to none of
+// it.
 func (c *call) finish() (done completion) {
 	done = c.done
 	c.gen++

@@ -12,9 +12,9 @@ const (
 	maxSlew = 500e-6
 )
 
-// clock returns Unix nanoseconds that follow the wall clock without its steps. They are based on the monotonic clock and
-// drift toward the wall clock by at most maxSlew, so a window neither ends early nor begins twice when NTP corrects the
-// host. Only a difference above maxStep is corrected with a step.
+// clock returns Unix nanoseconds that follow the wall clock without its steps. They are based on the monotonic clock
+// and drift toward the wall clock by at most maxSlew, so a window neither ends early nor begins twice when NTP corrects
+// the host. Only a difference above maxStep is corrected with a step.
 type clock struct {
 	start  time.Time
 	source clockSource // nil: the system's clocks
@@ -34,7 +34,8 @@ type reading struct {
 	boot int64 // nanoseconds since the machine started, including those for which it was suspended; 0: unknown
 }
 
-// timeline maps monotonic time to the clock's time. It is immutable. The next timeline begins at the current time of the last.
+// timeline maps monotonic time to the clock's time. It is immutable. The next timeline begins at the current time of
+// the last.
 
 // timeline maps monotonic to told time. It is immutable; a new one begins where the last one stands.
 type timeline struct {
@@ -56,8 +57,8 @@ func (c *clock) mono() int64 {
 	return int64(time.Since(c.start))
 }
 
-// read reads CLOCK_BOOTTIME first. If the thread is stopped before it has read the other clocks, boot is too early, never
-// too late, and the next reading corrects it.
+// read reads CLOCK_BOOTTIME first. If the thread is stopped before it has read the other clocks, boot is too early,
+// never too late, and the next reading corrects it.
 func (c *clock) read() reading {
 	if c.source != nil {
 		return c.source.read()
@@ -75,8 +76,8 @@ func (c *clock) now() int64 { return c.at(c.mono()) }
 // at returns the clock's time when mono returned the given value.
 func (c *clock) at(mono int64) int64 { return c.line.Load().at(mono) }
 
-// steer makes the clock approach the wall time that was read at mono, within about horizon. It returns the step if it took
-// one. It must not be called concurrently.
+// steer makes the clock approach the wall time that was read at mono, within about horizon. It returns the step if it
+// took one. It must not be called concurrently.
 func (c *clock) steer(mono, wall int64, horizon time.Duration) (step time.Duration) {
 	now := c.line.Load().at(mono)
 	off := wall - now

@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// clockCheckEvery is for how long a decision relies on the last check of the clocks. A check costs about 400 ns, so at
-	// 100,000 decisions a second it adds 4 ns to each.
+	// clockCheckEvery is for how long a decision relies on the last check of the clocks. A check costs about 400 ns, so
+	// at 100,000 decisions a second it adds 4 ns to each.
 	clockCheckEvery = time.Millisecond
-	// maxLostTime is how much time the monotonic clock may lose, in total, before ownership is revoked. CLOCK_BOOTTIME and
-	// CLOCK_MONOTONIC differ by exactly the time for which the kernel was suspended, so there is no other cause. A member
-	// may lose half a second before other members take over keys that it still decides.
+	// maxLostTime is how much time the monotonic clock may lose, in total, before ownership is revoked. CLOCK_BOOTTIME
+	// and CLOCK_MONOTONIC differ by exactly the time for which the kernel was suspended, so there is no other cause. A
+	// member may lose half a second before other members take over keys that it still decides.
 	maxLostTime = 50 * time.Millisecond
 )
 
@@ -33,8 +33,9 @@ type clockCheck struct {
 	mu         sync.Mutex   // serializes adjustClock
 }
 
-// decisionTime returns the monotonic time for a decision. If the machine was suspended or the wall clock was set earlier
-// than a millisecond before that time, ownership has been revoked when it returns. The caller must not hold a lock.
+// decisionTime returns the monotonic time for a decision. If the machine was suspended or the wall clock was set
+// earlier than a millisecond before that time, ownership has been revoked when it returns. The caller must not hold a
+// lock.
 //
 // A time that was read earlier, such as when the call was received, cannot take its place: the machine may have been
 // suspended since.
@@ -65,8 +66,8 @@ func (p *Peer) lostTime(r reading) time.Duration {
 	return time.Duration(r.boot - r.mono - p.clockCheck.bootOffset.Load())
 }
 
-// adjustClock makes the clock follow the wall clock. It revokes ownership if that takes a step or if the monotonic clock has
-// lost time.
+// adjustClock makes the clock follow the wall clock. It revokes ownership if that takes a step or if the monotonic
+// clock has lost time.
 func (p *Peer) adjustClock() (fx owner.Effects) {
 	w := &p.clockCheck
 	w.mu.Lock()

@@ -54,8 +54,8 @@ const (
 // flagStop marks an all-or-nothing group: if a request exceeds its limit, only such requests are charged.
 const flagStop = 1
 
-// Flags of a request. Mechanisms are flags, and not numbers in the field that version 1 has for them: an owner that does not
-// support leases decides these requests correctly like all others.
+// Flags of a request. Mechanisms are flags, and not numbers in the field that version 1 has for them: an owner that
+// does not support leases decides these requests correctly like all others.
 const (
 	flagStrict      = 1 // the reply waits until a replica has the charge
 	flagByLease     = 2

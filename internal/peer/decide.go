@@ -11,8 +11,8 @@ import (
 // At most one member charges a request, with one exception: if the owner is lost after the request was sent, the owner
 // and this member's local share may both charge it. This can refuse more requests, and never admits more.
 //
-// With stop, the requests are all-or-nothing: if one exceeds its limit, the others are not charged. This is exact if one
-// member owns all keys. Otherwise all owners first make a dry run, and charge in a second round.
+// With stop, the requests are all-or-nothing: if one exceeds its limit, the others are not charged. This is exact if
+// one member owns all keys. Otherwise all owners first make a dry run, and charge in a second round.
 func (p *Peer) Decide(deadline owner.Deadline, stop bool, reqs []owner.Request, results []owner.Result) {
 	results = results[:len(reqs)]
 	if stop {

@@ -8,25 +8,26 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// maxDeferral is the longest time for which a group is kept, whatever its asker says.
+// maxDeferral bounds the time for which a group is kept, whatever its requester asks for.
 const maxDeferral = 10 * time.Second
 
-// deferredGroup is a served group of which some answers come later. It is answered as a whole, when the last one has come;
-// groups behind it are not held up. One whose asker has given up is dropped. It is pooled, and gen tells its lives apart.
+// deferredGroup is a group that was served and has pending results. Its reply is sent when the last result is there;
+// the groups after it do not wait. It is dropped when the requester has given up. Deferred groups are pooled, and gen
+// counts their uses.
 //
-// Lock order: a parked group's mu, then a server's late.mu.
+// Lock order: a deferred group's mu, then a server's late.mu.
 type deferredGroup struct {
 	p     *Peer
 	timer *time.Timer
 
 	mu      sync.Mutex
 	gen     uint64         // guarded by mu, as all below
-	s       *server        // whose stream the answer goes to
+	s       *server        // of the stream for the reply
 	id      uint64         // of the group
-	end     int64          // when the asker gives up, by the monotonic clock
-	results []owner.Result // Kind Wait: not known yet
-	open    int            // of those
-	running bool           // set up, and not answered yet
+	end     int64          // when the requester gives up, by the monotonic clock
+	results []owner.Result // some of Kind Pending
+	open    int            // number of those
+	running bool           // in use
 }
 
 func (p *Peer) newDeferredGroup() any {
@@ -36,6 +37,7 @@ func (p *Peer) newDeferredGroup() any {
 	return k
 }
 
+// waiting reports whether a result is pending.
 func waiting(results []owner.Result) bool {
 	for i := range results {
 		if results[i].Kind == owner.Pending {
@@ -45,8 +47,8 @@ func waiting(results []owner.Result) bool {
 	return false
 }
 
-// deferGroup keeps the group that s has just served until its last answer comes. Beyond maxWaits nothing is kept: what is
-// not known yet becomes "not the owner".
+// deferGroup keeps the group that s has just served until its last result is there. Above maxWaits, pending results
+// become "not the owner" at once.
 func (s *server) deferGroup(g requestGroup, mono int64) {
 	s.startLateWriter()
 	k := s.p.deferredGroups.Get().(*deferredGroup)
@@ -67,7 +69,7 @@ func (s *server) deferGroup(g requestGroup, mono int64) {
 	k.timer.Reset(ttl)
 }
 
-// expect is called with mu held.
+// expect waits for result i. It is called with mu held.
 func (k *deferredGroup) expect(i int, a *owner.Result) {
 	w := &k.p.waits
 	if w.full() {
@@ -83,11 +85,11 @@ func (k *deferredGroup) expect(i int, a *owner.Result) {
 	k.open++
 }
 
-// setResult puts the answer that came in its place.
+// setResult stores a result that has arrived.
 func (k *deferredGroup) setResult(to, from *owner.Result) {
 	k.p.m.waits[waitResolved].Inc()
 	*to = *from
-	if to.Kind == owner.Pending { // no Node does this
+	if to.Kind == owner.Pending { // no Node returns this
 		*to = owner.Result{Kind: owner.Forward}
 	}
 }
@@ -105,12 +107,12 @@ func (k *deferredGroup) resolve(gen uint64, i int, a *owner.Result) {
 	}
 }
 
-// expire drops the group. The asker has answered by its degraded policy.
+// expire drops the group. Its requester has used the degraded policy.
 func (k *deferredGroup) expire() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.running || k.p.clock.mono() < k.end {
-		return // of an earlier life
+		return // the timer is of an earlier use
 	}
 	for i := range k.results {
 		if k.results[i].Kind == owner.Pending {
@@ -122,7 +124,7 @@ func (k *deferredGroup) expire() {
 	k.finish()
 }
 
-// finish answers the group, if it has answers, and gives k back. It is called with mu held.
+// finish sends the reply, if there are results, and returns k to the pool. It is called with mu held.
 func (k *deferredGroup) finish() {
 	if len(k.results) > 0 {
 		k.s.queueLateReply(k.id, k.results)
@@ -133,7 +135,7 @@ func (k *deferredGroup) finish() {
 	k.p.deferredGroups.Put(k)
 }
 
-// giveUp cancels an expected ticket; one that was resolved meanwhile is dropped.
+// giveUp cancels an expected ticket. The result of one that has been resolved meanwhile is dropped.
 func (p *Peer) giveUp(ticket uint64) {
 	if p.o.Node.Cancel(ticket) {
 		p.waits.forget(ticket)
@@ -142,17 +144,17 @@ func (p *Peer) giveUp(ticket uint64) {
 	}
 }
 
-// drop cancels a ticket that nobody expects.
+// drop cancels a ticket that was not expected.
 func (p *Peer) drop(ticket uint64) {
 	if !p.o.Node.Cancel(ticket) {
 		p.waits.discard(ticket)
 	}
 }
 
-// lateWriter carries the answers of parked groups. They are written by a goroutine of their own, so that whoever resolves the
-// last ticket of a group never waits for a slow asker; an asker that reads too little loses them.
+// lateWriter writes the replies to deferred groups on its own goroutine, so that the goroutine that resolves the last
+// ticket of a group never waits for a slow requester. A requester that reads too slowly loses them.
 type lateWriter struct {
-	started bool // only of interest to the stream's own goroutine; wake and done are there from then on
+	started bool // used only by the stream's goroutine; wake and done are set before it
 	wake    chan struct{}
 	done    chan struct{}
 
@@ -160,10 +162,10 @@ type lateWriter struct {
 	out []byte // guarded by mu
 }
 
-// maxLateBytes bounds the bytes of late answers that wait to be written on one stream.
+// maxLateBytes bounds the bytes of late replies that wait to be written to one stream.
 const maxLateBytes = 1 << 20
 
-// startLateWriter is called by the stream's own goroutine.
+// startLateWriter starts the late writer if necessary. It is called by the stream's goroutine.
 func (s *server) startLateWriter() {
 	l := &s.late
 	if l.started {
@@ -173,6 +175,7 @@ func (s *server) startLateWriter() {
 	s.p.wg.Go(func() { s.runLateWriter(l.done) })
 }
 
+// queueLateReply queues the reply to a group.
 func (s *server) queueLateReply(id uint64, results []owner.Result) {
 	s.late.mu.Lock()
 	defer s.late.mu.Unlock()
@@ -207,7 +210,7 @@ func (s *server) runLateWriter(done chan struct{}) {
 	}
 }
 
-// stopLateWriter is called by the stream's own goroutine, when the connection is closed.
+// stopLateWriter ends the late writer. It is called by the stream's goroutine when the connection is closed.
 func (s *server) stopLateWriter() {
 	if s.late.started {
 		close(s.late.done)

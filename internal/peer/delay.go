@@ -7,25 +7,26 @@ import (
 
 const (
 	delayWindow = 10 * time.Second
-	delaySlack  = 15 * time.Millisecond // drift between two hosts within two windows: 600 millionths of 20 s; and a rest
+	delaySlack  = 15 * time.Millisecond // 600 ppm of drift between two hosts in two windows, and a margin
 )
 
-// delay finds questions that lay about for longer than their asker waits: in the buffers of a member that was stopped,
-// or of a network that was cut. The asker has answered them by its own share already; to charge them as well would
-// refuse somebody else later.
+// delay detects requests that were delayed for longer than their requester waits, in the buffers of a stopped member or
+// of an interrupted network. The requester has decided them from its local share, so charging them again would refuse
+// requests of other clients.
 //
-// The two hosts' monotonic clocks share no origin. The least difference between sending and reading seen in the last
-// windows stands for no delay, which needs no agreement on time and survives drift.
+// The monotonic clocks of two hosts have different origins. The least difference between sending and reading in the
+// last two windows counts as no delay. This needs no synchronized clocks, and tolerates drift.
 type delay struct {
 	seen             bool
 	began            int64
 	least, prevLeast int64
 }
 
-// tooLate says whether a group sent at sent, by the asker's clock, was read at now, by ours, more than ttl too late.
+// tooLate reports whether a group with this ttl was read more than ttl late: sent is by the requester's clock, now by
+// ours.
 func (d *delay) tooLate(now, sent int64, ttl time.Duration) bool {
 	if sent < 0 || sent > math.MaxInt64/2 {
-		return false // not a clock of ours; nothing to conclude
+		return false // not a valid clock
 	}
 	diff := now - sent
 	if !d.seen {

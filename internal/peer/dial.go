@@ -108,7 +108,8 @@ func peerTLS(base *tls.Config) *tls.Config {
 	return c
 }
 
-// verifyMember returns an error if the other end of a TLS stream is not the given member. Without TLS it verifies nothing.
+// verifyMember returns an error if the other end of a TLS stream is not the given member. Without TLS it verifies
+// nothing.
 func (p *Peer) verifyMember(conn net.Conn, id ring.ID) error {
 	secure, ok := conn.(*tls.Conn)
 	if !ok {

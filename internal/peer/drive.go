@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// flushEvery is how long charges are collected before they are sent to their successors, if no result waits for them.
-	// It does not increase the bound on losses: a result that would leave more than U charges unreplicated waits, and what
-	// it waits for is sent at once.
+	// flushEvery is how long charges are collected before they are sent to their successors, if no result waits for
+	// them. It does not increase the bound on losses: a result that would leave more than U charges unreplicated waits,
+	// and what it waits for is sent at once.
 	flushEvery = 20 * time.Millisecond
 	// recheckEvery is the time between two flushes while results wait: charges that are not confirmed in time are then
 	// sent to another member.
 	recheckEvery = 5 * time.Millisecond
 )
 
-// apply performs the effects that Node returned. All messages to a member, also replies, leave on this member's own link
-// to it, so one queue bounds them and keeps their order.
+// apply performs the effects that Node returned. All messages to a member, also replies, leave on this member's own
+// link to it, so one queue bounds them and keeps their order.
 func (p *Peer) apply(e owner.Effects) { p.perform(e, false) }
 
 // applyInline is apply for a caller that holds no lock: it writes heartbeats on the calling goroutine.
@@ -158,8 +158,8 @@ func (p *Peer) tick() {
 	wake(p.progressChanged)
 }
 
-// setView sets the ring, the membership and the addresses of the members. Members are dialed ahead of time, so addrs may
-// have members that are not in r. setView sets NoHandoff of every peer itself.
+// setView sets the ring, the membership and the addresses of the members. Members are dialed ahead of time, so addrs
+// may have members that are not in r. setView sets NoHandoff of every peer itself.
 func (p *Peer) setView(r *ring.Ring, m handoff.Membership, addrs map[ring.ID]Addr) {
 	p.view.Lock()
 	defer p.view.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/keyward/keyward/internal/lease"
 )
 
-// enqueue queues message m. Replicas may use half of the queue, so that room is left for requests. Other messages may use
-// twice the queue, because they are few and everything depends on them. It returns forwardPending if m is queued.
+// enqueue queues message m. Replicas may use half of the queue, so that room is left for requests. Other messages may
+// use twice the queue, because they are few and everything depends on them. It returns forwardPending if m is queued.
 func (l *link) enqueue(m *handoff.Message) forwardStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,8 +52,8 @@ func (l *link) encodeMsg(m *handoff.Message) forwardStatus {
 	return forwardPending
 }
 
-// enqueueLease queues lease message m in as many frames as necessary. Lease messages are few and each saves many requests,
-// so they have as much room as the messages on which everything depends.
+// enqueueLease queues lease message m in as many frames as necessary. Lease messages are few and each saves many
+// requests, so they have as much room as the messages on which everything depends.
 func (l *link) enqueueLease(m *lease.Batch) forwardStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -52,7 +52,8 @@ func (c *call) completeLocal(n int, r *owner.Result) {
 	}
 }
 
-// forward adds request i to a group for member to that is sent at due. If there is no such member, the request is degraded.
+// forward adds request i to a group for member to that is sent at due. If there is no such member, the request is
+// degraded.
 func (c *call) forward(i int, to ring.ID, attempt uint8, due int64) {
 	if to == "" || to == c.p.o.Self || i > math.MaxUint16 {
 		c.p.m.forwarded[forwardUnreachable].Inc()
@@ -146,8 +147,8 @@ func (c *call) processResults(n int) {
 }
 
 // A request is forwarded at most maxAttempts times, because the owner may change meanwhile. The delays before the third
-// and all later attempts double from minRetryDelay to maxRetryDelay, so in practice the deadline ends the search: members
-// of a busy machine may need more than a second to adopt a ring.
+// and all later attempts double from minRetryDelay to maxRetryDelay, so in practice the deadline ends the search:
+// members of a busy machine may need more than a second to adopt a ring.
 const (
 	maxAttempts   = 255
 	minRetryDelay = time.Millisecond
@@ -159,8 +160,8 @@ func retryDelay(attempt uint8) time.Duration {
 	return min(maxRetryDelay, minRetryDelay<<min(max(attempt, 2)-2, 16))
 }
 
-// reroute forwards request i again after member asked reported that it does not own the key. It prefers the owner by the
-// current ring. If this is asked itself, the member that asked has named is next: asked may have a newer ring.
+// reroute forwards request i again after member asked reported that it does not own the key. It prefers the owner by
+// the current ring. If this is asked itself, the member that asked has named is next: asked may have a newer ring.
 func (c *call) reroute(i int, asked ring.ID, attempt uint8) {
 	named := c.results[i].Member
 	c.results[i] = c.p.o.Node.Decide(c.p.clock.at(c.now), &c.reqs[i])

@@ -2,23 +2,23 @@ package peer
 
 import "io"
 
-// frames reads frames off a stream through a buffer that fits what comes: heartbeats need little of it, and most streams of a
-// large cluster carry nothing else. It grows as long as reads fill it, to the largest frame and no further, and becomes small
-// again when reads have been short for a while.
+// frames reads frames from a stream. Its buffer adapts to the traffic: most streams of a large cluster carry only
+// heartbeats, which need little. It grows while reads fill it, at most to the largest frame, and shrinks after many
+// short reads.
 type frames struct {
 	src   io.Reader
 	buf   []byte
 	r, w  int // unread bytes are buf[r:w]
-	short int // reads in a row that the first buffer would have held
+	short int // consecutive reads that a buffer of firstBuffer would have held
 }
 
 const (
 	firstBuffer = 512
-	readBuffer  = 16 << 10 // that reads alone make it grow to; beyond, only a frame does
-	shortReads  = 256      // in a row, after which it is made small
+	readBuffer  = 16 << 10 // limit of growth by reads; only a larger frame exceeds it
+	shortReads  = 256      // consecutive short reads after which the buffer shrinks
 )
 
-// fill blocks for more bytes. Payloads that next returned are void after it.
+// fill blocks for more bytes. Payloads that next has returned are invalid after it.
 func (f *frames) fill() error {
 	if f.r > 0 {
 		f.w = copy(f.buf, f.buf[f.r:f.w])
@@ -39,7 +39,7 @@ func (f *frames) fill() error {
 	return err
 }
 
-// fit makes room for more after a read that filled the buffer, and gives room back after many that did not need it.
+// fit grows the buffer after a read that filled it, and shrinks it after many short reads.
 func (f *frames) fit() {
 	if f.short++; f.w > firstBuffer {
 		f.short = 0
@@ -58,7 +58,7 @@ func (f *frames) resize(n int) {
 	f.buf = buf
 }
 
-// next is the next whole frame; ok is false when there is none yet.
+// next returns the next complete frame. ok is false if there is none yet.
 func (f *frames) next() (typ byte, payload []byte, ok bool, err error) {
 	typ, payload, rest, ok, err := nextFrame(f.buf[f.r:f.w])
 	if ok {

@@ -6,14 +6,15 @@ import (
 	"sync"
 )
 
-// pendingHandshakes holds the connections whose handshake is under way, the oldest first. At the bound a new one takes the place of
-// the oldest: a handshake is over in milliseconds, so whoever opens many and says nothing crowds out itself, and not a member.
+// pendingHandshakes has the connections whose handshake is not complete, oldest first. At maxHandshakes, a new
+// connection replaces the oldest. A handshake takes milliseconds, so a client that opens many idle connections replaces
+// its own, not those of members.
 type pendingHandshakes struct {
 	mu    sync.Mutex
 	conns []net.Conn // guarded by mu
 }
 
-// add adds a connection, and returns the one that has to go for it.
+// add adds a connection and returns the one that it replaces, or nil.
 func (g *pendingHandshakes) add(c net.Conn) (slow net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -24,7 +25,7 @@ func (g *pendingHandshakes) add(c net.Conn) (slow net.Conn) {
 	return slow
 }
 
-// remove removes it, if it is still there.
+// remove removes a connection, if it is still there.
 func (g *pendingHandshakes) remove(c net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,12 +10,11 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// magic opens either direction of a stream, so that a member that reached something else, or was reached by it, knows
-// at once.
+// magic is sent first in both directions, so that both ends detect another protocol at once.
 const magic = "KEYWARDP"
 
-// keyScheme names how questions' keys and owner hashes are made from descriptors. Members that differ in it would count
-// one client under two keys, so they refuse each other.
+// keyScheme is the version of how keys and ring positions are derived from descriptors. Members with different schemes
+// would count one client under two keys, so they refuse each other.
 const keyScheme = 1
 
 // The protocol versions that this build speaks.
@@ -23,14 +22,14 @@ const (
 	minVersion = 1
 	maxVersion = 2
 
-	// handoffVersion is the first that carries messages of the hand-over.
+	// handoffVersion is the first version with handoff messages.
 	handoffVersion = 2
 )
 
 // maxHello bounds a handshake message of any later version.
 const maxHello = 4 << 10
 
-// Reasons to refuse a stream.
+// refusal is a reason to refuse a stream.
 type refusal uint8
 
 const (
@@ -56,25 +55,25 @@ func (r refusal) String() string {
 	case refusalTarget:
 		return "meant for another member"
 	case refusalBoot:
-		return "meant for another instance of this member"
+		return "meant for another boot of this member"
 	case refusalAlgorithm:
 		return "unknown algorithm"
 	}
 	return fmt.Sprintf("unknown reason %d", uint8(r))
 }
 
-// purpose says what a stream is for.
+// purpose is what a stream is for.
 type purpose uint8
 
 const (
-	forRequests purpose = 0 // and for messages that are as urgent
-	forTransfer purpose = 1 // Chunks and their Ack, which may take their time
+	forRequests purpose = 0 // also for urgent messages
+	forTransfer purpose = 1 // chunks and their ack
 )
 
 // versions is a range of protocol versions.
 type versions struct{ min, max uint16 }
 
-// common is the highest version in both ranges; 0 if there is none.
+// common returns the highest version in both ranges, or 0 if there is none.
 func (v versions) common(w versions) uint16 {
 	c := min(v.max, w.max)
 	if c < v.min || c < w.min {
@@ -83,12 +82,12 @@ func (v versions) common(w versions) uint16 {
 	return c
 }
 
-// hello is the asker's first message.
+// hello is the requester's first message.
 type hello struct {
 	versions   versions
 	scheme     uint32
 	label      [16]byte // digest of the cluster label
-	algorithms uint64   // bit set of those its questions may name
+	algorithms uint64   // bit set of the algorithms that its requests may use
 	from       ring.ID
 	fromBoot   uint64
 	to         ring.ID
@@ -96,15 +95,15 @@ type hello struct {
 	purpose    purpose
 }
 
-// welcome is the answer to it.
+// welcome is the reply to a hello.
 type welcome struct {
 	refusal  refusal
-	version  uint16 // chosen; 0 when refused
+	version  uint16 // chosen; 0 if refused
 	versions versions
 	bootID   uint64
 }
 
-// labelDigest hides a label's text and bounds its length.
+// labelDigest returns a digest of the label, which hides its text and bounds its length.
 func labelDigest(label string) (d [16]byte) {
 	sum := sha256.Sum256([]byte("keyward peer label\x00" + label))
 	copy(d[:], sum[:])

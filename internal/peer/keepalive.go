@@ -14,8 +14,8 @@ const (
 )
 
 // keepalive is the state of the checks of whether a link's member is alive. The member answers the heartbeats that this
-// link carries over another stream. While it does, and no request waits for a reply, this link sends no pings: one for each
-// link and check would cost as much as everything else that an idle member does. Every idleChecks it sends one
+// link carries over another stream. While it does, and no request waits for a reply, this link sends no pings: one for
+// each link and check would cost as much as everything else that an idle member does. Every idleChecks it sends one
 // nevertheless, because heartbeats do not prove that this stream's way back works.
 type keepalive struct {
 	mu            sync.Mutex

@@ -10,8 +10,8 @@ import (
 	"github.com/keyward/keyward/internal/wire"
 )
 
-// frameLease + a lease.BatchKind is the type of a frame with a lease message, since version 2. A member that does not support
-// leases skips these frames and receives every request individually.
+// frameLease + a lease.BatchKind is the type of a frame with a lease message, since version 2. A member that does not
+// support leases skips these frames and receives every request individually.
 const frameLease = 40
 
 const (
@@ -149,8 +149,8 @@ type leaseReader struct {
 	msg lease.Batch
 }
 
-// parse reads the payload of a frame that carries a message of kind k. sent is the sender's clock at sending. The result is
-// valid until the next call.
+// parse reads the payload of a frame that carries a message of kind k. sent is the sender's clock at sending. The
+// result is valid until the next call.
 func (r *leaseReader) parse(k lease.BatchKind, b []byte) (m *lease.Batch, sent int64, err error) {
 	r.slots, r.writers = r.slots[:0], r.writers[:0]
 	r.msg = lease.Batch{Kind: k, Requests: r.msg.Requests[:0], Grants: r.msg.Grants[:0], Notices: r.msg.Notices[:0]}

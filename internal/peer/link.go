@@ -22,8 +22,8 @@ const (
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 2 * time.Second
 
-	// A member gets no requests after this many consecutive timeouts and this time without a byte from it, until it sends
-	// one. Otherwise a stopped member would delay every request by the whole deadline until it counts as silent.
+	// A member gets no requests after this many consecutive timeouts and this time without a byte from it, until it
+	// sends one. Otherwise a stopped member would delay every request by the whole deadline until it counts as silent.
 	unresponsiveTimeouts = 16
 	unresponsiveSilence  = 250 * time.Millisecond
 )

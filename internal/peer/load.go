@@ -11,45 +11,47 @@ import (
 
 const (
 	measureEvery  = time.Second
-	startCapacity = 50_000 // questions a second, before anything was measured
-	leastCapacity = 5_000  // a process that does other things than deciding is not that slow
-	leastShare    = .05    // of the processors, below which the process's other work would be most of what is measured
-	overloadShare = .8     // of them, above which it is overloaded, in two measurements in a row
-	smoothing     = 8      // measurements that an estimate follows within
+	startCapacity = 50_000 // requests a second, before the first measurement
+	leastCapacity = 5_000  // requests a second: a process that is slower does other work
+	leastShare    = .05    // of the processors; below it, most of the measured time may be other work
+	overloadShare = .8     // of the processors; above it in two measurements in a row, the process is overloaded
+	smoothing     = 8      // measurements over which an estimate is averaged
 
-	fallbackBreak = 10 * time.Second // without a degraded answer, after which all is well again
+	fallbackBreak = 10 * time.Second // without a degraded result, after which degraded operation has ended
 )
 
-// meter measures how many questions a second this process could decide, by what its processor time was spent on.
+// meter estimates how many requests a second this process can decide, from the processor time that it uses.
 type meter struct {
-	at, cpu  int64 // of the last measurement: by the monotonic clock, and the process's time; nanoseconds
+	at, cpu  int64 // of the last measurement: monotonic clock and processor time, in nanoseconds
 	decided  uint64
-	pace     float64 // questions decided in a second of one processor
+	pace     float64 // requests decided in a second of one processor
 	busy     int     // measurements in a row above overloadShare
 	degraded uint64
 
-	fallback, fallbackLast int64 // since when, and when last, answers were degraded; 0: not now
+	fallback, fallbackLast int64 // when results began to be degraded, and when the last one was; 0: not now
 }
 
-// workload is what a measurement says.
+// workload is the result of a measurement.
 type workload struct {
-	capacity   float64 // questions a second with all processors
-	used       float64 // questions a second that the time spent is worth
+	capacity   float64 // requests a second with all processors
+	used       float64 // requests a second that the used processor time is equivalent to
 	overloaded bool
 }
+
+// measure processes a measurement at time at: the processor time, and the number of requests decided since the start.
 
 // measure takes the process's time cpu, and how many questions have been decided, at at.
 func (m *meter) measure(at, cpu int64, decided uint64, processors int) workload {
 	if m.at == 0 {
 		m.pace = startCapacity / float64(processors)
 	}
-	took, worked, questions := at-m.at, cpu-m.cpu, float64(decided-m.decided)
+	took, worked, requests := at-m.at, cpu-m.cpu, float64(decided-m.decided)
 	share := 0.0
 	if m.at != 0 && took > 0 {
 		share = float64(worked) / float64(took) / float64(processors)
 	}
 	if share > leastShare {
-		m.pace += (questions/time.Duration(worked).Seconds() - m.pace) / smoothing
+		m.pace += (requests/time.Duration(worked).Seconds() - m.pace) / smoothing
 	}
 	if m.busy++; share <= overloadShare {
 		m.busy = 0
@@ -59,7 +61,7 @@ func (m *meter) measure(at, cpu int64, decided uint64, processors int) workload 
 	return workload{capacity: capacity, used: share * capacity, overloaded: m.busy >= 2}
 }
 
-// fallbackFor is for how long answers have been degraded without a break, given how many were until at.
+// fallbackFor returns for how long results have been degraded without a break, given their number at time at.
 func (m *meter) fallbackFor(at int64, degraded uint64) time.Duration {
 	switch {
 	case degraded != m.degraded:
@@ -76,7 +78,7 @@ func (m *meter) fallbackFor(at int64, degraded uint64) time.Duration {
 	return time.Duration(at - m.fallback)
 }
 
-// measure is called once in measureEvery.
+// measure measures the load of this process. It is called every measureEvery.
 func (p *Peer) measure(mono int64) {
 	decided, asked := p.o.Node.Decisions()
 	all := asked
@@ -96,9 +98,10 @@ func (p *Peer) measure(mono int64) {
 	p.load.Store(math.Float64bits(load))
 	p.m.capacity.Set(l.capacity)
 	p.m.load.Set(l.used)
-	p.m.fallback.Set(p.meter.fallbackFor(mono, decided[owner.Share]+decided[owner.Open]+decided[owner.Closed]).Seconds())
+	degraded := decided[owner.Share] + decided[owner.Open] + decided[owner.Closed]
+	p.m.fallback.Set(p.meter.fallbackFor(mono, degraded).Seconds())
 }
 
-// Load is how loaded this member was in the last second: the questions a second that its processor time would be worth; 0 when
-// most of that may have gone into other things than deciding.
+// Load returns this member's load in the last second: the requests a second that its processor time is equivalent to.
+// It is 0 if most of that time may have been other work.
 func (p *Peer) Load() float64 { return math.Float64frombits(p.load.Load()) }

@@ -10,16 +10,15 @@ import (
 )
 
 const (
-	maxLosses     = 8    // of one message
-	lossHead      = 10   // time, number of members
-	minLostMember = 22   // bytes of a member of it
-	maxLostWeight = 4096 // weight of all members of all of them: the receiver builds their rings
+	maxLosses     = 8    // in one message
+	minLostMember = 22   // bytes of a member
+	maxLostWeight = 4096 // weight of all members of all losses: the receiver builds their rings
 )
 
-var errLosses = errors.New("impossible loss")
+var errLosses = errors.New("invalid loss")
 
-// appendLosses appends losses until one would end behind offset bound or exceed maxLostWeight. The rest, which is older or of a
-// ring that is too large, is left out: the receiver does not charge lost state for these keys.
+// appendLosses appends losses until one would end behind offset bound or exceed maxLostWeight. The rest, which is older
+// or of a ring that is too large, is left out: the receiver does not charge lost state for these keys.
 func appendLosses(b []byte, losses []handoff.Loss, bound int) []byte {
 	if len(losses) == 0 {
 		return b

@@ -34,7 +34,8 @@ func msgKind(typ byte) (k handoff.MessageKind, ok bool) {
 	return k, typ >= frameMsg && k >= handoff.Ping && k <= handoff.OwnershipReply
 }
 
-// writerTable lists the writers in a message's slots in ascending order. Slots refer to a writer by its index in the table.
+// writerTable lists the writers in a message's slots in ascending order. Slots refer to a writer by its index in the
+// table.
 type writerTable []uint64
 
 // of returns the table for counters, in t's memory.

@@ -1,10 +1,10 @@
 // Package peer runs an owner.Node: it supplies the time, and carries requests and messages between the members.
 //
 // A request whose key another member owns is appended to the link to that member. It leaves with all others that were
-// collected during the link's last write, is served there by the goroutine that reads the stream, and its result returns
-// in the same way. No goroutine waits for it: the one that reads the reply completes the call. If there is no result by
-// the deadline, the rule's degraded policy decides. Messages between the members' Nodes use the same links; counters that
-// move to a new owner have a connection of their own. PROTOCOL.md specifies the encoding.
+// collected during the link's last write, is served there by the goroutine that reads the stream, and its result
+// returns in the same way. No goroutine waits for it: the one that reads the reply completes the call. If there is no
+// result by the deadline, the rule's degraded policy decides. Messages between the members' Nodes use the same links;
+// counters that move to a new owner have a connection of their own. PROTOCOL.md specifies the encoding.
 package peer
 
 import (
@@ -35,8 +35,8 @@ type Options struct {
 
 	// Cluster is the label that all members share. Members with another label are refused.
 	Cluster string
-	// Algorithms is the bit set (1 << limit.Algorithm) that the rules may use; default: fixed windows only. A member that
-	// does not support one of them refuses the stream.
+	// Algorithms is the bit set (1 << limit.Algorithm) that the rules may use; default: fixed windows only. A member
+	// that does not support one of them refuses the stream.
 	Algorithms uint64
 
 	// Listen is the host:port for the other members; empty: none.
@@ -50,8 +50,8 @@ type Options struct {
 	TLSReason func(error) string
 	// OnRefused is called for each connection that is rejected, with the reason.
 	OnRefused func(reason string)
-	// MaxAge is the age at which the owner closes a stream, so that a member whose certificate is no longer valid does not
-	// stay connected. The requester replaces its streams before. Default 1 h.
+	// MaxAge is the age at which the owner closes a stream, so that a member whose certificate is no longer valid does
+	// not stay connected. The requester replaces its streams before. Default 1 h.
 	MaxAge time.Duration
 
 	// QueueBytes bounds the bytes that wait to be written to one member; default 8 MiB.

@@ -17,8 +17,8 @@ type progress struct {
 	first     bool   // nothing has been reported yet
 }
 
-// progressLoop logs changes of the progress and calls OnProgress. It has its own goroutine, so OnProgress may call methods
-// of p.
+// progressLoop logs changes of the progress and calls OnProgress. It has its own goroutine, so OnProgress may call
+// methods of p.
 func (p *Peer) progressLoop() {
 	g := progress{first: true}
 	for {

@@ -17,8 +17,8 @@ const (
 	reasonOld           = "old"
 )
 
-// receive processes a message of kind k. A message that is refused has no effect and does not end the stream, because it does
-// not affect the requests on it.
+// receive processes a message of kind k. A message that is refused has no effect and does not end the stream, because
+// it does not affect the requests on it.
 func (s *server) receive(now int64, k handoff.MessageKind, payload []byte) {
 	m, err := s.messages.parse(k, payload)
 	if err != nil {
@@ -67,8 +67,9 @@ func parseErrorReason(err error) string {
 	return reasonMalformed
 }
 
-// refusalReason returns why a message that was sent at sent, by its sender's clock, must be refused, or "". A message is
-// refused if it is not between the current boots of two members, or so old that this member may have forgotten its context.
+// refusalReason returns why a message that was sent at sent, by its sender's clock, must be refused, or "". A message
+// is refused if it is not between the current boots of two members, or so old that this member may have forgotten its
+// context.
 func (s *server) refusalReason(now, sent int64, anyAge bool) string {
 	l := (*s.p.links.Load())[s.from]
 	switch {

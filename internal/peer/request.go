@@ -200,7 +200,8 @@ func parseResult(r wire.Reader, a *owner.Result) error {
 	return r.Err()
 }
 
-// authority returns the authority that b encodes. Values of later versions are decisions by the owner, so they count as Full.
+// authority returns the authority that b encodes. Values of later versions are decisions by the owner, so they count as
+// Full.
 func authority(b byte) owner.Authority {
 	if a := owner.Authority(b); a <= owner.Cached {
 		return a

@@ -1,16 +1,16 @@
 package peer
 
-// sentGroup is where the answer to a group belongs.
+// sentGroup identifies the group of a call that waits for a reply.
 type sentGroup struct {
 	call  *call
 	gen   uint64
 	group int
 	sent  int64 // by the monotonic clock
-	ahead int   // groups that were out when it was sent
+	ahead int   // groups without a reply when it was sent
 }
 
-// sentGroups numbers the groups that are out on one stream. A number is used once: it holds the slot's generation, so a
-// late answer never meets the slot's next group. The zero value is empty.
+// sentGroups assigns IDs to the groups of one stream that wait for a reply. IDs are not reused: they contain the
+// generation of their slot, so a late reply never matches the slot's next group. The zero value is empty.
 type sentGroups struct {
 	slots []sentSlot
 	free  []uint32
@@ -23,6 +23,7 @@ type sentSlot struct {
 
 func (t *sentGroups) len() int { return len(t.slots) - len(t.free) }
 
+// put adds a group and returns its ID.
 func (t *sentGroups) put(k sentGroup) (id uint64) {
 	var i uint32
 	if n := len(t.free); n > 0 {
@@ -37,6 +38,7 @@ func (t *sentGroups) put(k sentGroup) (id uint64) {
 	return uint64(s.gen)<<32 | uint64(i)
 }
 
+// take removes and returns a group, if it is there.
 func (t *sentGroups) take(id uint64) (sentGroup, bool) {
 	i := uint32(id)
 	if uint64(i) >= uint64(len(t.slots)) {
@@ -52,7 +54,7 @@ func (t *sentGroups) take(id uint64) (sentGroup, bool) {
 	return k, true
 }
 
-// drain takes all of them.
+// drain removes and returns all groups.
 func (t *sentGroups) drain() []sentGroup {
 	var out []sentGroup
 	for i := range t.slots {

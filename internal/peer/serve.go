@@ -162,8 +162,8 @@ func (p *Peer) checkHello(h hello) welcome {
 	return w
 }
 
-// rejectConn counts a connection that is not served. It logs at most one a second, so that a client that can reach the port
-// cannot fill the log.
+// rejectConn counts a connection that is not served. It logs at most one a second, so that a client that can reach the
+// port cannot fill the log.
 func (p *Peer) rejectConn(reason string, conn net.Conn, err error) {
 	p.m.refusals.WithLabelValues(reason).Inc()
 	p.o.OnRefused(reason)
@@ -185,8 +185,8 @@ func (p *Peer) rejectConn(reason string, conn net.Conn, err error) {
 	p.log.Log(p.ctx, level, "peer connection rejected", "cause", reason, "address", address, "error", err)
 }
 
-// server serves one stream. Everything happens on the stream's goroutine, so a slow requester delays only itself, and if it
-// does not read replies it cannot send more requests.
+// server serves one stream. Everything happens on the stream's goroutine, so a slow requester delays only itself, and
+// if it does not read replies it cannot send more requests.
 type server struct {
 	p        *Peer
 	conn     net.Conn

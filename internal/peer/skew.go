@@ -21,8 +21,8 @@ type skews struct {
 	m     map[ring.ID]*skew // guarded by mu
 }
 
-// skew has the samples of one member's last heartbeats. The one with the shortest round trip is the best: its error is at
-// most half of the trip.
+// skew has the samples of one member's last heartbeats. The one with the shortest round trip is the best: its error is
+// at most half of the trip.
 type skew struct {
 	samples [skewSamples]skewSample
 	n       int
@@ -30,8 +30,8 @@ type skew struct {
 
 type skewSample struct{ trip, offset int64 }
 
-// addSample adds the reply to a heartbeat that was sent at sent and arrived at now. theirs is the member's clock when it
-// replied.
+// addSample adds the reply to a heartbeat that was sent at sent and arrived at now. theirs is the member's clock when
+// it replied.
 func (s *skews) addSample(id ring.ID, sent, theirs, now int64) {
 	trip := now - sent
 	if trip < 0 || trip > int64(10*time.Second) {
@@ -60,8 +60,8 @@ func (k *skew) offset() int64 {
 	return best.offset
 }
 
-// tooOld reports whether a message that id sent at sent, by its clock, has been on its way for too long. It returns false
-// before the first sample.
+// tooOld reports whether a message that id sent at sent, by its clock, has been on its way for too long. It returns
+// false before the first sample.
 func (s *skews) tooOld(id ring.ID, sent, now int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +88,8 @@ func (s *skews) reset() {
 	clear(s.m)
 }
 
-// ClockOffsets returns how far each member's clock is ahead of this member's, as the metric keyward_peer_skew_seconds. It may
-// be called concurrently.
+// ClockOffsets returns how far each member's clock is ahead of this member's, as the metric keyward_peer_skew_seconds.
+// It may be called concurrently.
 func (p *Peer) ClockOffsets() map[ring.ID]time.Duration {
 	p.skews.mu.Lock()
 	defer p.skews.mu.Unlock()

@@ -146,8 +146,9 @@ func (p *Peer) forwardStop(s *scratch, to ring.ID, args callArgs) forwardStatus 
 	return s.status
 }
 
-// decideRounds decides a call with several owners in two rounds: a dry run, then the charges. Between the rounds another
-// call may be charged, as between the two commands of envoyproxy/ratelimit. The first round has half of the time.
+// decideRounds decides a call with several owners in two rounds: a dry run, then the charges. Between the rounds
+// another call may be charged, as between the two commands of envoyproxy/ratelimit. The first round has half of the
+// time.
 func (p *Peer) decideRounds(s *scratch, args callArgs) {
 	results := args.results
 	s.dryRunRequests(args.reqs)

@@ -42,8 +42,8 @@ func (l *link) runStreams(ctx context.Context, conn net.Conn, version uint16) er
 	}
 }
 
-// runStream writes to conn until it breaks, and next is nil, or until next is there to replace it. Replies to the groups
-// that were sent over conn arrive over conn, so its reader goes on for renewLinger.
+// runStream writes to conn until it breaks, and next is nil, or until next is there to replace it. Replies to the
+// groups that were sent over conn arrive over conn, so its reader goes on for renewLinger.
 func (l *link) runStream(ctx context.Context, conn net.Conn, readers *sync.WaitGroup,
 ) (next net.Conn, version uint16, err error) {
 	forget := context.AfterFunc(ctx, func() { conn.Close() })
@@ -91,8 +91,8 @@ func (l *link) runStream(ctx context.Context, conn net.Conn, readers *sync.WaitG
 	return nil, 0, err
 }
 
-// renew dials a new connection. It is called at half to three quarters of the age at which the owner closes the old one. It
-// returns nil if ctx ends before. If the owner refuses new connections, the old one is used until it is closed.
+// renew dials a new connection. It is called at half to three quarters of the age at which the owner closes the old
+// one. It returns nil if ctx ends before. If the owner refuses new connections, the old one is used until it is closed.
 func (l *link) renew(ctx context.Context) (net.Conn, uint16) {
 	for ctx.Err() == nil {
 		conn, version, err := l.dial(ctx, l, forRequests)

@@ -130,7 +130,7 @@ func TestWrongTarget(t *testing.T) {
 		want string
 	}{
 		{"m2", bootOf("m1"), "meant for another member"},
-		{"m1", 12345, "meant for another instance"},
+		{"m1", 12345, "meant for another boot"},
 	} {
 		addrs := map[ring.ID]Addr{tt.to: {HostPort: b.Addr().String(), BootID: tt.inst}}
 		a.setView(ringOf("m0", tt.to), membershipOf("m0", []ring.ID{"m0", tt.to}, []ring.ID{tt.to}), addrs)

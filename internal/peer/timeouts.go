@@ -61,9 +61,9 @@ func (l *link) timeoutStatus(now int64) forwardStatus {
 	return forwardTimeout
 }
 
-// expire handles what is still open at checkAt. Groups of members that are alive wait until giveUpAt, and are checked again
-// when one of these members would be silent for too long. A local result that cannot be canceled is about to arrive, so
-// it has resolveTime more. It is called with mu held, as the methods below.
+// expire handles what is still open at checkAt. Groups of members that are alive wait until giveUpAt, and are checked
+// again when one of these members would be silent for too long. A local result that cannot be canceled is about to
+// arrive, so it has resolveTime more. It is called with mu held, as the methods below.
 func (c *call) expire() {
 	next := int64(math.MaxInt64)
 	for n := range c.groups {

@@ -80,8 +80,8 @@ func (p *Peer) transferEnded(id ring.ID, s *transferState, err error) {
 	}
 }
 
-// transfer sends counters to one member over a connection of its own. Only TCP's flow control limits it: the next chunk is
-// made when the previous one has been written.
+// transfer sends counters to one member over a connection of its own. Only TCP's flow control limits it: the next chunk
+// is made when the previous one has been written.
 type transfer struct {
 	p    *Peer
 	to   ring.ID

@@ -7,12 +7,15 @@ import (
 )
 
 // SetView applies a new view of the cluster: its ring determines who owns a key. Members that are not on the ring are
-// connected as well, ahead of time. A request that was forwarded to a member that has gone may still be answered for a moment.
+// connected as well, ahead of time. A request that was forwarded to a member that has gone may still be answered for a
+// moment.
 func (p *Peer) SetView(v *membership.View) { p.setView(v.Ring, stateOf(v), addressesOf(v)) }
 
-// stateOf returns what handoff needs to know of the members, in addition to the ring.
+// stateOf returns the membership for handoff.
 func stateOf(v *membership.View) handoff.Membership {
-	s := handoff.Membership{NRef: v.NRef, Joined: v.Joined, Leaving: v.SelfMember().State == membership.Leaving, Left: v.Left}
+	s := handoff.Membership{
+		NRef: v.NRef, Joined: v.Joined, Leaving: v.SelfMember().State == membership.Leaving, Left: v.Left,
+	}
 	for i := range v.Members {
 		m := &v.Members[i]
 		if m.Role == membership.RoleMember && m.ID != v.Self {
@@ -22,7 +25,7 @@ func stateOf(v *membership.View) handoff.Membership {
 	return s
 }
 
-// addressesOf returns where the other members accept requests.
+// addressesOf returns the addresses of the other members' peer ports.
 func addressesOf(v *membership.View) map[ring.ID]Addr {
 	addrs := map[ring.ID]Addr{}
 	for i := range v.Members {

@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	maxWaits   = 8192 // tickets that are waited for in this process
+	maxWaits   = 8192 // tickets with a waiter, in this process
 	waitShards = 16
 )
 
-// waiter takes the answer that its generation gen expects under its own number i.
+// waiter receives the result that its generation gen expects under number i.
 type waiter interface {
 	resolve(gen uint64, i int, a *owner.Result)
 }
 
-// waits knows who waits for which ticket. A Node resolves each ticket once unless it is cancelled first; the answer may
-// overtake the question, because other goroutines take it out of the Node. So every ticket that a Node gives out is
-// either expected or dropped here.
+// waits maps tickets to their waiters. A Node resolves each ticket once unless it is canceled first. The result may be
+// there before the ticket is expected, because other goroutines take it from the Node. So every ticket that a Node
+// returns must be passed either to expect or to Peer.drop.
 type waits struct {
 	n      atomic.Int64
 	shards [waitShards]waitShard
@@ -30,7 +30,7 @@ type waitShard struct {
 	m  map[uint64]wait // guarded by mu
 }
 
-// wait is a ticket that is expected, or, without a waiter, one whose answer came early or is not wanted.
+// wait is an expected ticket, or, without a waiter, one whose result arrived early or is not needed.
 type wait struct {
 	to    waiter
 	gen   uint64
@@ -42,10 +42,11 @@ func (w *waits) shard(ticket uint64) *waitShard {
 	return &w.shards[ticket*0x9E3779B97F4A7C15>>60]
 }
 
-// full says that no more tickets should be expected.
+// full reports whether no more tickets may be expected.
 func (w *waits) full() bool { return w.n.Load() >= maxWaits }
 
-// expect has ticket resolved to `to`, which is not called if the answer is there already.
+// expect registers a waiter for ticket. If the result is there already, it returns the result and does not call the
+// waiter.
 func (w *waits) expect(ticket uint64, to waiter, gen uint64, i int) *owner.Result {
 	s := w.shard(ticket)
 	s.mu.Lock()
@@ -59,7 +60,7 @@ func (w *waits) expect(ticket uint64, to waiter, gen uint64, i int) *owner.Resul
 	return nil
 }
 
-// resolve hands a to whoever expects ticket.
+// resolve passes r to the waiter of ticket.
 func (w *waits) resolve(ticket uint64, a owner.Result) {
 	s := w.shard(ticket)
 	s.mu.Lock()
@@ -77,7 +78,7 @@ func (w *waits) resolve(ticket uint64, a owner.Result) {
 	}
 }
 
-// forget drops a ticket that was cancelled: it will not be resolved.
+// forget removes a ticket that was canceled, so it will not be resolved.
 func (w *waits) forget(ticket uint64) {
 	s := w.shard(ticket)
 	s.mu.Lock()
@@ -88,7 +89,8 @@ func (w *waits) forget(ticket uint64) {
 	delete(s.m, ticket)
 }
 
-// abandon drops an expected ticket that could not be cancelled: its answer has come or will, and nobody wants it.
+// abandon removes the waiter of a ticket that could not be canceled: its result has arrived or will arrive, and is not
+// needed.
 func (w *waits) abandon(ticket uint64) {
 	s := w.shard(ticket)
 	s.mu.Lock()
@@ -99,7 +101,7 @@ func (w *waits) abandon(ticket uint64) {
 	}
 }
 
-// discard does the same for a ticket that was never expected.
+// discard is abandon for a ticket that was never expected.
 func (w *waits) discard(ticket uint64) {
 	s := w.shard(ticket)
 	s.mu.Lock()
@@ -111,7 +113,7 @@ func (w *waits) discard(ticket uint64) {
 	s.put(ticket, wait{})
 }
 
-// put is called with mu held.
+// put stores x. It is called with mu held.
 func (s *waitShard) put(ticket uint64, x wait) {
 	if s.m == nil {
 		s.m = make(map[uint64]wait)

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxUnacked is how many bytes the other member may not have read yet for a heartbeat to be written by the goroutine that
-	// has it. No socket's send buffer is smaller, so the write does not wait for the network.
+	// maxUnacked is how many bytes the other member may not have read yet for a heartbeat to be written by the
+	// goroutine that has it. No socket's send buffer is smaller, so the write does not wait for the network.
 	maxUnacked = 4 << 10
 	// inlineWriteTimeout bounds such a write nevertheless: the kernel may be out of memory.
 	inlineWriteTimeout = time.Second
@@ -52,8 +52,8 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// takeBatch returns the bytes to write next and the number of requests in them, or nil if there are none or another batch is
-// being written. It is called with mu held; so is batchWritten, when the batch has been written.
+// takeBatch returns the bytes to write next and the number of requests in them, or nil if there are none or another
+// batch is being written. It is called with mu held; so is batchWritten, when the batch has been written.
 func (l *link) takeBatch() (batch []byte, requests int) {
 	if l.writing || len(l.out) == 0 {
 		return nil, 0
@@ -67,8 +67,8 @@ func (l *link) takeBatch() (batch []byte, requests int) {
 
 func (l *link) batchWritten(batch []byte) { l.spare, l.writing = batch[:0], false }
 
-// writeBatches writes to conn. A batch is everything that was queued during the last write, so batching adds no delay to an
-// idle stream.
+// writeBatches writes to conn. A batch is everything that was queued during the last write, so batching adds no delay
+// to an idle stream.
 func (l *link) writeBatches(ctx context.Context, conn net.Conn) error {
 	var batch []byte
 	var requests int
@@ -102,8 +102,8 @@ func (l *link) writeBatches(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// writeInline queues heartbeats. If nothing else is queued and the write cannot block on the other member, it also writes
-// them: for an idle member, waking the writer would cost more than the write. The caller must hold no lock.
+// writeInline queues heartbeats. If nothing else is queued and the write cannot block on the other member, it also
+// writes them: for an idle member, waking the writer would cost more than the write. The caller must hold no lock.
 func (l *link) writeInline(beats []handoff.Outbound) {
 	l.mu.Lock()
 	c := l.outbound

@@ -1,5 +1,6 @@
 // Package wire reads and appends the values of Keyward's own binary formats: little-endian integers, varints as in
-// Protocol Buffers, bytes and length-prefixed records. It allocates no memory except in Reader.String and Writer's append.
+// Protocol Buffers, bytes and length-prefixed records. It allocates no memory except in Reader.String and Writer's
+// append.
 package wire
 
 import (
@@ -16,8 +17,8 @@ var le = binary.LittleEndian
 // failed is the offset of a Reader after Fail: behind the end of every input, with room for what later reads add.
 const failed = math.MaxInt / 2
 
-// Reader reads values from the front of a byte slice. After an error, every method returns a zero value, so a caller may read
-// several values and check Err once. The zero Reader is an empty input.
+// Reader reads values from the front of a byte slice. After an error, every method returns a zero value, so a caller
+// may read several values and check Err once. The zero Reader is an empty input.
 type Reader struct {
 	b  []byte
 	at int // offset of the next byte; greater than len(b) after an error
@@ -118,7 +119,8 @@ func (r *Reader) String(n int) string { return string(r.Bytes(n)) }
 // Rest reads all bytes that are left.
 func (r *Reader) Rest() []byte { return r.Bytes(r.Len()) }
 
-// Record reads n bytes and returns a Reader of them. If r has an error, so has the record. An error of the record is not one of r.
+// Record reads n bytes and returns a Reader of them. If r has an error, so has the record. An error of the record is
+// not one of r.
 func (r *Reader) Record(n int) Reader {
 	at := r.at
 	if n < 0 || n > len(r.b)-at {
