@@ -1,4 +1,4 @@
-# The image of the Dockerfile at the top, from binaries that are built already. Its context is made by scripts/compose.
+# The same image as the Dockerfile of the repository, with prebuilt binaries. scripts/compose creates the build context.
 FROM scratch
 COPY bin/ /bin/
 COPY --chown=65532:65532 empty/ /certs/

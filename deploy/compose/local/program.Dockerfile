@@ -1,4 +1,4 @@
-# One program and the libraries that it loads, from this machine. Its context is made by scripts/compose.
+# A program of this machine with the libraries that it loads. scripts/compose creates the build context.
 FROM scratch
 COPY root/ /
 COPY --chown=65532:65532 empty/ /tmp/
