@@ -29,7 +29,7 @@ func read(t *testing.T, file string) []byte {
 	return b
 }
 
-// same holds a file of the chart against what it is made from.
+// same requires that a file of the chart has the given content.
 func same(t *testing.T, file string, want []byte) {
 	t.Helper()
 	if *update {
@@ -42,7 +42,7 @@ func same(t *testing.T, file string, want []byte) {
 	}
 }
 
-// TestCopies holds the chart's alerts and boards equal to those of dashboards/: Helm packs only what is in the chart.
+// TestCopies requires that the chart's alerts and boards equal those of dashboards/. Helm packages only files of the chart.
 func TestCopies(t *testing.T) {
 	same(t, "keyward/files/alerts.yml", read(t, "../dashboards/alerts.yml"))
 	boards, _ := filepath.Glob("../dashboards/*.json")
@@ -55,13 +55,13 @@ func TestCopies(t *testing.T) {
 	copies, _ := filepath.Glob("keyward/files/dashboards/*.json")
 	for _, c := range copies {
 		if _, err := os.Stat(filepath.Join("../dashboards", filepath.Base(c))); err != nil {
-			t.Errorf("%s: there is no such board any more", c)
+			t.Errorf("%s: this board no longer exists", c)
 		}
 	}
 }
 
-// TestEnvoyFiles holds the demo's configuration equal to what keyward envoy-config prints for the example's rules. The chart puts
-// names of the release in the place of those that end in .invalid.
+// TestEnvoyFiles requires that the demo's configuration equals the output of keyward envoy-config for the example rules. The chart
+// replaces the names that end in .invalid by names of the release.
 func TestEnvoyFiles(t *testing.T) {
 	rules, err := config.Load([]config.File{{Name: "example.yaml", Content: read(t, "keyward/files/example.yaml")}}, config.Options{})
 	if err != nil {
@@ -87,7 +87,7 @@ func TestEnvoyFiles(t *testing.T) {
 	}
 }
 
-// TestSchema holds that the schema knows every value and no other.
+// TestSchema requires that the schema has exactly the fields of values.yaml.
 func TestSchema(t *testing.T) {
 	var schema map[string]any
 	if err := json.Unmarshal(read(t, "keyward/values.schema.json"), &schema); err != nil {
@@ -97,7 +97,7 @@ func TestSchema(t *testing.T) {
 	if err := yaml.Unmarshal(read(t, "keyward/values.yaml"), &values); err != nil {
 		t.Fatal(err)
 	}
-	values["global"], values["keyward-lib"] = map[string]any{}, map[string]any{} // Helm's own
+	values["global"], values["keyward-lib"] = map[string]any{}, map[string]any{} // added by Helm
 	alike(t, "", schema, values)
 }
 
@@ -108,7 +108,7 @@ func alike(t *testing.T, path string, schema, values map[string]any) {
 		return // a free map
 	}
 	if schema["additionalProperties"] != false {
-		t.Errorf("values%s: unknown fields are let in", path)
+		t.Errorf("values%s: unknown fields are accepted", path)
 	}
 	for k, v := range values {
 		s, ok := properties[k].(map[string]any)
@@ -120,15 +120,15 @@ func alike(t *testing.T, path string, schema, values map[string]any) {
 	}
 	for k := range properties {
 		if _, ok := values[k]; !ok && path != "" && !optional[path] {
-			t.Errorf("values%s.%s is in the schema alone", path, k)
+			t.Errorf("values%s.%s is only in the schema", path, k)
 		}
 	}
 }
 
-// optional are groups of which values.yaml need not have every field.
+// optional are the groups whose fields may be missing in values.yaml.
 var optional = map[string]bool{".resources": true, ".xds.resources": true, ".envoy.resources": true, ".tls.issuerRef": true}
 
-// TestREADME holds the table of values equal to values.yaml.
+// TestREADME requires that the table of values equals values.yaml.
 func TestREADME(t *testing.T) {
 	const file, begin, end = "keyward/README.md", "<!-- values -->\n", "<!-- /values -->"
 	var doc yaml.Node
@@ -172,7 +172,7 @@ func rows(out *strings.Builder, path string, m *yaml.Node) {
 	}
 }
 
-// comment is the text of a comment that begins with # --.
+// comment returns the text of a comment that begins with # --.
 func comment(text string) string {
 	_, text, ok := strings.Cut(text, "# -- ")
 	if !ok {
@@ -181,7 +181,7 @@ func comment(text string) string {
 	return strings.ReplaceAll(text, "\n# ", " ")
 }
 
-// TestVersions holds that the image's default, the library's and the chart's version are one.
+// TestVersions requires that the default image, the library and the chart have the same version.
 func TestVersions(t *testing.T) {
 	var chart, lib struct {
 		Version      string
@@ -206,7 +206,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestLint has Helm look at the chart.
+// TestLint runs helm lint.
 func TestLint(t *testing.T) {
 	for version, binary := range helms(t) {
 		if out, err := helm(t, binary, "lint", "--strict", "keyward"); err != nil {
@@ -215,7 +215,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestRefused holds that values which cannot work are refused, by a message that names them.
+// TestRefused requires that invalid values are rejected with a message that names them.
 func TestRefused(t *testing.T) {
 	rules := func(text string) string {
 		file := filepath.Join(t.TempDir(), "rules.yaml")
@@ -262,7 +262,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestEnvironment holds what members are given by default: rules before they are ready, and no HTTP port but on loopback.
+// TestEnvironment checks the default environment of members: they need rules to be ready, and HTTP ports listen only on loopback.
 func TestEnvironment(t *testing.T) {
 	for version, binary := range helms(t) {
 		for set, want := range map[string]map[string]any{
@@ -289,7 +289,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// object is the one object of a kind and name.
+// object returns the object with a kind and name.
 func object(t *testing.T, objects []map[string]any, kind, name string) map[string]any {
 	t.Helper()
 	for _, o := range objects {
@@ -301,7 +301,7 @@ func object(t *testing.T, objects []map[string]any, kind, name string) map[strin
 	return nil
 }
 
-// TestGenerated holds that the certificates and the key that Helm makes are what members take.
+// TestGenerated requires that members accept the certificates and the key that Helm creates.
 func TestGenerated(t *testing.T) {
 	for version, binary := range helms(t) {
 		out, err := render(t, binary, "tls.mode=generate")
@@ -354,7 +354,7 @@ func decoded(t *testing.T, data map[string]string) map[string][]byte {
 	return out
 }
 
-// TestInject holds that keyward inject adds what the library's template adds.
+// TestInject requires that keyward inject adds the same as the library's template.
 func TestInject(t *testing.T) {
 	for _, d := range documents(t, "", read(t, "testdata/sidecar-envoy.yaml")) {
 		if d["kind"] != "StatefulSet" {

@@ -16,8 +16,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// sources are the projects whose custom resources the chart, the tool and docs/gateways write: their definitions are taken from
-// their own Go modules, so that they need not be copied here. The sum is that of a go.sum.
+// sources are the projects whose custom resources the chart, the tool and docs/gateways use. The definitions come from the projects'
+// Go modules and are not copied here. The sum is that of a go.sum.
 var sources = []struct{ module, sum, files string }{
 	{"github.com/envoyproxy/gateway@v1.9.1", "h1:vAVp6/AlBXJ1aOhp1mxL7fNEzVEfjADUguUhm2wzxQY=", "charts/gateway-crds-helm/templates/generated/*.yaml"},
 	{"github.com/envoyproxy/ai-gateway@v1.0.0", "h1:cTdSnQmtQQ2Ea5T/LLK50pIthG2SJAOxU9XPXZbtDkU=", "manifests/charts/ai-gateway-crds-helm/templates/*.yaml"},
@@ -43,10 +43,10 @@ func module(t *testing.T, version, sum string) string {
 	return m.Dir
 }
 
-// schemas are the definitions' schemas, by apiVersion and kind.
+// schemas maps apiVersion and kind to the schema of the definition.
 type schemas map[string]map[string]any
 
-// loaded are the schemas, once they were read.
+// loaded caches the schemas.
 var loaded schemas
 
 func loadSchemas(t *testing.T) schemas {
@@ -60,7 +60,7 @@ func loadSchemas(t *testing.T) schemas {
 	return all
 }
 
-// eachDefinition reads the files of all sources, by the source's number.
+// eachDefinition reads the files of all sources, with the index of the source.
 func eachDefinition(t *testing.T, see func(source int, file string, content []byte)) {
 	t.Helper()
 	for i, s := range sources {
@@ -78,7 +78,7 @@ func eachDefinition(t *testing.T, see func(source int, file string, content []by
 	}
 }
 
-// templated are the lines of a definition that is a Helm template: conditions around it, no part of its schema.
+// templated matches the Helm conditions around a definition, which are not part of its schema.
 var templated = regexp.MustCompile(`(?m)^\s*\{\{.*\}\}\s*$`)
 
 func (all schemas) add(t *testing.T, file string, text []byte) {
@@ -96,7 +96,7 @@ func (all schemas) add(t *testing.T, file string, text []byte) {
 	}
 }
 
-// at follows a path of keys; nil where it ends.
+// at follows a path of keys. It returns nil if a key is missing.
 func at(v any, path ...string) any {
 	for _, p := range path {
 		m, _ := v.(map[string]any)
@@ -123,8 +123,8 @@ func documents(t *testing.T, file string, text []byte) (all []map[string]any) {
 	}
 }
 
-// check says what of a custom resource its definition does not allow. Unknown fields are faults: an API server drops them
-// without a word. Rules written in CEL are not judged here but by the API server of test/kube.
+// check returns what the definition does not allow in a custom resource. Unknown fields are errors, because an API server drops them
+// silently. It does not evaluate CEL rules; the API server of test/kube does.
 func (all schemas) check(d map[string]any) []string {
 	name := fmt.Sprintf("%v %v", d["apiVersion"], d["kind"])
 	schema := all[name]
@@ -134,14 +134,14 @@ func (all schemas) check(d map[string]any) []string {
 	rest := maps.Clone(d)
 	delete(rest, "apiVersion")
 	delete(rest, "kind")
-	delete(rest, "metadata") // what is in it is the API server's own matter
+	delete(rest, "metadata") // checked by the API server
 	if at(schema, "properties", "metadata") != nil {
 		rest["metadata"] = map[string]any{}
 	}
 	return conform(schema, rest, fmt.Sprintf("%v/%v", d["kind"], at(d, "metadata", "name")), true)
 }
 
-// conform judges a value by a structural schema; strict: no other fields.
+// conform checks a value against a structural schema. With strict, unknown fields are errors.
 func conform(schema map[string]any, v any, path string, strict bool) (faults []string) {
 	fail := func(format string, args ...any) { faults = append(faults, path+": "+fmt.Sprintf(format, args...)) }
 	for _, s := range list(schema["allOf"]) {
@@ -221,7 +221,7 @@ func conformFields(schema, v map[string]any, path string, strict bool) (faults [
 	return faults
 }
 
-// within holds minWhat and maxWhat against n.
+// within checks n against minWhat and maxWhat.
 func within(schema map[string]any, what string, n int, path string) []string {
 	if n < number(schema["min"+what], 0) || n > number(schema["max"+what], math.MaxInt) {
 		return []string{fmt.Sprintf("%s: %s is %d", path, what, n)}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestDefinitions writes the projects' definitions into the folder KEYWARD_DEFINITIONS, for the API server of test/kube to judge by.
+// TestDefinitions writes the projects' definitions to the folder KEYWARD_DEFINITIONS, for the API server of test/kube.
 func TestDefinitions(t *testing.T) {
 	dir := os.Getenv("KEYWARD_DEFINITIONS")
 	if dir == "" {

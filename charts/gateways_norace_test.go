@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestCustomResources holds every rendering's custom resources against their projects' own definitions.
+// TestCustomResources validates the custom resources of every rendering against the projects' definitions.
 func TestCustomResources(t *testing.T) {
 	all := loadSchemas(t)
 	seen := map[string]bool{}
@@ -39,8 +39,8 @@ func TestCustomResources(t *testing.T) {
 	}
 }
 
-// holdEnvoyGateway judges the values for Envoy Gateway's chart. Its configuration file has no definition of its own, but
-// what it says of the deployment is of the same type as the Envoy deployment of an EnvoyProxy.
+// holdEnvoyGateway validates the values for Envoy Gateway's chart. Its configuration file has no definition, but its deployment has
+// the same type as the Envoy deployment of an EnvoyProxy.
 func holdEnvoyGateway(t *testing.T, all schemas) {
 	t.Helper()
 	for _, d := range documents(t, "", read(t, "testdata/preset-envoy-gateway.yaml")) {
@@ -65,7 +65,7 @@ func holdEnvoyGateway(t *testing.T, all schemas) {
 	t.Error("no values for Envoy Gateway")
 }
 
-// TestGatewayConfigs holds what keyward envoy-config --for prints against the gateways' own definitions.
+// TestGatewayConfigs validates the output of keyward envoy-config --for against the gateways' definitions.
 func TestGatewayConfigs(t *testing.T) {
 	all := loadSchemas(t)
 	files, _ := filepath.Glob("../envoy/snippet/testdata/for-*.yaml")
@@ -81,7 +81,7 @@ func TestGatewayConfigs(t *testing.T) {
 	}
 }
 
-// TestPatchFinds holds that the filter which is patched for Envoy Gateway is there: in a listener that its own tests say it makes.
+// TestPatchFinds requires that the filter patched for Envoy Gateway exists in a listener of Envoy Gateway's own tests.
 func TestPatchFinds(t *testing.T) {
 	dir := module(t, sources[0].module, sources[0].sum)
 	var listeners any
@@ -122,7 +122,7 @@ func TestPatchFinds(t *testing.T) {
 	}
 }
 
-// TestConform holds that what a definition does not allow is found.
+// TestConform requires that violations of a definition are found.
 func TestConform(t *testing.T) {
 	all := loadSchemas(t)
 	extension := func(change func(spec map[string]any)) map[string]any {
@@ -147,10 +147,10 @@ func TestConform(t *testing.T) {
 	}
 }
 
-// block is an example of YAML in a document.
+// block matches a YAML example in a document.
 var block = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
-// TestGatewayDocuments holds the objects in docs/gateways against their projects' definitions.
+// TestGatewayDocuments validates the objects in docs/gateways against the projects' definitions.
 func TestGatewayDocuments(t *testing.T) {
 	files, _ := filepath.Glob("../docs/gateways/*.md")
 	all, n := loadSchemas(t), 0

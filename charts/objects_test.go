@@ -14,14 +14,14 @@ import (
 	"github.com/keyward/keyward/internal/ops/inject"
 )
 
-// pod is a pod, or the template of one, in a rendering.
+// pod is a pod or a pod template in a rendering.
 type pod struct {
 	name       string
 	labels     map[string]string
 	containers []container
 	volumes    map[string]volume
-	token      bool     // of the API server is mounted
-	appPorts   []string // ports of an application, PROTOCOL/PORT, that everyone may use
+	token      bool     // an API server token is mounted
+	appPorts   []string // application ports, PROTOCOL/PORT, open to all
 }
 
 type container struct {
@@ -29,17 +29,17 @@ type container struct {
 	command string
 	args    []string
 	mounts  []string // names of volumes
-	secrets []string // Secrets that variables are taken of
+	secrets []string // Secrets used in environment variables
 	ports   []string
 }
 
-// volume names the Secrets of a volume.
+// volume lists the Secrets of a volume.
 type volume struct{ secrets []string }
 
-// reserved are the ports on which the programs of the image may listen, whether a container declares them or not.
+// reserved are the ports on which the programs of the image may listen, declared or not.
 var reserved = []string{"TCP/6070", "TCP/7946", "UDP/7946", "TCP/7947", "TCP/8080", "TCP/8081", "TCP/8082", "TCP/9090", "TCP/18000"}
 
-// ports are those to judge: declared, and reserved where a program of the image runs.
+// ports returns the ports to check: declared ports, and reserved ports if a program of the image runs.
 func (p pod) ports() []string {
 	set := map[string]bool{}
 	for _, c := range p.containers {
@@ -65,7 +65,7 @@ func (p pod) runs(command string) bool {
 // sidecar reports whether the pod has a member next to other containers.
 func (p pod) sidecar() bool { return p.runs("/bin/sidecar") && len(p.containers) > 1 }
 
-// podsOf lists the pods that a rendering's objects make.
+// podsOf lists the pods of a rendering's objects.
 func podsOf(t *testing.T, objects []map[string]any) (all []pod) {
 	t.Helper()
 	for _, o := range objects {
@@ -82,7 +82,7 @@ func podsOf(t *testing.T, objects []map[string]any) (all []pod) {
 		}
 		p := podOf(t, fmt.Sprintf("%v/%v", o["kind"], at(o, "metadata", "name")), template)
 		for _, c := range p.containers {
-			if c.name == "envoy" { // the demo's Envoy stands for the application
+			if c.name == "envoy" { // the demo Envoy represents the application
 				p.appPorts = c.ports
 			}
 		}
@@ -181,7 +181,7 @@ func (v rawVolume) read() (out volume) {
 	return out
 }
 
-// outsidePods are the pods that run members without being objects of the chart: those of Envoy Gateway, and those of a user who injects the sidecar.
+// outsidePods returns the pods with members that are not objects of the chart: those of Envoy Gateway, and user pods with an injected sidecar.
 func outsidePods(t *testing.T, a access, objects []map[string]any) (all []pod) {
 	t.Helper()
 	for _, o := range objects {
@@ -206,7 +206,7 @@ func outsidePods(t *testing.T, a access, objects []map[string]any) (all []pod) {
 	return all
 }
 
-// injected is a pod of a user that keyward inject changed.
+// injected returns a user pod changed by keyward inject.
 func injected(t *testing.T, a access) pod {
 	t.Helper()
 	secret := func(key string) string {
@@ -280,8 +280,8 @@ func policies(objects []map[string]any) (all []policy) {
 	return all
 }
 
-// reach lists who may connect to a port, by the rules of Kubernetes: everyone where no policy selects the pod, else the union of what
-// the policies that select it allow. An empty list means nobody.
+// reach lists the peers that may connect to a port by the rules of Kubernetes: all if no policy selects the pod, otherwise the union of
+// what the selecting policies allow. It may be empty.
 func reach(p pod, port string, all []policy) (who []string) {
 	selected := false
 	for _, policy := range all {
@@ -308,7 +308,7 @@ func reach(p pod, port string, all []policy) (who []string) {
 	return slices.Compact(who)
 }
 
-// has reports whether the rule is about a port. A rule without ports is about all.
+// has reports whether the rule covers a port. A rule without ports covers all.
 func (r rule) has(port string) bool {
 	protocol, number, _ := strings.Cut(port, "/")
 	n, _ := strconv.Atoi(number)
@@ -331,7 +331,7 @@ func matches(selector, labels map[string]string) bool {
 	return true
 }
 
-// canonicalJSON is a peer as JSON, whose keys are sorted.
+// canonicalJSON returns a peer as JSON with sorted keys.
 func canonicalJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -12,27 +12,27 @@ import (
 
 const everyone = "everyone"
 
-// access is what the table-driven test expects of one rendering: who may connect to each port.
+// access is the expected access to each port in one rendering.
 type access struct {
 	set       []string // values
 	namespace string   // of the release; empty: envoy-gateway-system, where every preset may be installed
-	askers    []string // besides `helm test`: who may use 8081, 8082, 8080 and 18000
+	askers    []string // clients of 8081, 8082, 8080 and 18000, in addition to `helm test`
 	http      bool     // 8080 is open to them, too
-	metrics   []string // who may read 9090
-	closed    bool     // ports of applications are left to policies of the user
-	tests     bool     // there is a pod for `helm test`
+	metrics   []string // clients of 9090
+	closed    bool     // the user's policies cover the ports of applications
+	tests     bool     // a pod for `helm test` exists
 }
 
-// gatewayPeers are the peers that a preset implies, written as the policies have them.
+// gatewayPeers maps a preset to its implied peers, as in the policies.
 var gatewayPeers = map[string][]string{
 	"envoy-gateway":    {inNamespace("envoy-gateway-system")},
 	"envoy-ai-gateway": {inNamespace("envoy-gateway-system")},
-	"istio":            {inNamespace("envoy-gateway-system")}, // that of the release, as this test renders it
+	"istio":            {inNamespace("envoy-gateway-system")}, // the namespace of the release in this test
 	"contour":          {inNamespace("projectcontour")},
 	"kgateway":         {inNamespace("kgateway-system")},
 }
 
-// variants are combined with every mode and preset: each way to get certificates, with and without the chart's own Envoys.
+// variants are combined with every mode and preset: each source of certificates, with and without the chart's own Envoys.
 var variants = map[string][]string{
 	"generate":     {"tls.mode=generate"},
 	"demo":         {"tls.mode=generate", "envoy.enabled=true"},
@@ -41,8 +41,8 @@ var variants = map[string][]string{
 	"secret":       {"tls.mode=secret", "tls.existingSecret=members", "tls.xdsSecret=xds", "tls.envoySecret=envoys"},
 }
 
-// cases are all that the test renders: every mode with every preset in every variant, the golden renderings, the commands of the
-// documents, and the values that are about access.
+// cases returns all renderings of the test: every mode with every preset in every variant, the golden renderings, the commands in the
+// documents, and the values for access.
 func cases(t *testing.T) map[string]access {
 	t.Helper()
 	all := map[string]access{}
@@ -76,7 +76,7 @@ func cases(t *testing.T) map[string]access {
 	return all
 }
 
-// complete fills in who may ask by the values that imply it.
+// complete adds the clients that the values imply.
 func (a access) complete() access {
 	has := func(s string) bool { return slices.Contains(a.set, s) }
 	implied := []string{}
@@ -103,7 +103,7 @@ func (a access) complete() access {
 	if !slices.Contains(a.askers, everyone) {
 		a.askers = append(a.askers, implied...)
 	}
-	a.tests = !has("test.enabled=false") && !has("preset=envoy-gateway") && !has("preset=envoy-ai-gateway") // these have no rules to ask about
+	a.tests = !has("test.enabled=false") && !has("preset=envoy-gateway") && !has("preset=envoy-ai-gateway") // without rules
 	if a.metrics == nil {
 		a.metrics = []string{everyone}
 	}
@@ -122,14 +122,14 @@ func component(name string) string {
 	return fmt.Sprintf(`{"podSelector":{"matchLabels":{"app.kubernetes.io/component":%q,"app.kubernetes.io/instance":"keyward","app.kubernetes.io/name":"keyward"}}}`, name)
 }
 
-// TestPolicies renders every mode, preset and example and fails when a port of Keyward is open to a pod that was not named, a port of
-// an application is closed, or a container reads a Secret that is another's.
+// TestPolicies renders every mode, preset and example. It fails if a port of Keyward is open to a pod that is not listed, if a port of
+// an application is closed, or if a container reads another program's Secret.
 func TestPolicies(t *testing.T) {
 	found := helms(t)
-	version := slices.Sorted(maps.Keys(found))[0] // TestRenderings holds that all versions render alike
+	version := slices.Sorted(maps.Keys(found))[0] // TestRenderings requires equal output of all versions
 	for name, a := range cases(t) {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // nearly all the time is Helm's
+			t.Parallel() // Helm takes nearly all the time
 			out, err := renderIn(t, found[version], a.namespace, a.set...)
 			if err != nil {
 				t.Fatal("does not render")
@@ -148,7 +148,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// checkPorts compares who may connect to each port of a pod with who should.
+// checkPorts compares the actual with the expected clients of each port of a pod.
 func (a access) checkPorts(t *testing.T, p pod, all []policy) {
 	t.Helper()
 	for _, port := range p.ports() {
@@ -160,7 +160,7 @@ func (a access) checkPorts(t *testing.T, p pod, all []policy) {
 	}
 }
 
-// want lists who may connect to a port of a pod.
+// want lists the expected clients of a port of a pod.
 func (a access) want(p pod, port string) []string {
 	release := p.labels["keyward.io/member"]
 	member, xds := release != "", p.runs("/bin/xds")
@@ -195,7 +195,7 @@ func (a access) want(p pod, port string) []string {
 	return slices.Compact(who)
 }
 
-// documented reads every `helm install` of this chart in the documents.
+// documented returns every `helm install` of this chart in the documents.
 func documented(t *testing.T) map[string]access {
 	t.Helper()
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
@@ -223,7 +223,7 @@ func documented(t *testing.T) map[string]access {
 		}
 	}
 	if len(all) < 8 {
-		t.Errorf("the documents have %d commands, which are too few to be all", len(all))
+		t.Errorf("only %d commands found in the documents", len(all))
 	}
 	return all
 }

@@ -1,5 +1,5 @@
-// Package charts holds the Helm chart, and the tests that render it and hold it against its documents and the real definitions
-// of what it writes.
+// Package charts contains the Helm chart. Its tests render the chart and compare it with the documentation and with the real
+// definitions of custom resources.
 package charts
 
 import (
@@ -17,10 +17,10 @@ import (
 
 var update = flag.Bool("update", false, "write the renderings, the chart's copies of other files, and its README's table")
 
-// given is what would be random: a gossip key, certificates.
+// given are fixed values for what is otherwise random: a gossip key, certificates.
 var given = []string{"gossip.key=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "tls.mode=secret", "tls.existingSecret=keyward-tls", "tls.xdsSecret=keyward-xds-tls", "tls.envoySecret=keyward-envoy-tls"}
 
-// renderings are the modes and presets that have a golden file: its values beside those of given.
+// renderings maps a golden file to its values, in addition to given.
 var renderings = map[string][]string{
 	"deployment":              nil,
 	"deployment-envoy":        {"workload=Deployment", "envoy.enabled=true", "envoy.shape=plain", "autoscaling.enabled=true"},
@@ -40,8 +40,8 @@ var renderings = map[string][]string{
 	"preset-kgateway":         {"preset=kgateway"},
 }
 
-// helms are the versions of Helm to render with, by name: those in the folder KEYWARD_HELM (helm3 and helm4, made by
-// test/kube/tools/build), else what that has left in .cache. scripts/kube sets the variable, so that CI runs with both.
+// helms returns the Helm binaries by name: those in the folder KEYWARD_HELM (helm3 and helm4, built by test/kube/tools/build),
+// otherwise those in .cache. scripts/kube sets the variable, so CI runs with both.
 func helms(t *testing.T) map[string]string {
 	t.Helper()
 	dir, found := os.Getenv("KEYWARD_HELM"), map[string]string{}
@@ -68,7 +68,7 @@ func helms(t *testing.T) map[string]string {
 	return found
 }
 
-// helm runs Helm without a cluster and without what this user has configured.
+// helm runs Helm without a cluster and without the user's configuration.
 func helm(t *testing.T, binary string, args ...string) ([]byte, error) {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
@@ -89,8 +89,8 @@ func render(t *testing.T, binary string, set ...string) ([]byte, error) {
 	return renderIn(t, binary, "", set...)
 }
 
-// renderIn renders the chart in a namespace; empty: that of Envoy Gateway, where every preset may be. A value that begins with file: is
-// read from a file.
+// renderIn renders the chart in a namespace. The default is that of Envoy Gateway, which every preset supports. A value that begins
+// with file: is read from a file.
 func renderIn(t *testing.T, binary, namespace string, set ...string) ([]byte, error) {
 	t.Helper()
 	if namespace == "" {
@@ -128,13 +128,13 @@ func TestRenderings(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(sorted(t, out), sorted(t, want)) {
-				t.Errorf("%s renders otherwise with %s: go test ./charts -update, and look at the difference", file, version)
+				t.Errorf("%s: the output of %s differs: run go test ./charts -update and check the difference", file, version)
 			}
 		}
 	}
 }
 
-// sorted is the documents in an order of their own: Helm 4 prints them in another than Helm 3.
+// sorted returns the documents in a fixed order, because Helm 4 prints them in a different order than Helm 3.
 func sorted(t *testing.T, text []byte) []byte {
 	t.Helper()
 	docs := strings.Split(string(text), "\n---\n")

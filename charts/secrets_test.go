@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// readers are the containers that may read a Secret, by the end of its name. The Secret with the CA's key is in no container: the Job that
-// renews certificates reads it from the API server.
+// readers lists the containers that may read a Secret, by the suffix of its name. No container mounts the Secret with the CA's key: the
+// Job that renews certificates reads it from the API server.
 var readers = []struct {
 	suffix   string
 	commands []string
@@ -19,13 +19,13 @@ var readers = []struct {
 	{"-xds-tls", []string{"/bin/xds"}},
 	{"-envoy-tls", []string{"/usr/local/bin/envoy", "/bin/keyward"}},
 	{"-ca", nil},
-	{"-tls", []string{"/bin/sidecar", "/bin/ratelimit"}}, // the members': after those whose names end likewise
+	{"-tls", []string{"/bin/sidecar", "/bin/ratelimit"}}, // of members; after the Secrets with the same suffix
 	{"members", []string{"/bin/sidecar", "/bin/ratelimit"}},
 	{"envoys", []string{"/usr/local/bin/envoy", "/bin/keyward"}},
 	{"xds", []string{"/bin/xds"}},
 }
 
-// checkSecrets holds that each container reads its own Secrets alone, and that no pod but the one that renews certificates has a token.
+// checkSecrets requires that each container reads only its own Secrets, and that only the pod that renews certificates has a token.
 func checkSecrets(t *testing.T, p pod) {
 	t.Helper()
 	for _, c := range p.containers {
@@ -58,7 +58,7 @@ func renews(p pod) bool {
 	return len(p.containers) == 1 && p.runs("/bin/keyward") && slices.Contains(p.containers[0].args, "certs") && len(p.volumes) == 0
 }
 
-// checkRoles holds that a gateway is given the Envoys' Secret alone, and that nobody may do more with the API server than read and replace the Secrets of the release.
+// checkRoles requires that a gateway gets only the Envoys' Secret, and that Roles allow only to read and replace the Secrets of the release.
 func checkRoles(t *testing.T, objects []map[string]any) {
 	t.Helper()
 	for _, o := range objects {
@@ -93,8 +93,8 @@ func texts(v any) (all []string) {
 	return all
 }
 
-// TestEnvoyNames holds that members and xDS servers ask Envoys for a name, which the Envoys' certificate has and no other has: an issuer's CA
-// may sign for others, too.
+// TestEnvoyNames requires that members and xDS servers verify the name of Envoys, which only the Envoys' certificate has, because an
+// issuer's CA may also sign for others.
 func TestEnvoyNames(t *testing.T) {
 	for version, binary := range helms(t) {
 		out, err := render(t, binary, "tls.mode=cert-manager", "tls.issuerRef.name=shared", "tls.envoyNames={spiffe://example.org/edge}")
@@ -108,11 +108,11 @@ func TestEnvoyNames(t *testing.T) {
 		envoy := certificate("keyward-envoy-tls")
 		want := envoy[0] + ",spiffe://example.org/edge"
 		if got := at(object(t, objects, "ConfigMap", "keyward-member"), "data", "KEYWARD_TLS_ENVOY_NAMES"); got != want {
-			t.Errorf("%s: members ask for %v, want %s", version, got, want)
+			t.Errorf("%s: members require %v, want %s", version, got, want)
 		}
 		containers := list(at(object(t, objects, "Deployment", "keyward-xds"), "spec", "template", "spec", "containers"))
 		if !slices.ContainsFunc(list(containers[0]["env"]), func(e map[string]any) bool { return e["name"] == "KEYWARD_TLS_ENVOY_NAMES" && e["value"] == want }) {
-			t.Errorf("%s: xDS servers do not ask for %s", version, want)
+			t.Errorf("%s: xDS servers do not require %s", version, want)
 		}
 		for _, other := range []string{"keyward-tls", "keyward-xds-tls"} {
 			if slices.Contains(certificate(other), envoy[0]) {
@@ -122,8 +122,8 @@ func TestEnvoyNames(t *testing.T) {
 	}
 }
 
-// TestRenewal holds that every certificate that Helm makes ends after the days that the values say, and that the CronJob which replaces it in
-// time may do that to the CA's Secret and to all that hold a certificate, and to no other.
+// TestRenewal requires that every certificate created by Helm expires after the configured days, and that the CronJob that renews them
+// may replace the Secrets of the CA and of certificates, and no others.
 func TestRenewal(t *testing.T) {
 	for version, binary := range helms(t) {
 		out, err := render(t, binary, "tls.mode=generate", "tls.generate.days=60", "tls.generate.renewBeforeDays=20", "fullnameOverride=limits")

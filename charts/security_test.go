@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// installs are the rows of the table in docs/security.md: what is installed, and its values.
+// installs are the rows of the table in docs/security.md, with their values.
 var installs = []struct {
 	name string
 	set  []string
@@ -23,7 +23,7 @@ var installs = []struct {
 	{"`networkPolicy.openToCluster: true`", []string{"networkPolicy.openToCluster=true"}},
 }
 
-// TestSecurityPage holds the table of docs/security.md that says who may connect to which port equal to what the chart renders.
+// TestSecurityPage requires that the table of allowed clients in docs/security.md equals the rendered chart.
 func TestSecurityPage(t *testing.T) {
 	const file, begin, end = "../docs/security.md", "<!-- chart -->\n", "<!-- /chart -->"
 	var table strings.Builder
@@ -38,10 +38,10 @@ func TestSecurityPage(t *testing.T) {
 			}
 			if i.set[0] == "mode=deployment" {
 				if daemons, servers := whoReaches(t, binary, []string{"mode=daemonset"}); fmt.Sprint(daemons, servers) != fmt.Sprint(members, xds) {
-					t.Errorf("mode daemonset is open to others than mode deployment: %v, %v", daemons, members)
+					t.Errorf("mode daemonset has different clients than mode deployment: %v, %v", daemons, members)
 				}
 			}
-			break // TestRenderings holds that all versions render alike
+			break // TestRenderings requires equal output of all versions
 		}
 	}
 	text := string(read(t, file))
@@ -53,7 +53,7 @@ func TestSecurityPage(t *testing.T) {
 	same(t, file, []byte(head+begin+table.String()+end+tail))
 }
 
-// whoReaches says in words who may connect to each port of a member and of an xDS server.
+// whoReaches describes the clients of each port of a member and of an xDS server.
 func whoReaches(t *testing.T, binary string, set []string) (members, xds map[string]string) {
 	t.Helper()
 	set = append(slices.Clone(given), set...)
@@ -81,7 +81,7 @@ func whoReaches(t *testing.T, binary string, set []string) (members, xds map[str
 	return members, xds
 }
 
-// inWords names peers as the document does.
+// inWords returns the names of peers as used in the document.
 func inWords(who []string) string {
 	names := map[string]string{
 		everyone: "every pod", membersOf("keyward"): "members", component("xds"): "xDS servers", component("test"): "`helm test`",

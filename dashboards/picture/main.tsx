@@ -1,5 +1,5 @@
-// Draws one board with the components that Grafana draws panels with: /?board=keyward-overview&from=UNIX&to=UNIX&theme=light
-// It reads what a board of ours holds, and no more: stat, timeseries and bargauge panels of Prometheus queries.
+// Renders one board with Grafana's panel components: /?board=keyward-overview&from=UNIX&to=UNIX&theme=light
+// It supports only what Keyward's boards use: stat, timeseries and bargauge panels of Prometheus queries.
 import '@fontsource/inter/400.css';
 import '@fontsource/inter/500.css';
 import React, { useEffect, useState } from 'react';
@@ -19,7 +19,7 @@ const chosen: Record<string, string> = { cluster: '.*', namespace: '.*', job: '.
 const shown: Record<string, string> = { domain: 'All', rls: 'keyward' };
 const replace = (s: string, by: Record<string, string>) => s.replace(/\$(\w+)/g, (all, name) => by[name] ?? all);
 
-// Grafana's own application fills this registry; without it no field has a unit, a colour or a threshold.
+// Grafana's application fills this registry. Without it no field has a unit, a color or a threshold.
 const property = (id: string, process: any = identityOverrideProcessor) =>
   ({ id, path: id, name: id, process, override: null as any, editor: null as any, settings: {}, shouldApply: () => true });
 standardFieldConfigEditorRegistry.setInit(() => [
@@ -61,7 +61,7 @@ async function framesOf(panel: any) {
   return frames;
 }
 
-// Marks are the moments of the board's annotations, each once.
+// Marks are the times of the board's annotations, without duplicates.
 function Marks({ builder, marks }: { builder: UPlotConfigBuilder; marks: { time: number; colour: string }[] }) {
   React.useMemo(() => builder.addHook('draw', (u) => {
     for (const m of marks) {

@@ -1,4 +1,4 @@
-// Serves the built page, the boards and a Prometheus, and has Chromium take a picture of every board:
+// Serves the built page, the boards and a Prometheus, and takes a screenshot of every board with Chromium:
 // node shoot.mjs DIST BOARDS PROMETHEUS SECONDS OUT
 import { createServer } from 'node:http';
 import { readFile, readdir } from 'node:fs/promises';
@@ -6,7 +6,7 @@ import { extname, join } from 'node:path';
 import { createRequire } from 'node:module';
 
 const [dist, boards, prometheus, seconds, out] = process.argv.slice(2);
-// The packages are beside the built page, not beside this file.
+// The packages are next to the built page, not next to this file.
 const puppeteer = createRequire(join(dist, 'index.html'))('puppeteer-core');
 const types = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.json': 'application/json' };
 const server = createServer(async (req, res) => {

@@ -1,4 +1,4 @@
-// Package compose holds the test of the files that docker-compose.yml mounts.
+// Package compose tests the files that docker-compose.yml mounts.
 package compose
 
 import (
@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the Envoy files instead of comparing them")
 
-// TestEnvoyFiles holds the Envoys' files to what `keyward envoy-config` prints today.
+// TestEnvoyFiles requires that the Envoys' files equal the output of `keyward envoy-config`.
 func TestEnvoyFiles(t *testing.T) {
 	names, err := filepath.Glob("rules/*.yaml")
 	if err != nil || len(names) == 0 {
@@ -58,7 +58,7 @@ func TestEnvoyFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(got) != string(want) {
-			t.Errorf("%s is not what the generator prints: go test ./deploy/compose -update", file)
+			t.Errorf("%s differs from the generated configuration: go test ./deploy/compose -update", file)
 		}
 	}
 }

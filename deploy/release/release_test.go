@@ -1,4 +1,4 @@
-// Package release holds what a release is made of to each other: the workflow, its document, the images' files and the licenses.
+// Package release tests that the parts of a release agree: the workflow, its document, the files of the images and the licenses.
 package release
 
 import (
@@ -31,7 +31,7 @@ func parse(t *testing.T, file string, into any) {
 	}
 }
 
-// bases are the images that a Dockerfile builds on, without scratch and stages of its own.
+// bases returns the base images of a Dockerfile, without scratch and its own stages.
 func bases(t *testing.T, file string) (all []string) {
 	t.Helper()
 	stages := []string{"scratch"}
@@ -52,8 +52,8 @@ func bases(t *testing.T, file string) (all []string) {
 
 var pinned = regexp.MustCompile(`^[^@]+:[^@:]+@sha256:[0-9a-f]{64}$`)
 
-// TestBases holds that each base image has a tag, for people, and a digest, which is what counts; that both images have the same base; and
-// that the compiler is go.mod's.
+// TestBases requires that each base image has a tag and a digest, that both images have the same base, and that the compiler has the
+// version in go.mod.
 func TestBases(t *testing.T) {
 	own, release := bases(t, "Dockerfile"), bases(t, "Dockerfile.release")
 	local, err := filepath.Glob(filepath.Join(root, "deploy", "*", "*", "*Dockerfile"))
@@ -78,7 +78,7 @@ func TestBases(t *testing.T) {
 	}
 }
 
-// TestLicensesAreShipped holds that archives, packages and images contain what scripts/licenses collects.
+// TestLicensesAreShipped requires that archives, packages and images contain the output of scripts/licenses.
 func TestLicensesAreShipped(t *testing.T) {
 	var c struct {
 		Before   struct{ Hooks []string }
@@ -106,7 +106,7 @@ func TestLicensesAreShipped(t *testing.T) {
 		}
 	}
 	if len(c.Archives) == 0 || len(c.Nfpms) == 0 || len(c.Dockers) == 0 || !slices.Contains(c.Dockers[0].Extra, ".image") {
-		t.Error("archives, packages or images are not what this test knows")
+		t.Error("archives, packages or images have an unexpected structure")
 	}
 	if !slices.Contains(c.Dockers[0].Tags, "v{{ .Version }}") {
 		t.Errorf("the image's tags are %v, and the chart asks for v and the version", c.Dockers[0].Tags)
@@ -132,8 +132,8 @@ func licenses(t *testing.T, dir, goCommand string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// TestLicenses collects the licenses and looks for those of modules that ask for more than to be named. Then a module without one is
-// added to what is linked, and the script has to refuse.
+// TestLicenses collects the licenses and checks those with special requirements. Then it adds a module without a license, which the
+// script must refuse.
 func TestLicenses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some ten seconds of processor time")
@@ -146,7 +146,7 @@ func TestLicenses(t *testing.T) {
 	for file, want := range map[string]string{
 		"github.com/hashicorp/memberlist/LICENSE":       "Mozilla Public License",
 		"github.com/hashicorp/go-multierror/LICENSE":    "Mozilla Public License",
-		"github.com/hashicorp/memberlist/memberlist.go": "package memberlist", // its license wants the sources to be at hand
+		"github.com/hashicorp/memberlist/memberlist.go": "package memberlist", // its license requires the sources
 		"golang.org/x/net/LICENSE":                      "Redistribution and use",
 		"google.golang.org/protobuf/LICENSE":            "Redistribution and use",
 		"google.golang.org/grpc/NOTICE.txt":             "gRPC",
@@ -160,7 +160,7 @@ func TestLicenses(t *testing.T) {
 	}
 	fake := filepath.Join(tmp, "go")
 	script := "#!/bin/sh\ncase $1 in\nlist) go \"$@\" && echo example.com/unlicensed ;;\ntool) cp -R " + dir + " " + dir + "2 ;;\n*) exec go \"$@\" ;;\nesac\n"
-	if err := os.WriteFile(fake, []byte(script), 0o755); err != nil { //nolint:gosec // it is to be run
+	if err := os.WriteFile(fake, []byte(script), 0o755); err != nil { //nolint:gosec // it is executed
 		t.Fatal(err)
 	}
 	out, err := licenses(t, dir+"2", fake)
@@ -169,7 +169,7 @@ func TestLicenses(t *testing.T) {
 	}
 }
 
-// TestReleaseCheck holds that a tag is refused whose version the chart does not have.
+// TestReleaseCheck requires that a tag with a version other than the chart's is refused.
 func TestReleaseCheck(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), filepath.Join(root, "scripts", "release-check"), "v999.0.0").CombinedOutput()
 	for _, key := range []string{"version", "appVersion"} {

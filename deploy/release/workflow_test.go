@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// workflow is the release's workflow, as far as the tests judge it.
+// workflow is the part of the release workflow that the tests check.
 type workflow struct {
 	On          map[string]map[string][]string
 	Permissions map[string]string
@@ -25,7 +25,7 @@ type job struct {
 
 type step struct {
 	Name string
-	Uses yaml.Node // its comment names the version
+	Uses yaml.Node // its comment has the version
 	Run  string
 	With map[string]string
 	Env  map[string]string
@@ -33,13 +33,14 @@ type step struct {
 
 const workflowFile = ".github/workflows/release.yml"
 
-// allowed is the most that each job may do.
+// allowed are the permissions of each job.
 var allowed = map[string]map[string]string{
 	"release":   {"contents": "write", "packages": "write", "id-token": "write", "attestations": "write"},
 	"reproduce": {"contents": "read"},
 }
 
-// TestWorkflowPermissions holds that nothing is granted to all jobs, that each job has what it needs and no more, and that tags alone start it.
+// TestWorkflowPermissions requires that no permission is granted to all jobs, that each job has exactly the permissions it needs, and
+// that only tags start the workflow.
 func TestWorkflowPermissions(t *testing.T) {
 	var w workflow
 	parse(t, workflowFile, &w)
@@ -47,7 +48,7 @@ func TestWorkflowPermissions(t *testing.T) {
 		t.Errorf("every job is granted %v, want an empty mapping", w.Permissions)
 	}
 	if len(w.On) != 1 || len(w.On["push"]) != 1 || !slices.Equal(w.On["push"]["tags"], []string{"v[0-9]*"}) {
-		t.Errorf("it is started by %v", w.On)
+		t.Errorf("started by %v", w.On)
 	}
 	if len(w.Jobs) != len(allowed) {
 		t.Errorf("the jobs are %v", slices.Sorted(maps.Keys(w.Jobs)))
@@ -65,8 +66,8 @@ var (
 	tool    = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 )
 
-// TestWorkflowIsPinned holds that actions are named by commit, with the version in a comment, each by one alone; that tools have exact
-// versions; and that no text from outside becomes a part of a script or stays behind as a credential.
+// TestWorkflowIsPinned requires that each action is pinned by one commit with the version in a comment, that tools have exact versions,
+// that scripts contain no expressions, and that no credential remains in the checkout.
 func TestWorkflowIsPinned(t *testing.T) {
 	var w workflow
 	parse(t, workflowFile, &w)
@@ -106,18 +107,18 @@ func TestWorkflowIsPinned(t *testing.T) {
 	}
 }
 
-// named are steps that the document names: "1. **Name**".
+// named matches the steps in the document: "1. **Name**".
 var named = regexp.MustCompile(`(?m)^\d+\. \*\*([^*]+)\*\*`)
 
-// TestWorkflowDoesWhatTheDocumentSays holds that docs/releasing.md names steps of the workflow, in their order, and that signing,
-// attesting and rebuilding are among them.
-func TestWorkflowDoesWhatTheDocumentSays(t *testing.T) {
+// TestWorkflowMatchesDocument requires that docs/releasing.md lists steps of the workflow in order, including signing, attesting and
+// rebuilding.
+func TestWorkflowMatchesDocument(t *testing.T) {
 	var w workflow
 	parse(t, workflowFile, &w)
 	page := read(t, "docs/releasing.md")
 	release, reproduce, ok := strings.Cut(page, "The job `reproduce`")
 	if !ok {
-		t.Fatal("the document does not tell of the job reproduce")
+		t.Fatal("the document does not describe the job reproduce")
 	}
 	for name, text := range map[string]string{"release": release, "reproduce": reproduce} {
 		last := -1
@@ -154,12 +155,12 @@ func TestWorkflowDoesWhatTheDocumentSays(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"Attest the bill of materials of the archives", "Attest the bill of materials of the image"} {
-		if find(t, w, name).With["sbom-path"] == "" { // without, the action would attest provenance a second time
+		if find(t, w, name).With["sbom-path"] == "" { // otherwise the action would attest provenance a second time
 			t.Errorf("the step %q has no bill of materials", name)
 		}
 	}
 	if find(t, w, "Build, sign and draft").With["args"] != "release --clean" || w.Jobs["reproduce"].Needs != "release" {
-		t.Error("the release is not what goreleaser makes, or is not built again afterwards")
+		t.Error("the release is not made by goreleaser, or is not rebuilt afterwards")
 	}
 	if !strings.Contains(page, workflowFile+"@refs/tags/") {
 		t.Errorf("the document does not verify the identity of %s", workflowFile)
@@ -179,7 +180,7 @@ func find(t *testing.T, w workflow, name string) step {
 	return step{}
 }
 
-// TestSigning holds that .goreleaser.yaml signs checksums and images without a key, and makes a bill of materials of every program.
+// TestSigning requires that .goreleaser.yaml signs checksums and images without a key, and creates a bill of materials for every program.
 func TestSigning(t *testing.T) {
 	var c struct {
 		Signs, DockerSigns []struct {
