@@ -25,7 +25,8 @@ import (
 // must have ended.
 func TestMain(m *testing.M) {
 	const list = "github.com/hashicorp/memberlist.(*Memberlist)."
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(list+"probeNode"), goleak.IgnoreTopFunction(list+"handleIndirectPing.func2"))
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(list+"probeNode"),
+		goleak.IgnoreTopFunction(list+"handleIndirectPing.func2"))
 }
 
 // quickly is a timing for clusters on loopback in which nobody dies: on a busy machine quick probes would find live
@@ -146,14 +147,16 @@ func TestStandalone(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := c.View()
-	if !v.Standalone || !v.Joined || v.NRef != 1 || v.Ring.Len() != 1 || v.SelfMember().Peer != "[::1]:7947" || v.SelfMember().State != membership.Active {
+	if !v.Standalone || !v.Joined || v.NRef != 1 || v.Ring.Len() != 1 || v.SelfMember().Peer != "[::1]:7947" ||
+		v.SelfMember().State != membership.Active {
 		t.Errorf("view %+v", v)
 	}
 	if len(views) != 1 || views[0] != v {
 		t.Error("the first view should be told before Start returns")
 	}
 	c.SetRules(3, 4)
-	eventually(t, "rules in the view", func() bool { return c.View().SelfMember().InForce == 3 && allPrepared(c.View(), 4) })
+	eventually(t, "rules in the view",
+		func() bool { return c.View().SelfMember().InForce == 3 && allPrepared(c.View(), 4) })
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Errorf("metrics: %v %v", problems, err)
 	}
@@ -237,7 +240,8 @@ func TestNewsIsNotSentToTheDead(t *testing.T) {
 	for i := range uint64(10) {
 		all[0].SetRules(i+1, i+1)
 		for _, c := range all[1:] {
-			eventually(t, "the news", func() bool { m, _ := c.View().Find(all[0].View().SelfMember().ID); return m.InForce == i+1 })
+			eventually(t, "the news",
+				func() bool { m, _ := c.View().Find(all[0].View().SelfMember().ID); return m.InForce == i+1 })
 		}
 	}
 }
@@ -266,7 +270,8 @@ func TestRulesTravel(t *testing.T) {
 		all[1].SetRules(i, i+1000)
 	}
 	for _, c := range all {
-		eventually(t, "the last of many", func() bool { m, _ := c.View().Find("b"); return m.InForce == 199 && m.Prepared == 1199 })
+		eventually(t, "the last of many",
+			func() bool { m, _ := c.View().Find("b"); return m.InForce == 199 && m.Prepared == 1199 })
 	}
 }
 
@@ -323,7 +328,8 @@ func TestCrashAndRestart(t *testing.T) {
 	at := all[2].Gossip()
 	all[2].Close()
 	for _, c := range all[:2] {
-		eventually(t, "dead, but counted as alive", func() bool { return c.View().Ring.Len() == 2 && c.View().NRef == 3 })
+		eventually(t, "dead, but counted as alive",
+			func() bool { return c.View().Ring.Len() == 2 && c.View().NRef == 3 })
 		if got := testutil.ToFloat64(c.metrics.deaths); got != 1 {
 			t.Errorf("%v deaths", got)
 		}
@@ -354,7 +360,8 @@ func TestColdStartWaitsForTheExpected(t *testing.T) {
 	expect := func(o Options) Options { o.Expect = 3; return o }
 	a := up(t, expect(options("a")))
 	b := up(t, expect(options("b", a.Gossip(), "127.0.0.1:1")))
-	eventually(t, "two that know each other", func() bool { return len(a.View().Members) == 2 && len(b.View().Members) == 2 })
+	eventually(t, "two that know each other",
+		func() bool { return len(a.View().Members) == 2 && len(b.View().Members) == 2 })
 	throughout(t, "off the ring", func() bool {
 		v, w := a.View(), b.View()
 		return !v.Joined && !w.Joined && v.Ring.Len() == 0 && w.Ring.Len() == 0 && v.NRef == 3 && w.NRef == 3
@@ -392,14 +399,16 @@ func TestObserverWatches(t *testing.T) {
 	x := up(t, o)
 	eventually(t, "the observer sees the ring", func() bool {
 		v := x.View()
-		return v.Joined && v.Ring.Fingerprint() == all[0].View().Ring.Fingerprint() && v.NRef == 3 && len(v.Members) == 4
+		return v.Joined && v.Ring.Fingerprint() == all[0].View().Ring.Fingerprint() && v.NRef == 3 &&
+			len(v.Members) == 4
 	})
 	eventually(t, "and is seen, but not counted", func() bool {
 		v := all[1].View()
 		return len(v.Members) == 4 && v.Ring.Len() == 3 && v.NRef == 3 && allPrepared(v, 0)
 	})
 	x.Close()
-	eventually(t, "gone without a trace", func() bool { return len(all[1].View().Members) == 3 && all[1].View().NRef == 3 })
+	eventually(t, "gone without a trace",
+		func() bool { return len(all[1].View().Members) == 3 && all[1].View().NRef == 3 })
 	if got := testutil.ToFloat64(all[1].metrics.deaths); got != 0 {
 		t.Errorf("%v deaths", got)
 	}
@@ -557,7 +566,8 @@ func TestGossipKeys(t *testing.T) {
 			full := options("x", all[0].Gossip())
 			full.KeyFile, full.Insecure, full.Cluster = o.KeyFile, o.Insecure, o.Cluster
 			x := up(t, full)
-			throughout(t, "kept out", func() bool { return whole(all...) && len(x.View().Members) == 1 && !x.View().Joined }, rounds(x, 3))
+			throughout(t, "kept out",
+				func() bool { return whole(all...) && len(x.View().Members) == 1 && !x.View().Joined }, rounds(x, 3))
 			if got := testutil.ToFloat64(x.metrics.joinFailures.WithLabelValues(failedJoin)); got < 1 {
 				t.Error("the failed join is not counted")
 			}
@@ -570,7 +580,8 @@ func TestGossipKeys(t *testing.T) {
 		}
 		for _, c := range all {
 			throughout(t, "whole", func() bool { return whole(all...) }, func() bool {
-				return string(c.gossip.keys.GetPrimaryKey()) == string(parseKey([]byte(step[0]))) && len(c.gossip.keys.GetKeys()) == len(step)
+				return string(c.gossip.keys.GetPrimaryKey()) == string(parseKey([]byte(step[0]))) &&
+					len(c.gossip.keys.GetKeys()) == len(step)
 			})
 		}
 	}
@@ -603,7 +614,8 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 	})
 	d.SetProgress(membership.Progress{Prefetched: true})
 	eventually(t, "in the queue", func() bool { m, _ := all[1].View().Find("d"); return m.AwaitsTurn })
-	throughout(t, "waiting for the others to complete their ring", func() bool { return d.View().SelfMember().State == membership.Joining }, rounds(d, 2))
+	throughout(t, "waiting for the others to complete their ring",
+		func() bool { return d.View().SelfMember().State == membership.Joining }, rounds(d, 2))
 	complete(all...)
 	all = append(all, d)
 	eventually(t, "its turn", func() bool { return whole(all...) })
@@ -611,10 +623,12 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 		t.Errorf("%d members are not complete, want all 4", n)
 	}
 	complete(all...)
-	eventually(t, "the others know", func() bool { return all[0].View().IncompleteMembers() == 0 && d.View().IncompleteMembers() == 0 })
+	eventually(t, "the others know",
+		func() bool { return all[0].View().IncompleteMembers() == 0 && d.View().IncompleteMembers() == 0 })
 
 	d.Drain()
-	eventually(t, "dropped", func() bool { return whole(all[:3]...) && d.View().DifferingRings() == 0 && d.View().Ring.Len() == 3 })
+	eventually(t, "dropped",
+		func() bool { return whole(all[:3]...) && d.View().DifferingRings() == 0 && d.View().Ring.Len() == 3 })
 	select {
 	case <-d.Drained():
 		t.Fatal("drained with counters that nobody else has")
@@ -631,7 +645,8 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 	})
 	d.Leave(t.Context())
 	for _, c := range all[:3] {
-		eventually(t, "known to have handed over", func() bool { return len(c.View().Left) == 1 && c.View().Left[0] == "d" })
+		eventually(t, "known to have handed over",
+			func() bool { return len(c.View().Left) == 1 && c.View().Left[0] == "d" })
 	}
 	all[2].Drain()
 	eventually(t, "leaving", func() bool { return all[2].View().SelfMember().State == membership.Leaving })
@@ -648,6 +663,7 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 // in force.
 func allPrepared(v *membership.View, version uint64) bool {
 	return !slices.ContainsFunc(v.Members, func(m membership.Member) bool {
-		return m.Role == membership.RoleMember && m.State != membership.Leaving && m.Prepared != version && m.InForce != version
+		return m.Role == membership.RoleMember && m.State != membership.Leaving && m.Prepared != version &&
+			m.InForce != version
 	})
 }

@@ -124,12 +124,14 @@ func TestJoinByName(t *testing.T) {
 	z.die(true)
 	failures := func() float64 { return testutil.ToFloat64(a.metrics.joinFailures.WithLabelValues(failedLookup)) }
 	before := failures()
-	throughout(t, "whole without DNS", func() bool { return whole(a, b, c) }, func() bool { return failures() >= before+3 })
+	throughout(t, "whole without DNS", func() bool { return whole(a, b, c) },
+		func() bool { return failures() >= before+3 })
 
 	// A member that comes back while DNS is dead is found by the address it had.
 	c.Close()
 	eventually(t, "one dead, and forgotten", func() bool {
-		return whole(a, b) && len(a.joiner.lostAddresses(time.Now())) == 0 && len(b.joiner.lostAddresses(time.Now())) == 0
+		return whole(a, b) && len(a.joiner.lostAddresses(time.Now())) == 0 &&
+			len(b.joiner.lostAddresses(time.Now())) == 0
 	})
 	d := options("d", "127.0.0.1:1")
 	mortal(&d)

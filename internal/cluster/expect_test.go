@@ -31,7 +31,8 @@ func TestExpectHolds(t *testing.T) {
 			}
 		}
 		if v := b.view; !v.Joined || v.SelfMember().State != membership.Active {
-			t.Errorf("%s alone for an hour: joined %v, %v: it answers from its share", id, v.Joined, v.SelfMember().State)
+			t.Errorf("%s alone for an hour: joined %v, %v: it answers from its share", id, v.Joined,
+				v.SelfMember().State)
 		}
 		b.others = members(1)
 		if v := b.look(time.Second).view; v.NRef != 3 {
@@ -41,7 +42,8 @@ func TestExpectHolds(t *testing.T) {
 		b.others[0].State, b.others[1].State = membership.Active, membership.Active
 		b.look(time.Second)
 		if v := b.look(time.Second).view; v.NRef != 3 || v.Ring.Len() != 3 || !v.SelfMember().MetExpected {
-			t.Fatalf("%s with all: N_ref %d, ring of %d, met %v", id, v.NRef, v.Ring.Len(), v.SelfMember().MetExpected)
+			t.Fatalf("%s with all: N_ref %d, ring of %d, met %v", id, v.NRef, v.Ring.Len(),
+				v.SelfMember().MetExpected)
 		}
 		b.others[0].State = membership.Leaving
 		b.look(time.Second)

@@ -79,7 +79,8 @@ func TestSplitHeals(t *testing.T) {
 		t.Errorf("the minority's N_ref is %d, joined %v; want 3 and true", v.NRef, v.Joined)
 	}
 	eventually(t, "both halves have forgotten each other", func() bool {
-		return len(all[0].joiner.lostAddresses(time.Now())) == 0 && c.gossip.list.NumMembers() == 1 && len(c.joiner.lostAddresses(time.Now())) == 0
+		return len(all[0].joiner.lostAddresses(time.Now())) == 0 && c.gossip.list.NumMembers() == 1 &&
+			len(c.joiner.lostAddresses(time.Now())) == 0
 	})
 	for _, f := range nets {
 		f.set()

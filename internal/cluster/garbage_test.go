@@ -78,7 +78,8 @@ func TestGarbageOnTheGossipPort(t *testing.T) {
 			for i, c := range all {
 				pour(t, c.Gossip(), nonsense(uint64(i)))
 			}
-			throughout(t, "whole", func() bool { return whole(all...) && all[0].View().Ring.Fingerprint() == before }, rounds(all[0], 2))
+			throughout(t, "whole", func() bool { return whole(all...) && all[0].View().Ring.Fingerprint() == before },
+				rounds(all[0], 2))
 			all[1].SetRules(4, 4)
 			eventually(t, "still in touch", func() bool { m, _ := all[2].View().Find("b"); return m.InForce == 4 })
 		})
@@ -104,7 +105,8 @@ func TestStrangersAreNotLetIn(t *testing.T) {
 		refused := all[0].table.refusedCount()
 		_, _ = list.Join([]string{all[0].Gossip()})
 		eventually(t, name+" is refused", func() bool { return all[0].table.refusedCount() > refused })
-		throughout(t, "whole", func() bool { return whole(all...) && len(all[0].View().Members) == 3 }, rounds(all[0], 1))
+		throughout(t, "whole", func() bool { return whole(all...) && len(all[0].View().Members) == 3 },
+			rounds(all[0], 1))
 		if err := list.Shutdown(); err != nil {
 			t.Error(err)
 		}

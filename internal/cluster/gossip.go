@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log"
@@ -46,7 +45,8 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 		return nil, err
 	}
 	g := &gossip{keys: ring}
-	out := log.New(&logWriter{logger: logger, limit: rate.NewLimiter(5, 20), refused: o.OnRefused, refusals: &g.refusals}, "", 0)
+	lines := &logWriter{logger: logger, limit: rate.NewLimiter(5, 20), refused: o.OnRefused, refusals: &g.refusals}
+	out := log.New(lines, "", 0)
 	transport, err := openTransport(ctx, host, port, ring == nil, o.OnRefused, out)
 	if err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
@@ -58,7 +58,7 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	t.update(func(self *membership.Member) {
 		self.Gossip = g.addr.String()
 		completeAddresses(self, g.addr.Addr())
-		self.Name = string(self.ID) + "/" + hex.EncodeToString(bootIDBytes(self.BootID))
+		self.Name = string(self.ID) + "/" + fmt.Sprintf("%016x", self.BootID)
 	})
 	self := t.snapshot().self
 	if n := maxEncodedSize(&self); n > maxMeta {
@@ -100,10 +100,6 @@ func memberlistConfig(o *Options, t *table, g *gossip) *memberlist.Config {
 	return conf
 }
 
-func bootIDBytes(n uint64) []byte {
-	return []byte{byte(n >> 56), byte(n >> 48), byte(n >> 40), byte(n >> 32), byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
-}
-
 // bindHost returns host as an IP address, or "" for every address.
 func bindHost(ctx context.Context, r Resolver, host string) (string, error) {
 	if host == "" {
@@ -142,7 +138,7 @@ func lookupOne(ctx context.Context, r Resolver, host string) (netip.Addr, error)
 func (g *gossip) findAddresses(ctx context.Context, o *Options, host string, port uint16) error {
 	bound, _ := netip.ParseAddr(host) // the zero Addr for every address
 	local := localAddrs()
-	ip, told := bound, port
+	ip, advertised := bound, port
 	switch {
 	case o.Advertise != "":
 		name, p, err := splitAddr(o.Advertise, port)
@@ -153,14 +149,14 @@ func (g *gossip) findAddresses(ctx context.Context, o *Options, host string, por
 			return err
 		}
 		if p != 0 {
-			told = p
+			advertised = p
 		}
 	case !bound.IsValid() || bound.IsUnspecified():
 		if ip = bestAddr(local, bound.Is4()); !ip.IsValid() {
 			return errors.New("this machine has no address to advertise; set one")
 		}
 	}
-	g.addr = netip.AddrPortFrom(ip, told)
+	g.addr = netip.AddrPortFrom(ip, advertised)
 	g.selfAddresses = map[netip.AddrPort]bool{g.addr: true}
 	if bound.IsValid() && !bound.IsUnspecified() {
 		g.selfAddresses[netip.AddrPortFrom(bound, port)] = true

@@ -95,7 +95,8 @@ func (j *joiner) addLost(gossip string, now time.Time) {
 func (j *joiner) lostAddresses(now time.Time) []netip.AddrPort {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	maps.DeleteFunc(j.lost, func(_ netip.AddrPort, since time.Time) bool { return now.Sub(since) > j.c.o.Timing.LostMemory })
+	maps.DeleteFunc(j.lost,
+		func(_ netip.AddrPort, since time.Time) bool { return now.Sub(since) > j.c.o.Timing.LostMemory })
 	return slices.Collect(maps.Keys(j.lost))
 }
 

@@ -33,7 +33,8 @@ func TestParseKeys(t *testing.T) {
 	}
 	for _, c := range cases {
 		got, err := parseKeys([]byte(c.file))
-		if (err == nil) != (c.want != nil) || !bytes.Equal(bytes.Join(got, nil), bytes.Join(c.want, nil)) || len(got) != len(c.want) {
+		if (err == nil) != (c.want != nil) || !bytes.Equal(bytes.Join(got, nil), bytes.Join(c.want, nil)) ||
+			len(got) != len(c.want) {
 			t.Errorf("%s: got %q, %v; want %q", c.name, got, err, c.want)
 		}
 		if err != nil && strings.Contains(err.Error(), "secret") {
@@ -67,8 +68,10 @@ func TestRenewKeysInThreeSteps(t *testing.T) {
 	} {
 		write(step.file)
 		changed, err := updateKeyring(ring, file)
-		if changed != step.changed || (err == nil) != step.ok || string(ring.GetPrimaryKey()) != step.primary || len(ring.GetKeys()) != step.keys {
-			t.Errorf("%q: changed %v, %v; primary %q of %d", step.file, changed, err, ring.GetPrimaryKey(), len(ring.GetKeys()))
+		if changed != step.changed || (err == nil) != step.ok || string(ring.GetPrimaryKey()) != step.primary ||
+			len(ring.GetKeys()) != step.keys {
+			t.Errorf("%q: changed %v, %v; primary %q of %d", step.file, changed, err, ring.GetPrimaryKey(),
+				len(ring.GetKeys()))
 		}
 	}
 }

@@ -82,7 +82,7 @@ type situation struct {
 	lost     offRingReason       // see misconfigured
 }
 
-// outcome is what follows from an observation. The machine sets these fields of self: State, Ring, NRef, CompleteRing
+// outcome is the result of an observation. The machine sets these fields of self: State, Ring, NRef, CompleteRing
 // and the flags.
 type outcome struct {
 	view         *membership.View
@@ -123,7 +123,8 @@ func (m *machine) step(now time.Time, obs observation) outcome {
 		s.members[own].State = self.State
 	}
 	m.adoptRing(now, &s, &o)
-	m.established = m.established || m.joined && (m.ringComplete(s.members) || m.searchTime(now) >= m.timing.ColdStart)
+	m.established = m.established || m.joined &&
+		(m.ringComplete(s.members) || m.searchTime(now) >= m.timing.ColdStart)
 	m.nref.expire(now, m.ring.Len())
 	m.describe(self, &s.status)
 	if own >= 0 {
@@ -194,6 +195,7 @@ func (m *machine) recordDepartures(now time.Time, departed map[uint64]departure)
 // other, and the first must not consider itself the owner of all keys meanwhile.
 func (m *machine) ringComplete(members []membership.Member) bool {
 	return !slices.ContainsFunc(members, func(x membership.Member) bool {
-		return x.Role == membership.RoleMember && x.State != membership.Leaving && !x.Isolated && m.ring.Index(x.ID) < 0
+		return x.Role == membership.RoleMember && x.State != membership.Leaving && !x.Isolated &&
+			m.ring.Index(x.ID) < 0
 	})
 }

@@ -197,7 +197,8 @@ func TestRingFollowsAtOnceButWaitsForMoreJoins(t *testing.T) {
 	b.others = append(b.others, later)
 	b.lose(0, false)
 	if o = b.look(0); o.view.Ring.Len() != 4 || len(o.ringChange.died) != 1 || o.view.Ring.Index("later") < 0 {
-		t.Errorf("a death with a join: %d members, %d died; want both at once", o.view.Ring.Len(), len(o.ringChange.died))
+		t.Errorf("a death with a join: %d members, %d died; want both at once", o.view.Ring.Len(),
+			len(o.ringChange.died))
 	}
 }
 
@@ -307,7 +308,8 @@ func TestCapacity(t *testing.T) {
 	b.fill(3)
 	b.self.StartedAt = 100
 	o := b.look(0)
-	if o.self.State != membership.Joining || o.view.Ring.Len() != 3 || !strings.Contains(o.view.Problem, "ring is full") {
+	if o.self.State != membership.Joining || o.view.Ring.Len() != 3 ||
+		!strings.Contains(o.view.Problem, "ring is full") {
 		t.Errorf("above capacity: %v, ring of %d, problem %q", o.self.State, o.view.Ring.Len(), o.view.Problem)
 	}
 	b.lose(0, true)
@@ -321,7 +323,8 @@ func TestCapacity(t *testing.T) {
 	b.others = append(b.others, early)
 	o = b.look(time.Second)
 	if o.self.State != membership.Joining || o.view.Ring.Index("early") < 0 || o.view.Ring.Index("me-1") >= 0 {
-		t.Errorf("after a race: %v, early at %d, self at %d", o.self.State, o.view.Ring.Index("early"), o.view.Ring.Index("me-1"))
+		t.Errorf("after a race: %v, early at %d, self at %d", o.self.State, o.view.Ring.Index("early"),
+			o.view.Ring.Index("me-1"))
 	}
 }
 
@@ -364,7 +367,8 @@ func TestAMemberWithARivalStaysOffTheRing(t *testing.T) {
 	b.fill(2)
 	b.others[0].ID = "me-1"
 	o := b.look(0)
-	if o.self.State != membership.Joining || o.nameConflict == nil || !strings.Contains(o.view.Problem, "10.0.0.10:7946") || !strings.Contains(o.view.Problem, "10.0.0.1:7946") {
+	if o.self.State != membership.Joining || o.nameConflict == nil ||
+		!strings.Contains(o.view.Problem, "10.0.0.10:7946") || !strings.Contains(o.view.Problem, "10.0.0.1:7946") {
 		t.Errorf("%v, rival %v, problem %q", o.self.State, o.nameConflict, o.view.Problem)
 	}
 	if i := o.view.Ring.Index("me-1"); i < 0 || o.view.Ring.At(i).BootID != 10 {

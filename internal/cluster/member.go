@@ -65,7 +65,10 @@ func flagsOf(m *membership.Member) (f uint64) {
 	for _, x := range [...]struct {
 		set bool
 		bit uint64
-	}{{m.Established, flagEstablished}, {m.AwaitsTurn, flagAwaitsTurn}, {m.HandedOff, flagHandedOff}, {m.MetExpected, flagMetExpected}, {m.Isolated, flagIsolated}} {
+	}{
+		{m.Established, flagEstablished}, {m.AwaitsTurn, flagAwaitsTurn}, {m.HandedOff, flagHandedOff},
+		{m.MetExpected, flagMetExpected}, {m.Isolated, flagIsolated},
+	} {
 		if x.set {
 			f |= x.bit
 		}
@@ -213,7 +216,8 @@ func maxEncodedSize(m *membership.Member) int {
 	w.StartedAt = 1<<63 - 1
 	w.Expect, w.NRef, w.Weight = 1<<20, 1<<20, membership.MaxWeight
 	w.InForce, w.Prepared, w.Ring = 1<<64-1, 1<<64-1, 1<<64-1
-	w.CompleteRing, w.Established, w.AwaitsTurn, w.HandedOff, w.MetExpected, w.Isolated = 1<<64-1, true, true, true, true, true
+	w.CompleteRing, w.Established, w.AwaitsTurn, w.HandedOff = 1<<64-1, true, true, true
+	w.MetExpected, w.Isolated = true, true
 	w.Role, w.State = membership.RoleObserver, membership.Leaving
 	return len(encode(&w))
 }

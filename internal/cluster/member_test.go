@@ -39,7 +39,8 @@ func TestAnnouncementRoundTrip(t *testing.T) {
 		m := full()
 		m.ID, m.BootID, m.Incarnation, m.Pod = ring.ID(hex.EncodeToString(id[:])), inst, ver, pod
 		m.InForce, m.Prepared, m.Ring = force, prep, fp
-		m.Weight, m.State, m.StartedAt, m.NRef = max(1, uint32(weight)), membership.MemberState(state%3), max(0, boot), int(nref)
+		m.Weight, m.State = max(1, uint32(weight)), membership.MemberState(state%3)
+		m.StartedAt, m.NRef = max(0, boot), int(nref)
 		m.Peer = string(addr[:])
 		got, err := decode(encode(&m))
 		return err == nil && reflect.DeepEqual(got, m)
@@ -141,7 +142,8 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if m.ID == "" || len(m.ID) > membership.MaxID || membership.CheckID(m.ID) != nil || m.Weight < 1 || m.Weight > membership.MaxWeight || m.State > membership.Leaving || m.Role > membership.RoleObserver {
+		if m.ID == "" || len(m.ID) > membership.MaxID || membership.CheckID(m.ID) != nil || m.Weight < 1 ||
+			m.Weight > membership.MaxWeight || m.State > membership.Leaving || m.Role > membership.RoleObserver {
 			t.Fatalf("accepted %+v", m)
 		}
 		again, err := decode(encode(&m))

@@ -43,28 +43,40 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		members: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "keyward_cluster_members", Help: "Live members known by gossip, by state. Observers are counted as a state of their own.",
+			Name: "keyward_cluster_members",
+			Help: "Live members known by gossip, by state. Observers are counted as a state of their own.",
 		}, []string{"state"}),
-		ringMembers:  gauge("keyward_ring_members", "Members on the ring that this member uses."),
-		fingerprint:  gauge("keyward_ring_fingerprint", "Low 53 bits of the ring's fingerprint. Members that use the same ring have the same value."),
-		disagreement: gauge("keyward_ring_disagreement", "Members on the ring that use another ring than this member."),
-		incomplete:   gauge("keyward_ring_incomplete", "Members on the ring that have not taken over all of their keys."),
-		health:       gauge("keyward_gossip_health_score", "Delay of this member's own gossip as a score of memberlist; 0 is healthy."),
-		nref:         gauge("keyward_n_ref", "Number of members by which a limit is divided when the owner of a key is unreachable."),
-		joined:       gauge("keyward_cluster_joined", "1 if this member has joined the cluster, 0 during a cold start."),
-		standalone:   gauge("keyward_standalone", "1 if this member runs without a cluster."),
-		missing:      gauge("keyward_cluster_missing", "Addresses in --join or of lost members that do not answer."),
+		ringMembers: gauge("keyward_ring_members", "Members on the ring that this member uses."),
+		fingerprint: gauge("keyward_ring_fingerprint",
+			"Low 53 bits of the ring's fingerprint. Members that use the same ring have the same value."),
+		disagreement: gauge("keyward_ring_disagreement",
+			"Members on the ring that use another ring than this member."),
+		incomplete: gauge("keyward_ring_incomplete",
+			"Members on the ring that have not taken over all of their keys."),
+		health: gauge("keyward_gossip_health_score",
+			"Delay of this member's own gossip as a score of memberlist; 0 is healthy."),
+		nref: gauge("keyward_n_ref",
+			"Number of members by which a limit is divided when the owner of a key is unreachable."),
+		joined: gauge("keyward_cluster_joined",
+			"1 if this member has joined the cluster, 0 during a cold start."),
+		standalone: gauge("keyward_standalone", "1 if this member runs without a cluster."),
+		missing:    gauge("keyward_cluster_missing", "Addresses in --join or of lost members that do not answer."),
 		joinFailures: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_join_failures_total", Help: "Names that could not be resolved and addresses that could not be joined.",
+			Name: "keyward_join_failures_total",
+			Help: "Names that could not be resolved and addresses that could not be joined.",
 		}, []string{"reason"}),
-		ringChanges:   counter("keyward_ring_changes_total", "Times that this member has adopted another ring."),
-		deaths:        counter("keyward_cluster_deaths_total", "Members that the ring has lost without a graceful leave."),
-		refused:       gauge("keyward_gossip_refused", "Announcements rejected so far: malformed, of an unsupported protocol version, or not sent by their author."),
-		nameConflicts: counter("keyward_cluster_collisions_total", "Times that another live member with this member's name was detected."),
-		routes:        gauge("keyward_hot_routes", "Hot keys with a route of their own."),
+		ringChanges: counter("keyward_ring_changes_total", "Times that this member has adopted another ring."),
+		deaths: counter("keyward_cluster_deaths_total",
+			"Members that the ring has lost without a graceful leave."),
+		refused: gauge("keyward_gossip_refused",
+			"Announcements rejected so far: malformed, of an unsupported protocol version, or not sent by their author."),
+		nameConflicts: counter("keyward_cluster_collisions_total",
+			"Times that another live member with this member's name was detected."),
+		routes: gauge("keyward_hot_routes", "Hot keys with a route of their own."),
 	}
 	m.offRing = f.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "keyward_off_ring", Help: "1 for the cause that keeps this member off the ring and not ready: lookup, gossip, streams, rival, full or flaps.",
+		Name: "keyward_off_ring",
+		Help: "1 for the cause that keeps this member off the ring and not ready: lookup, gossip, streams, rival, full or flaps.",
 	}, []string{"cause"})
 	m.joinFailures.WithLabelValues(failedLookup)
 	m.joinFailures.WithLabelValues(failedJoin)
@@ -73,7 +85,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 // update sets all metrics of a View.
 func (m *metrics) update(v *membership.View) {
-	count := map[string]int{membership.Joining.String(): 0, membership.Active.String(): 0, membership.Leaving.String(): 0, membership.RoleObserver.String(): 0}
+	count := map[string]int{membership.RoleObserver.String(): 0}
+	for _, s := range []membership.MemberState{membership.Joining, membership.Active, membership.Leaving} {
+		count[s.String()] = 0
+	}
 	for i := range v.Members {
 		if x := &v.Members[i]; x.Role == membership.RoleObserver {
 			count[membership.RoleObserver.String()]++

@@ -27,7 +27,8 @@ func resolveNames(
 	}
 	for i := range members {
 		m := &members[i]
-		if self.Role == membership.RoleMember && m.Role == membership.RoleMember && m.ID == self.ID && m.BootID != self.BootID {
+		if self.Role == membership.RoleMember && m.Role == membership.RoleMember && m.ID == self.ID &&
+			m.BootID != self.BootID {
 			conflict = m
 		}
 	}

@@ -10,9 +10,9 @@ import (
 // cannot be reached. N_ref must not fall just because other members are silent: they may be alive behind a partition,
 // with shares of their own. It falls only by
 //   - a graceful leave, at once: the leaver has given up its share;
-//   - time: decay after the last death. However many members agree about a death, those behind a partition divide by the old
-//     N_ref for as long as they cannot see the others: of five members divided into 3 and 2, three with the complete limit and two with 2/5 of
-//     it would admit too much.
+//   - time: decay after the last death. However many members agree about a death, those behind a partition divide by the
+//     old N_ref for as long as they cannot see the others: of five members divided into 3 and 2, three with the complete
+//     limit and two with 2/5 of it would admit too much.
 //
 // A member announces only what it has observed itself, never what it has received, so that a number cannot be kept
 // alive by echo.

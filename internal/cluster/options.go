@@ -111,9 +111,9 @@ type Timing struct {
 	MinInterval  time.Duration // between two steps at least; 0, except if many members share a processor
 
 	PrefetchTimeout time.Duration // after which a joiner without all replicas continues; 10 s
-	JoinTurn        time.Duration // how long a joiner waits for the change before its own, from the last change; 10 s, at most six times that in all
+	JoinTurn        time.Duration // how long a joiner waits for the previous change; 10 s, in all at most six times that
 	LeaveTurn       time.Duration // how long a leaver waits for the change before its own; 2 s
-	FlapHold        time.Duration // how long a member that had lost all others stays off their ring; 2 s, doubling up to 60 s
+	FlapHold        time.Duration // how long a flapping member stays off the ring; 2 s, doubling up to 60 s
 	LeftMemory      time.Duration // how long a graceful leave is remembered; 60 s
 }
 
@@ -185,18 +185,24 @@ func (o *Options) validate() error {
 		fault(true, "node: %w", err)
 	}
 	fault(o.Role > membership.RoleObserver, "role: %d is none", o.Role)
-	fault(o.Capacity < 2 || o.Capacity > ring.MaxCapacity, "ring-capacity: %d is not within 2 to %d", o.Capacity, ring.MaxCapacity)
-	fault(int64(o.Weight) > int64(o.Capacity)-1, "weight: %d is above the ring's capacity less one, %d", o.Weight, o.Capacity-1)
+	fault(o.Capacity < 2 || o.Capacity > ring.MaxCapacity,
+		"ring-capacity: %d is not within 2 to %d", o.Capacity, ring.MaxCapacity)
+	fault(int64(o.Weight) > int64(o.Capacity)-1,
+		"weight: %d is above the ring's capacity less one, %d", o.Weight, o.Capacity-1)
 	fault(o.Expect < 0 || o.Expect > ring.MaxCapacity, "expect: %d is not within 0 to %d", o.Expect, ring.MaxCapacity)
 	fault(o.ExpectTimeout < 0, "expect-timeout: %v is negative", o.ExpectTimeout)
 	fault(len(o.Cluster) > maxLabel, "cluster: %d bytes, at most %d", len(o.Cluster), maxLabel)
-	for _, a := range [...]struct{ name, addr string }{{"rls-advertise", o.RLS}, {"peer", o.Peer}, {"route", o.Route}, {"metrics", o.Page}} {
-		fault(len(a.addr) > membership.MaxAddress, "%s: %d bytes, at most %d", a.name, len(a.addr), membership.MaxAddress)
+	for _, a := range [...]struct{ name, addr string }{
+		{"rls-advertise", o.RLS}, {"peer", o.Peer}, {"route", o.Route}, {"metrics", o.Page},
+	} {
+		fault(len(a.addr) > membership.MaxAddress,
+			"%s: %d bytes, at most %d", a.name, len(a.addr), membership.MaxAddress)
 	}
 	if len(o.Join) == 0 {
 		return errors.Join(faults...)
 	}
-	fault(o.KeyFile == "" && !o.Insecure, "join: gossip needs a key: give --gossip-key-file, or --insecure to do without")
+	fault(o.KeyFile == "" && !o.Insecure,
+		"join: gossip needs a key: give --gossip-key-file, or --insecure to do without")
 	for _, j := range o.Join {
 		_, err := parseEntry(j, defaultPort)
 		fault(err != nil, "join: %w", err)
@@ -229,9 +235,10 @@ func splitAddr(addr string, port uint16) (string, uint16, error) {
 	return host, uint16(n), nil
 }
 
-func (o *Options) member(inst uint64, now time.Time) membership.Member {
+func (o *Options) member(bootID uint64, now time.Time) membership.Member {
 	m := membership.Member{
-		ID: ring.ID(o.Node), BootID: inst, Incarnation: 1, Weight: o.Weight, Role: o.Role, StartedAt: now.UnixMilli(), Expect: o.Expect,
+		ID: ring.ID(o.Node), BootID: bootID, Incarnation: 1, Weight: o.Weight, Role: o.Role,
+		StartedAt: now.UnixMilli(), Expect: o.Expect,
 		Addresses:   membership.Addresses{RLS: o.RLS, Peer: o.Peer, Route: o.Route, Page: o.Page},
 		ProtocolMin: membership.ProtocolMin, ProtocolMax: membership.ProtocolMax,
 	}

@@ -117,7 +117,8 @@ func TestLogLinesAreBounded(t *testing.T) {
 		}
 	}
 	_, _ = l.Write([]byte("[DEBUG] memberlist: not at this level\n"))
-	if n := strings.Count(out.String(), "level=WARN msg=gossip event=garbage"); n != 3 || strings.Count(out.String(), "\n") != 3 {
+	if n := strings.Count(out.String(), "level=WARN msg=gossip event=garbage"); n != 3 ||
+		strings.Count(out.String(), "\n") != 3 {
 		t.Errorf("%d lines:\n%s", n, out.String())
 	}
 }

@@ -166,7 +166,8 @@ func TestPackedIsFoundWhereverItHides(t *testing.T) {
 		if got := isCompressed(tt.b, 4); got != tt.want {
 			t.Errorf("%v: %v", tt.b, got)
 		}
-		if len(tt.b) == 0 || tt.b[0] == typeChecked || tt.b[0] == typeCompound || bytes.Contains(tt.b, []byte{typeChecked}) || bytes.Contains(tt.b, []byte{typeCompound}) {
+		if len(tt.b) == 0 || tt.b[0] == typeChecked || tt.b[0] == typeCompound ||
+			bytes.Contains(tt.b, []byte{typeChecked}) || bytes.Contains(tt.b, []byte{typeCompound}) {
 			continue // datagrams only
 		}
 		for piece := 1; piece <= len(tt.b); piece++ {

@@ -101,6 +101,7 @@ func (c *Cluster) repair(ctx context.Context, now time.Time) {
 	c.done.Go(func() {
 		defer c.repairing.Store(false)
 		err := c.gossip.join(at)
-		c.log.Debug("exchanged the complete state with a member whose announcements differed", "address", at.String(), "error", err)
+		c.log.Debug("exchanged the complete state with a member whose announcements differed",
+			"address", at.String(), "error", err)
 	})
 }

@@ -61,7 +61,8 @@ func TestAnnouncementThatTheQueueLost(t *testing.T) {
 	for rules := range uint64(2) {
 		c.SetRules(rules+1, rules+1)
 		eventually(t, "own news", hears(c, c, rules+1))
-		eventually(t, "announced", func() bool { m, _ := decode([]byte(c.table.said())); return m.InForce == rules+1 })
+		eventually(t, "announced",
+			func() bool { m, _ := decode([]byte(c.table.said())); return m.InForce == rules+1 })
 	}
 	a.SetRules(2, 2)
 	eventually(t, "the first other's news", hears(c, a, 2))

@@ -14,7 +14,7 @@ import (
 type ringChange struct {
 	joined, left, died []ring.ID
 	replaced           []ring.ID // on both rings, with another boot or another weight
-	crashed            int       // boots that have ended without a graceful leave, including those with a newer boot on the ring
+	crashed            int       // boots that ended without a graceful leave, even if a newer boot is on the ring
 }
 
 // onlyJoins reports whether the change adds members and removes none.
@@ -81,7 +81,8 @@ func (m *machine) compareRings(want []ring.Member, s *situation) (c ringChange) 
 		if ok && w == old {
 			continue
 		}
-		graceful := live[old.BootID] || s.departed[old.BootID].graceful // leaving, or off the ring by its own decision
+		// A member that is leaving, or off the ring by its own decision, is still live.
+		graceful := live[old.BootID] || s.departed[old.BootID].graceful
 		if !graceful {
 			c.crashed++
 		}

@@ -13,7 +13,7 @@ import (
 // over the keys that the previous one gave them. This only makes them faster, for handoff tolerates overlapping
 // changes. So every wait has a limit, after which the change happens anyway.
 
-// handoffStatus is what the caller has reported about this member's handoff and streams; see Options.Handoff.
+// handoffStatus describes this member's handoff and streams, as the caller has reported them; see Options.Handoff.
 type handoffStatus struct {
 	progress      membership.Progress
 	draining      bool // it is to leave
@@ -95,7 +95,8 @@ func (m *machine) hasRoom(s *situation) bool {
 // over, so members that start together do not wait for each other.
 func clusterRunning(self *membership.Member, members []membership.Member) bool {
 	return slices.ContainsFunc(members, func(x membership.Member) bool {
-		return x.Role == membership.RoleMember && x.State == membership.Active && x.Established && x.BootID != self.BootID
+		return x.Role == membership.RoleMember && x.State == membership.Active && x.Established &&
+			x.BootID != self.BootID
 	})
 }
 
@@ -137,7 +138,8 @@ func (m *machine) mayTakeTurn(now time.Time, s *situation) (bool, time.Duration)
 		return true, 0
 	}
 	return m.lastChangeComplete(s.members) && !slices.ContainsFunc(s.members, func(x membership.Member) bool {
-		return x.Role == membership.RoleMember && x.State == membership.Joining && x.AwaitsTurn && startedEarlier(&x, &s.self)
+		return x.Role == membership.RoleMember && x.State == membership.Joining && x.AwaitsTurn &&
+			startedEarlier(&x, &s.self)
 	}), 0
 }
 

@@ -35,7 +35,8 @@ func TestAJoinerWaitsForItsCopies(t *testing.T) {
 	b := late(2)
 	o := b.look(9 * time.Second)
 	if o.self.State != membership.Joining || o.self.AwaitsTurn || !o.view.Joined || o.view.Ring.Len() != 2 {
-		t.Fatalf("cold: %v, waits %v, joined %v, ring of %d", o.self.State, o.self.AwaitsTurn, o.view.Joined, o.view.Ring.Len())
+		t.Fatalf("cold: %v, waits %v, joined %v, ring of %d", o.self.State, o.self.AwaitsTurn, o.view.Joined,
+			o.view.Ring.Len())
 	}
 	b.status.progress.Prefetched = true
 	if o = b.look(0); o.self.State != membership.Joining || !o.self.AwaitsTurn || o.wake != b.timing.JoinDelay {
@@ -124,7 +125,8 @@ func TestALeaverWaitsForTheLastChange(t *testing.T) {
 	if o := b.look(b.timing.LeaveTurn - time.Millisecond); o.self.State != membership.Active {
 		t.Errorf("others have not taken over: %v", o.self.State)
 	}
-	if o := b.look(time.Millisecond); o.self.State != membership.Leaving || o.self.HandedOff || o.view.Ring.Len() != 2 || o.view.SelfMember().State != membership.Leaving {
+	if o := b.look(time.Millisecond); o.self.State != membership.Leaving || o.self.HandedOff ||
+		o.view.Ring.Len() != 2 || o.view.SelfMember().State != membership.Leaving {
 		t.Errorf("after the bound: %v, ring of %d", o.self.State, o.view.Ring.Len())
 	}
 	b.status.progress.HandedOff = true
@@ -202,7 +204,8 @@ func TestANewBootSaysThatTheOldOneCrashed(t *testing.T) {
 	again.BootID, again.StartedAt, again.State = 90, 90, membership.Joining // at the same place
 	b.others = append(b.others, again)
 	o := b.look(0)
-	if o.view.Ring.Index(again.ID) >= 0 || o.view.NRef != 4 || o.ringChange.crashed != 1 || len(o.ringChange.left) != 0 {
+	if o.view.Ring.Index(again.ID) >= 0 || o.view.NRef != 4 || o.ringChange.crashed != 1 ||
+		len(o.ringChange.left) != 0 {
 		t.Errorf("ring of %d, N_ref %d, %+v", o.view.Ring.Len(), o.view.NRef, o.ringChange)
 	}
 	b.departed[b.others[0].BootID] = departure{id: again.ID} // memberlist finds out at last
@@ -284,7 +287,8 @@ func (w *world) run(steps int) {
 		}
 		var all []membership.Member
 		for _, b := range w.beds {
-			b.others = slices.DeleteFunc(slices.Clone(seen), func(m membership.Member) bool { return m.BootID == b.self.BootID })
+			b.others = slices.DeleteFunc(slices.Clone(seen),
+				func(m membership.Member) bool { return m.BootID == b.self.BootID })
 			b.join = joinStatus{rounds: 1, listed: 1 + len(b.others)}
 			for _, m := range b.others {
 				b.join.others = append(b.join.others, m.Gossip)

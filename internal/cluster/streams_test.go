@@ -26,19 +26,23 @@ func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 				b := newBed(expect)
 				b.self.ID, b.join = id, c
 				if v := b.look(0).view; v.Joined || v.NRef < max(2, expect) || v.Problem != "" {
-					t.Errorf("%s, expect %d, %s, at first: joined %v, N_ref %d, %s", id, expect, what, v.Joined, v.NRef, v.Problem)
+					t.Errorf("%s, expect %d, %s, at first: joined %v, N_ref %d, %s", id, expect, what, v.Joined,
+						v.NRef, v.Problem)
 				}
 				for _, after := range []time.Duration{3 * time.Second, 26 * time.Second, 2 * time.Second, time.Hour} {
 					v := b.look(after).view
-					if v.Joined || v.Ring.Len() != 0 || v.NRef < max(2, expect) || v.Cause != what || !strings.Contains(v.Problem, c.failure) {
-						t.Fatalf("%s, expect %d, %s, after %v: joined %v, ring of %d, N_ref %d, %q: %s", id, expect, what, b.now.Sub(epoch), v.Joined, v.Ring.Len(), v.NRef, v.Cause, v.Problem)
+					if v.Joined || v.Ring.Len() != 0 || v.NRef < max(2, expect) || v.Cause != what ||
+						!strings.Contains(v.Problem, c.failure) {
+						t.Fatalf("%s, expect %d, %s, after %v: joined %v, ring of %d, N_ref %d, %q: %s", id, expect,
+							what, b.now.Sub(epoch), v.Joined, v.Ring.Len(), v.NRef, v.Cause, v.Problem)
 					}
 				}
 				b.others = members(1)
 				b.others[0].State = membership.Active
 				b.look(time.Second)
 				if v := b.look(time.Second).view; v.Problem != "" || v.Ring.Len() != 2 {
-					t.Errorf("%s, expect %d, %s, having met one: ring of %d, %s", id, expect, what, v.Ring.Len(), v.Problem)
+					t.Errorf("%s, expect %d, %s, having met one: ring of %d, %s", id, expect, what, v.Ring.Len(),
+						v.Problem)
 				}
 			}
 		}
@@ -173,7 +177,8 @@ func TestTheOddOneGivesUpItsPlace(t *testing.T) {
 	b.others = members(2)
 	b.others[0].Peer, b.others[1].Peer = "10.0.0.8:7947", "10.0.0.9:7947"
 	b.look(time.Second)
-	if v := b.look(time.Minute).view; v.SelfMember().State != membership.Joining || v.Cause != membership.CauseStreams {
+	if v := b.look(time.Minute).view; v.SelfMember().State != membership.Joining ||
+		v.Cause != membership.CauseStreams {
 		t.Errorf("beside two: %v, %s", v.SelfMember().State, v.Problem)
 	}
 	b.status.streams.With = []ring.ID{"other-0"}
@@ -255,8 +260,10 @@ func TestAMemberWithoutStreamsStaysOffTheRing(t *testing.T) {
 	for _, after := range []time.Duration{4 * time.Second, time.Minute, time.Hour} {
 		b.look(after)
 		v := b.look(time.Second).view
-		if v.Ring.Index("me-1") >= 0 || v.SelfMember().State != membership.Joining || v.Cause != membership.CauseStreams || !strings.Contains(v.Problem, "with 1 of 3 other members") || !strings.Contains(v.Problem, "certificate has expired") {
-			t.Fatalf("after %v: %v, on the ring %v, %q: %s", b.now.Sub(epoch), v.SelfMember().State, v.Ring.Index("me-1") >= 0, v.Cause, v.Problem)
+		if v.Ring.Index("me-1") >= 0 || v.SelfMember().State != membership.Joining ||
+			v.Cause != membership.CauseStreams || !strings.Contains(v.Problem, "with 1 of 3 other members") || !strings.Contains(v.Problem, "certificate has expired") {
+			t.Fatalf("after %v: %v, on the ring %v, %q: %s", b.now.Sub(epoch), v.SelfMember().State,
+				v.Ring.Index("me-1") >= 0, v.Cause, v.Problem)
 		}
 	}
 	b.status.streams.With = []ring.ID{"other-0", "other-2"}
@@ -331,7 +338,8 @@ func TestOthersHearWhoIsOdd(t *testing.T) {
 	b = start("b", []ring.ID{"a-0"}, a.Gossip(), odd.Gossip())
 	eventually(t, "two joined without the odd one", func() bool {
 		v, w := a.View(), b.View()
-		return v.Joined && w.Joined && v.Ring.Len() == 2 && v.Ring.Fingerprint() == w.Ring.Fingerprint() && v.Ring.Index("odd") < 0
+		return v.Joined && w.Joined && v.Ring.Len() == 2 && v.Ring.Fingerprint() == w.Ring.Fingerprint() &&
+			v.Ring.Index("odd") < 0
 	})
 	if v := odd.View(); v.SelfMember().State != membership.Joining {
 		t.Errorf("the odd one is %v", v.SelfMember().State)
@@ -377,7 +385,8 @@ func TestAMemberWithAMistakeWaits(t *testing.T) {
 		astray(&o)
 		c.change(&o)
 		b := up(t, o)
-		eventually(t, c.name+": told", func() bool { return b.View().Cause == c.cause && strings.Contains(b.View().Problem, c.text) })
+		eventually(t, c.name+": told",
+			func() bool { return b.View().Cause == c.cause && strings.Contains(b.View().Problem, c.text) })
 		throughout(t, c.name+": waiting", func() bool {
 			return !b.View().Joined && b.View().Ring.Len() == 0 && b.View().NRef >= 2
 		}, rounds(b, 3))

@@ -32,7 +32,8 @@ func TestPackets(t *testing.T) {
 				}
 				p := <-b.PacketCh()
 				got = append(got, p.Buf)
-				if want := net.JoinHostPort("127.0.0.1", strconv.Itoa(a.port())); p.From.String() != want || p.Timestamp.IsZero() {
+				if want := net.JoinHostPort("127.0.0.1", strconv.Itoa(a.port())); p.From.String() != want ||
+					p.Timestamp.IsZero() {
 					t.Errorf("a packet from %v at %v, want %v", p.From, p.Timestamp, want)
 				}
 			}

@@ -25,13 +25,13 @@ const (
 	MaxWeight  = ring.MaxCapacity - 1 // Envoy's empty locality takes one place on the ring
 )
 
-// Role is what a member does in the cluster. The numbers are part of the gossip format.
+// Role distinguishes the members that own keys from observers. The numbers are part of the gossip format.
 type Role uint8
 
 // The roles.
 const (
 	RoleMember   Role = 0 // owns keys and has a place on the ring
-	RoleObserver Role = 1 // only watches: it is never on the ring, and neither N_ref nor the agreement on rules includes it
+	RoleObserver Role = 1 // only watches: it is never on the ring, in N_ref or in the agreement on rules
 )
 
 // String returns the role's name in logs and JSON.

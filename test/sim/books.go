@@ -30,7 +30,8 @@ func (x *span) String() string {
 	for _, m := range x.deciders {
 		by = append(by, m.name())
 	}
-	return fmt.Sprintf("%v, phi %d, losses %d, ghost %d, extra %d, split %d, deciders %v", x.faults, x.shared, x.losses, x.lostState, x.allowance, x.split, by)
+	return fmt.Sprintf("%v, phi %d, losses %d, ghost %d, extra %d, split %d, deciders %v", x.faults, x.shared,
+		x.losses, x.lostState, x.allowance, x.split, by)
 }
 
 // unseen records a request that may have been decided without the oracle seeing the decision.
@@ -252,7 +253,8 @@ func (o *oracle) checkShare(a *account, x *span, q *request, v *decision) {
 	x.shares[v.by] += q.req.Hits
 	x.share = max(x.share, x.limit/uint64(max(1, v.by.membership.NRef))+1)
 	if n := x.shares[v.by]; n > x.share {
-		o.w.fail("I5: request #%d on %04x: %s has admitted %d by its share in window %d, and a share of %d is %d", q.id, a.key[0]>>48, v.by.name(), n, x.index, x.limit, x.share)
+		o.w.fail("I5: request #%d on %04x: %s has admitted %d by its share in window %d, and a share of %d is %d",
+			q.id, a.key[0]>>48, v.by.name(), n, x.index, x.limit, x.share)
 	}
 }
 
@@ -347,7 +349,8 @@ func (o *oracle) sent(m *member, msg *handoff.Message) {
 			// A sketch that has counted the key in between keeps the sum of all writers.
 			kept := o.w.o.MaxKeys > 0 && netOf(c, s.At) >= known.Charged-min(known.Charged, known.Refunded)
 			if !over && !kept && (s.Charged < known.Charged || s.Refunded < known.Refunded) {
-				o.w.fail("I1: %s lowers its own slot in window %d of %04x from %d-%d to %d-%d", m.name(), s.At, c.Key[0]>>48, known.Charged, known.Refunded, s.Charged, s.Refunded)
+				o.w.fail("I1: %s lowers its own slot in window %d of %04x from %d-%d to %d-%d", m.name(), s.At,
+					c.Key[0]>>48, known.Charged, known.Refunded, s.Charged, s.Refunded)
 			}
 			s.Charged, s.Refunded = max(s.Charged, known.Charged), max(s.Refunded, known.Refunded)
 			o.written[at] = s
@@ -375,7 +378,8 @@ func (o *oracle) probed(probes []*request) {
 			o.w.fail("I9: %s does not answer for %04x", q.from.name(), q.req.Key[0]>>48)
 		case v.result.Authority == owner.Overflow && o.w.o.MaxKeys > 0:
 		case v.result.Authority != owner.Full && (v.result.Authority != owner.Part || !v.missesMembers):
-			o.w.fail("I9: %s gets a decision with authority %d for %04x from %s", q.from.name(), v.result.Authority, q.req.Key[0]>>48, v.by.name())
+			o.w.fail("I9: %s gets a decision with authority %d for %04x from %s", q.from.name(), v.result.Authority,
+				q.req.Key[0]>>48, v.by.name())
 		case holder[q.req.Key] != nil && holder[q.req.Key] != v.by:
 			o.w.fail("I9: %s and %s both decide %04x", holder[q.req.Key].name(), v.by.name(), q.req.Key[0]>>48)
 		}

@@ -38,7 +38,8 @@ func TestFiftyMembersAdmitExactlyTheLimit(t *testing.T) {
 		t.Fatal(w.failure)
 	}
 	x := w.oracle.accountOrder[0].spans[0]
-	t.Logf("%d requests, %d admitted, %d of them by owners, %d requests for leases", w.requests, x.admitted, x.byOwner, w.stats.Counts["lease: Ask for more"])
+	t.Logf("%d requests, %d admitted, %d of them by owners, %d requests for leases", w.requests, x.admitted,
+		x.byOwner, w.stats.Counts["lease: Ask for more"])
 	if x.admitted != 1000 || w.stats.Counts["lease: admitted by its holder"] == 0 {
 		t.Errorf("admitted %d of 1000, %d by holders", x.admitted, w.stats.Counts["lease: admitted by its holder"])
 	}

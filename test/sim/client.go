@@ -189,7 +189,8 @@ func (w *world) sendRequest() {
 // sendTo sends m a request for key k.
 func (w *world) sendTo(k int, m *member) {
 	w.requests++
-	q := &request{id: w.requests, from: m, sentAt: w.now, deadline: w.now + int64(w.o.Deadline-w.randomBelow(w.o.Deadline/2))}
+	timeout := w.o.Deadline - w.randomBelow(w.o.Deadline/2)
+	q := &request{id: w.requests, from: m, sentAt: w.now, deadline: w.now + int64(timeout)}
 	q.req = owner.Request{Hits: 1}
 	if w.o.Addends && w.rnd.IntN(2) == 0 {
 		q.req.Hits = 1 + w.rnd.Uint64N(20)
@@ -369,7 +370,8 @@ func (q *request) reply(m *member, a owner.Result, took int64) {
 		m.w.oracle.decided(q, &v)
 	}
 	if m.w.verbose {
-		m.w.trace("%s -> %s  answer #%d key %04x: kind %d member %s %v->%v over %v by %d", m.name(), q.from.name(), q.id, q.req.Key[0]>>48, a.Kind, a.Member, a.Before, a.After, a.Over, a.Authority)
+		m.w.trace("%s -> %s  answer #%d key %04x: kind %d member %s %v->%v over %v by %d", m.name(), q.from.name(),
+			q.id, q.req.Key[0]>>48, a.Kind, a.Member, a.Before, a.After, a.Over, a.Authority)
 	}
 	m.w.deliver(m, q.from.slot, m.w.delay(), func(there *member) {
 		if there != q.from || q.done {
@@ -417,7 +419,8 @@ func (q *request) finish(v *decision) {
 	w.stats.authority(v.result.Authority)
 	w.mixHash(q.id, uint64(v.by.slot), uint64(v.result.Authority), v.result.Before, v.result.After)
 	if w.verbose {
-		w.trace("%s answers #%d key %04x: by %s authority %d, %d->%d over %v", q.from.name(), q.id, q.req.Key[0]>>48, v.by.name(), v.result.Authority, v.result.Before, v.result.After, v.result.Over)
+		w.trace("%s answers #%d key %04x: by %s authority %d, %d->%d over %v", q.from.name(), q.id, q.req.Key[0]>>48,
+			v.by.name(), v.result.Authority, v.result.Before, v.result.After, v.result.Over)
 	}
 	w.oracle.answered(q, v)
 }

@@ -41,7 +41,10 @@ func (o *oracle) checkBucket(a *account, x *span, q *request, v *decision) {
 	}
 	if a.level <= 0 {
 		a.level, a.skew, a.early, a.freed = 0, 0, a.freed, 0
-		*x = span{start: o.w.now, end: math.MaxInt64, limit: x.limit, last: x.last, successor: x.successor, deciders: x.deciders[:0], leftAt: x.leftAt, balance: x.balance}
+		*x = span{
+			start: o.w.now, end: math.MaxInt64, limit: x.limit, last: x.last, successor: x.successor,
+			deciders: x.deciders[:0], leftAt: x.leftAt, balance: x.balance,
+		}
 		o.touch(x)
 		if v.result.Authority == owner.Share {
 			x.shared = q.req.Hits
@@ -68,7 +71,8 @@ func (o *oracle) checkBucket(a *account, x *span, q *request, v *decision) {
 	}
 	// A bucket charges in full if at least one hit fits, so the last request may exceed the limit. Its decision was
 	// over the limit then.
-	if most := float64(x.limit) + float64(o.bound(a, x)) + a.skew + a.early + a.rate()*2e-4*float64(o.w.now-x.start) + 1e-6; a.level > most {
+	drift := a.rate() * 2e-4 * float64(o.w.now-x.start)
+	if most := float64(x.limit) + float64(o.bound(a, x)) + a.skew + a.early + drift + 1e-6; a.level > most {
 		o.w.fail("I8: request #%d brings the bucket %04x (%+v) to %.2f, above %d and %d more (%.2f for clocks): %s",
 			q.id, a.key[0]>>48, a.rule, a.level, x.limit, o.bound(a, x), a.skew+a.early, x)
 	}
@@ -117,7 +121,8 @@ func (x *span) clocks() int {
 // clockTolerance returns how far clocks may disagree about the time of a decision.
 func (o *oracle) clockTolerance(x, y *span) int64 {
 	d := int64(2 * time.Millisecond)
-	if y != nil && (y.clocks() > 1 || x.clocks() > 1 || y.last != x.last) || x.shared+x.ahead > 0 || y != nil && y.shared+y.ahead > 0 {
+	if y != nil && (y.clocks() > 1 || x.clocks() > 1 || y.last != x.last) || x.shared+x.ahead > 0 || y != nil &&
+		y.shared+y.ahead > 0 {
 		d += 2*int64(o.w.o.Skew) + int64(2*o.w.o.Drift*float64(int64(o.w.o.Length+o.w.o.Leases.Lull+warmUp)))
 	}
 	return d
@@ -142,7 +147,8 @@ func (o *oracle) checkLog(a *account, x *span, q *request, v *decision) {
 		most += max(x.limit, y.limit) - x.limit + y.refunded + o.bound(a, y)
 	}
 	if sum > most {
-		o.w.fail("I8: request #%d on log %04x: %d admitted in %v, limit %d, bound %d: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-x.limit, x)
+		o.w.fail("I8: request #%d on log %04x: %d admitted in %v, limit %d, bound %d: %s", q.id, a.key[0]>>48, sum,
+			a.rule.Window, x.limit, most-x.limit, x)
 	}
 }
 
@@ -170,6 +176,7 @@ func (o *oracle) checkSlidingWindow(a *account, x *span, q *request, v *decision
 	}
 	// It is uncertain for as long as clocks differ which of two windows a request falls into.
 	if sum > most+ease*float64(x.limit) {
-		o.w.fail("I8: request #%d on windows %04x: %.1f admitted in %v, limit %d, bound %.1f: %s", q.id, a.key[0]>>48, sum, a.rule.Window, x.limit, most-float64(x.limit), x)
+		o.w.fail("I8: request #%d on windows %04x: %.1f admitted in %v, limit %d, bound %.1f: %s", q.id, a.key[0]>>48,
+			sum, a.rule.Window, x.limit, most-float64(x.limit), x)
 	}
 }

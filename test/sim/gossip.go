@@ -182,7 +182,8 @@ func (m *member) currentMembership(boots []int) handoff.Membership {
 		e := &m.table[i]
 		if m.live(i) {
 			s.NRef = max(s.NRef, e.peak)
-			s.Peers = append(s.Peers, handoff.LivePeer{ID: slotID(i), BootID: inst(i, e.boot), State: membership.MemberState(e.state), Weight: weight(i)})
+			s.Peers = append(s.Peers,
+				handoff.LivePeer{ID: slotID(i), BootID: inst(i, e.boot), State: membership.MemberState(e.state), Weight: weight(i)})
 		}
 		if at, ok := m.farewell[i]; ok && m.w.now-at < leftFor {
 			s.Left = append(s.Left, slotID(i))
@@ -195,7 +196,8 @@ func (m *member) currentMembership(boots []int) handoff.Membership {
 }
 
 func sameMembership(a, b *handoff.Membership) bool {
-	return a.NRef == b.NRef && a.Joined == b.Joined && a.Leaving == b.Leaving && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Left, b.Left)
+	return a.NRef == b.NRef && a.Joined == b.Joined && a.Leaving == b.Leaving && slices.Equal(a.Peers, b.Peers) &&
+		slices.Equal(a.Left, b.Left)
 }
 
 // servedRing is a ring that a member served to clients from a time on.

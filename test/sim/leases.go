@@ -175,14 +175,17 @@ func (w *world) amountIn(window time.Duration) uint32 {
 func (w *world) setRoute() {
 	k := w.pickKey()
 	r := &w.rules[len(w.rules)-1][k]
-	route := hotkey.Route{Owner: r.place(w.keys[k].name), Mode: []hotkey.Mode{hotkey.Spread, hotkey.Spread, hotkey.Never}[w.rnd.IntN(3)]}
+	modes := [...]hotkey.Mode{hotkey.Spread, hotkey.Spread, hotkey.Never}
+	route := hotkey.Route{Owner: r.place(w.keys[k].name), Mode: modes[w.rnd.IntN(len(modes))]}
 	w.stats.count("lease: hot, or never hot, by decree")
 	w.trace("decree: {Domain:%v Name:%v Owner:%v Mode:%d Manual:%v By:%v Ver:%v Limit:%v Window:%v Subs:%v}",
-		route.Domain, route.Name, route.Owner, route.Mode, route.Manual, route.Author, route.Version, route.Limit, route.Window, route.Subs)
+		route.Domain, route.Name, route.Owner, route.Mode, route.Manual,
+		route.Author, route.Version, route.Limit, route.Window, route.Subs)
 	w.manualRoutes = append(slices.Clone(w.manualRoutes), route)
 	w.distributeRoutes()
 	w.after(time.Second+w.randomBelow(6*time.Second), nil, func() {
-		w.manualRoutes = slices.DeleteFunc(slices.Clone(w.manualRoutes), func(x hotkey.Route) bool { return x.Owner == route.Owner })
+		w.manualRoutes = slices.DeleteFunc(slices.Clone(w.manualRoutes),
+			func(x hotkey.Route) bool { return x.Owner == route.Owner })
 		w.distributeRoutes()
 	})
 }
@@ -235,7 +238,8 @@ func (w *world) sendLease(m *member, o *lease.Delivery) {
 func (m *member) receiveLease(from *member, msg *lease.Batch) {
 	w := m.w
 	w.sabotageLease(m, msg)
-	w.mixHash(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), uint64(len(msg.Requests)+len(msg.Grants)+len(msg.Notices)))
+	w.mixHash(uint64(m.slot), uint64(from.slot), uint64(msg.Kind),
+		uint64(len(msg.Requests)+len(msg.Grants)+len(msg.Notices)))
 	before := w.oracle.leaseArrived(m, from, msg)
 	m.steppingLease = msg.Kind == lease.Ask
 	m.apply(m.node.StepLease(m.clock(), slotID(from.slot), inst(from.slot, from.boot), msg))
@@ -247,7 +251,9 @@ func (m *member) receiveLease(from *member, msg *lease.Batch) {
 
 // copyOfLease returns a copy of a message that shares no memory with its sender.
 func copyOfLease(m *lease.Batch) *lease.Batch {
-	c := lease.Batch{Kind: m.Kind, Requests: slices.Clone(m.Requests), Grants: slices.Clone(m.Grants), Notices: slices.Clone(m.Notices)}
+	c := lease.Batch{
+		Kind: m.Kind, Requests: slices.Clone(m.Requests), Grants: slices.Clone(m.Grants), Notices: slices.Clone(m.Notices),
+	}
 	for i := range c.Requests {
 		c.Requests[i].State.Slots = slices.Clone(c.Requests[i].State.Slots)
 	}

@@ -94,7 +94,8 @@ func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 	}
 	t.window, t.total, t.most = g.Window, g.Total, max(t.most, g.Total)
 	if !a.rule.Algorithm.Bucket() {
-		if x := o.at(a, g.Window); !slices.Contains(x.lenders, m) { // what another owner has lent is spent by m's clock from now on
+		// What another owner has lent is spent by m's clock from now on.
+		if x := o.at(a, g.Window); !slices.Contains(x.lenders, m) {
 			x.lenders = append(x.lenders, m)
 		}
 	}
@@ -142,7 +143,8 @@ func (o *oracle) checkCopiedFirst(m *member, a *account, g *lease.Grant, gain ui
 	at := slotKey{g.Key, inst(m.slot, m.boot), g.Window}
 	over := a.rule.End(g.Window) <= m.clock() // it has waited so long that it can no longer be spent
 	if o.lent[at] += gain; !over && m.ring.Len() > 1 && o.known[at] < o.lent[at] {
-		o.w.fail("C1, C5: %s has lent %d of window %d of %04x; others know of %d charged", m.name(), o.lent[at], g.Window, a.key[0]>>48, o.known[at])
+		o.w.fail("C1, C5: %s has lent %d of window %d of %04x; others know of %d charged", m.name(), o.lent[at],
+			g.Window, a.key[0]>>48, o.known[at])
 	}
 }
 
@@ -216,7 +218,8 @@ func (o *oracle) checkLeaseWindow(a *account, q *request, v *decision) {
 			return
 		}
 	}
-	o.w.fail("I7: request #%d on %04x was admitted by %s from a lease of window %d, which is over", q.id, a.key[0]>>48, v.by.name(), v.window)
+	o.w.fail("I7: request #%d on %04x was admitted by %s from a lease of window %d, which is over", q.id,
+		a.key[0]>>48, v.by.name(), v.window)
 }
 
 // addAhead records hits admitted on a copy: each boot may be ahead of the owner by its part of the slack.
@@ -287,14 +290,16 @@ func (o *oracle) checkViolations(m *member) {
 	if o.w.o.Policy == handoff.PolicyAvailable && !o.w.o.onlyPlanned() || o.decays > 0 {
 		return
 	}
-	if v := m.node.Stats(m.clock()).Lease.Violations; o.w.bug == noBug && o.w.o.Steps == 0 && v != (lease.Violations{}) {
+	if v := m.node.Stats(m.clock()).Lease.Violations; o.w.bug == noBug && o.w.o.Steps == 0 &&
+		v != (lease.Violations{}) {
 		o.w.fail("C1-C5: %s has prevented breaches %v", m.name(), v)
 	}
 }
 
 // checkUsed checks that a calm run admits most of a limit for which twice as many hits were requested (liveness).
 func (o *oracle) checkUsed(a *account, x *span) {
-	if !o.w.o.Leases.Calm || !a.lends || a.rule.Algorithm != limit.FixedWindow || x.end > o.w.safetySince+int64(o.w.o.Length) {
+	if !o.w.o.Leases.Calm || !a.lends || a.rule.Algorithm != limit.FixedWindow ||
+		x.end > o.w.safetySince+int64(o.w.o.Length) {
 		return
 	}
 	from := x.end - int64(a.rule.Window)
@@ -309,7 +314,8 @@ func (o *oracle) checkUsed(a *account, x *span) {
 	}
 	o.w.stats.count("lease: calm windows used up")
 	if x.admitted*10 < 9*x.limit {
-		o.w.fail("liveness: %d admitted in window %d of %04x, limit %d, %d requested", x.admitted, x.index, a.key[0]>>48, x.limit, n)
+		o.w.fail("liveness: %d admitted in window %d of %04x, limit %d, %d requested", x.admitted, x.index,
+			a.key[0]>>48, x.limit, n)
 	}
 }
 
@@ -318,11 +324,13 @@ func leaseText(m *lease.Batch) string {
 	fmt.Fprintf(&b, "%s", [...]string{"?", "Ask", "Lend", "Bulk"}[min(int(m.Kind), 3)])
 	for i := range m.Requests {
 		r := &m.Requests[i]
-		fmt.Fprintf(&b, " {%04x seq %d window %d have %d left %d want %v always %v slack %d %v}", r.Key[0]>>48, r.Seq, r.Window, r.Have, r.Left, r.Want, r.Always, r.Terms.Slack, r.State.Slots)
+		fmt.Fprintf(&b, " {%04x seq %d window %d have %d left %d want %v always %v slack %d %v}", r.Key[0]>>48, r.Seq,
+			r.Window, r.Have, r.Left, r.Want, r.Always, r.Terms.Slack, r.State.Slots)
 	}
 	for i := range m.Grants {
 		g := &m.Grants[i]
-		fmt.Fprintf(&b, " {%04x seq %d window %d total %d used %d/%d left %v flags %x %v}", g.Key[0]>>48, g.Seq, g.Window, g.Total, g.Used, g.Limit, g.Left, g.Flags, g.State.Slots)
+		fmt.Fprintf(&b, " {%04x seq %d window %d total %d used %d/%d left %v flags %x %v}", g.Key[0]>>48, g.Seq,
+			g.Window, g.Total, g.Used, g.Limit, g.Left, g.Flags, g.State.Slots)
 	}
 	for i := range m.Notices {
 		n := &m.Notices[i]

@@ -67,7 +67,8 @@ func (w *world) boot(i int, first bool) *member {
 	m := &member{
 		w: w, slot: i, boot: s.boots, startedAt: w.now, gossipedAt: w.now, joined: first, version: len(w.rules) - 1,
 		table: make([]entry, len(w.slots)), ringBoots: make([]int, len(w.slots)),
-		lost: map[int]int64{}, farewell: map[int]int64{}, waiting: map[uint64]pendingRequest{}, streams: map[ring.ID]*stream{},
+		lost: map[int]int64{}, farewell: map[int]int64{},
+		waiting: map[uint64]pendingRequest{}, streams: map[ring.ID]*stream{},
 	}
 	if w.o.Skew > 0 {
 		m.skew = w.rnd.Int64N(int64(w.o.Skew)) - int64(w.o.Skew)/2
@@ -280,7 +281,8 @@ func (m *member) myTurn(s state) bool {
 			continue
 		}
 		e := &m.table[i]
-		if e.state == active && e.complete != m.ring.Fingerprint() || i < m.slot && e.state == s || e.state == leaving {
+		if e.state == active && e.complete != m.ring.Fingerprint() || i < m.slot && e.state == s ||
+			e.state == leaving {
 			return false
 		}
 	}
@@ -299,7 +301,8 @@ func (m *member) leave() {
 	if m.leavingSince == 0 {
 		m.leavingSince = m.w.now
 	}
-	if m.table[m.slot].state != active || m.ring.Len() < 2 || !m.myTurn(leaving) && m.w.now-m.leavingSince < int64(2*time.Second) {
+	if m.table[m.slot].state != active || m.ring.Len() < 2 || !m.myTurn(leaving) &&
+		m.w.now-m.leavingSince < int64(2*time.Second) {
 		if m.w.now-m.leavingSince < int64(leaveWithin) {
 			m.w.after(100*time.Millisecond, m, m.leave)
 		}

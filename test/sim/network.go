@@ -67,7 +67,8 @@ func (w *world) send(m *member, o *handoff.Outbound) {
 
 func (w *world) repeatMessage(m *member, to int, msg *handoff.Message) {
 	late := copyOf(msg)
-	w.repeatLater(m, to, msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply, func(there *member) { there.receive(m, late) })
+	w.repeatLater(m, to, msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply,
+		func(there *member) { there.receive(m, late) })
 }
 
 // repeatLater delivers a message a second time, perhaps much later, or when the receiver has adopted another ring and

@@ -59,13 +59,18 @@ type slotKey struct {
 }
 
 func (o *oracle) init(w *world) {
-	*o = oracle{w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, written: map[slotKey]limit.Slot{}, loans: map[leasePair]*terms{}, known: map[slotKey]uint64{}, lent: map[slotKey]uint64{}, leastN: w.o.Slots, disconnectedAt: make([]int64, w.o.Slots)}
+	*o = oracle{
+		w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, written: map[slotKey]limit.Slot{},
+		loans: map[leasePair]*terms{}, known: map[slotKey]uint64{}, lent: map[slotKey]uint64{},
+		leastN: w.o.Slots, disconnectedAt: make([]int64, w.o.Slots),
+	}
 	o.dividedAt = math.MinInt64 / 2
 	for i := range o.lastFault {
 		o.lastFault[i] = math.MinInt64 / 2
 	}
 	p := &w.o
-	o.expectFull = p.onlyPlanned() && p.Serial && p.Loss == 0 && p.Reorder == 0 && p.Breaks == 0 && p.Deaf == 0 && p.Deadline >= 250*time.Millisecond
+	o.expectFull = p.onlyPlanned() && p.Serial && p.Loss == 0 && p.Reorder == 0 && p.Breaks == 0 && p.Deaf == 0 &&
+		p.Deadline >= 250*time.Millisecond
 }
 
 // account is everything that is known about one counter.
@@ -295,12 +300,14 @@ func (o *oracle) decided(q *request, v *decision) {
 	case q.req.Op != owner.Take || q.req.Hits == 0:
 		return
 	case v.result.Authority == owner.Full && v.result.Over != (v.result.After > uint64(q.req.Rule.Depth())):
-		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.req.Hits, v.result.Before, v.result.Over, q.req.Rule.Depth())
+		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.req.Hits, v.result.Before, v.result.Over,
+			q.req.Rule.Depth())
 	}
 	if v.fromCopy {
 		o.addAhead(x, q, v)
 	}
-	if v.result.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow && !v.fromCopy && !a.lends && o.w.o.MaxKeys == 0 {
+	if v.result.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow && !v.fromCopy && !a.lends &&
+		o.w.o.MaxKeys == 0 {
 		o.checkChain(a, x, q, v)
 	}
 	if q.req.Op == owner.Take && !v.result.Over && v.result.Authority != owner.Cached {
@@ -333,7 +340,8 @@ func (o *oracle) checkChain(a *account, x *span, q *request, v *decision) {
 		return
 	}
 	if other, twice := x.leftAt[v.result.Before]; twice && x.faults == 0 && !x.refunds && !o.clockFarOff(x) {
-		o.w.fail("I3, I6: requests #%d and #%d on %04x were both decided at count %d, the second by %s", other, q.id, a.key[0]>>48, v.result.Before, v.by.name())
+		o.w.fail("I3, I6: requests #%d and #%d on %04x were both decided at count %d, the second by %s", other, q.id,
+			a.key[0]>>48, v.result.Before, v.by.name())
 	}
 	x.leftAt[v.result.Before] = q.id
 }
@@ -343,8 +351,10 @@ func (o *oracle) answered(q *request, v *decision) {
 	if o.probing {
 		return
 	}
-	if o.expectFull && v.result.Authority != owner.Full && v.result.Path != owner.Leased && (v.result.Authority != owner.Overflow || o.w.o.MaxKeys == 0) {
-		o.w.fail("I4: request #%d was decided by %s with authority %d, although there are no faults", q.id, v.by.name(), v.result.Authority)
+	if o.expectFull && v.result.Authority != owner.Full && v.result.Path != owner.Leased &&
+		(v.result.Authority != owner.Overflow || o.w.o.MaxKeys == 0) {
+		o.w.fail("I4: request #%d was decided by %s with authority %d, although there are no faults", q.id,
+			v.by.name(), v.result.Authority)
 	}
 	if q.req.Op != owner.Take || v.result.Over || q.req.Hits == 0 {
 		return
@@ -388,7 +398,8 @@ func (o *oracle) finish() {
 		for _, x := range a.spans {
 			o.w.stats.window(x)
 			o.checkUsed(a, x)
-			if x.faults != 0 || x.scaled || a.lends || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" || o.clockFarOff(x) {
+			if x.faults != 0 || x.scaled || a.lends || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" ||
+				o.clockFarOff(x) {
 				continue
 			}
 			starts, from := 0, []uint64(nil)
@@ -406,7 +417,8 @@ func (o *oracle) finish() {
 				}
 			}
 			if starts > 1+x.unseen+int(known) {
-				o.w.fail("I3, I6: window %d of %04x: its decisions are %d chains, not one, from %v; %d are unknown", x.index, a.key[0]>>48, starts, from, x.unseen)
+				o.w.fail("I3, I6: window %d of %04x: its decisions are %d chains, not one, from %v; %d are unknown",
+					x.index, a.key[0]>>48, starts, from, x.unseen)
 			}
 		}
 	}

@@ -37,7 +37,8 @@ const lateCrash = 12 * time.Second
 // charge, and a lease is charged before it is spent; both are bounded elsewhere.
 func (o *oracle) checkRoom(q *request, v *decision) {
 	a := o.accounts[q.req.Key]
-	if a == nil || a.rule.Algorithm != limit.FixedWindow || a.lends || v.result.Authority != owner.Full || o.w.o.MaxKeys > 0 {
+	if a == nil || a.rule.Algorithm != limit.FixedWindow || a.lends || v.result.Authority != owner.Full ||
+		o.w.o.MaxKeys > 0 {
 		return
 	}
 	index := a.index(v)
@@ -56,7 +57,8 @@ func (o *oracle) checkRoom(q *request, v *decision) {
 			o.w.stats.count("room looked at after faults")
 		}
 		if most := x.charged + x.unknown + o.carried[carried{a, index}]; v.result.Before > most {
-			o.w.fail("I10: %s reports %d charged hits in window %d of %04x, of which there were %d: %s", v.by.name(), v.result.Before, index, a.key[0]>>48, most, x)
+			o.w.fail("I10: %s reports %d charged hits in window %d of %04x, of which there were %d: %s", v.by.name(),
+				v.result.Before, index, a.key[0]>>48, most, x)
 		}
 		return
 	}

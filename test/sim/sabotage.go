@@ -103,7 +103,9 @@ func (w *world) sabotageAdoption(m *member) {
 	for i := range m.ring.Len() {
 		p := w.slots[slotOf(m.ring.At(i).ID)].now
 		if p != nil && p != m && p.boot == m.ringBoots[p.slot] {
-			ack := &handoff.Message{Kind: handoff.Ack, Ring: fp, Seq: m.seq, BaseRing: before, Sent: m.clock(), SinceLost: int64(3600e9)}
+			ack := &handoff.Message{
+				Kind: handoff.Ack, Ring: fp, Seq: m.seq, BaseRing: before, Sent: m.clock(), SinceLost: int64(3600e9),
+			}
 			m.apply(m.node.Step(m.clock(), slotID(p.slot), inst(p.slot, p.boot), ack))
 			return
 		}

@@ -22,7 +22,8 @@ const (
 var leaseBugs = map[string]Bug{
 	"C1: a grant is not charged": bugUnchargedGrant, "C2: an old return counts again": bugOldReturn,
 	"C3: a holder goes on after the window": bugLongWindow, "C4: a return counts in a later window": bugLateReturn,
-	"C4: a return counts at a grantor that has not lent it": bugForeignReturn, "C5: a grant does not wait for the successor": bugEarlyGrant,
+	"C4: a return counts at a grantor that has not lent it": bugForeignReturn,
+	"C5: a grant does not wait for the successor":           bugEarlyGrant,
 }
 
 // sabotageLease changes a message that m is about to process.

@@ -197,7 +197,8 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 		if err != nil || !ok {
 			t.Fatalf("testdata/bugs.txt:%d: not a seed and a name: %q", n+1, line)
 		}
-		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug && fullBugs[name] == noBug {
+		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug &&
+			fullBugs[name] == noBug {
 			t.Fatalf("testdata/bugs.txt:%d: no bug is called %q", n+1, name)
 		}
 		known[name] = seed

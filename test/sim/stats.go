@@ -37,16 +37,21 @@ func newSummary() *Summary {
 // expectedCounts returns the events that a long series of runs must have.
 func expectedCounts() []string {
 	names := []string{
-		"message: Ping", "message: Ping Owed", "message: Pong", "message: Pong Confirmed", "message: Chunk", "message: Chunk Shadow", "message: Chunk Extra",
+		"message: Ping", "message: Ping Owed", "message: Pong", "message: Pong Confirmed",
+		"message: Chunk", "message: Chunk Shadow", "message: Chunk Extra",
 		"message: Ack", "message: Ack Shadow", "message: Replica", "message: Got", "message: SealReq",
 		"answer: Ask", "answer: Wait", "answer: Resolved", "answer: Canceled", "answer: not the owner",
 		"authority: full", "authority: part", "authority: share",
-		"transition: started", "transition: joining to active", "transition: active to leaving", "transition: leaving to left",
+		"transition: started", "transition: joining to active", "transition: active to leaving",
+		"transition: leaving to left",
 		"transition: ring adopted", "transition: member lost", "transition: N_ref decayed",
-		"fault: lost message", "fault: repeated message", "fault: broken stream", "fault: crash", "fault: pause", "fault: link cut",
-		"fault: link cut one way", "fault: partition", "fault: clock step", "fault: machine suspended", "fault: machine moved",
+		"fault: lost message", "fault: repeated message", "fault: broken stream",
+		"fault: crash", "fault: pause", "fault: link cut",
+		"fault: link cut one way", "fault: partition", "fault: clock step", "fault: machine suspended",
+		"fault: machine moved",
 		"fence: by the peers' clocks",
-		"rules: amount changed", "rules: window changed", "rules: algorithm changed", "rules: shard_by changed", "plan: rolled",
+		"rules: amount changed", "rules: window changed", "rules: algorithm changed", "rules: shard_by changed",
+		"plan: rolled",
 	}
 	for _, s := range statusNames {
 		names = append(names, "message: Sealed "+s)
@@ -134,11 +139,13 @@ func (s *Summary) rare(n int, leases bool) []string {
 
 // Print prints all counts and bounds.
 func (s *Summary) Print(w io.Writer) {
-	fmt.Fprintf(w, "%d seeds, %d decisions (fewest in a seed: %d), %d events\n\n", s.Seeds, s.Decisions, s.Fewest, s.Events)
+	fmt.Fprintf(w, "%d seeds, %d decisions (fewest in a seed: %d), %d events\n\n", s.Seeds, s.Decisions, s.Fewest,
+		s.Events)
 	for _, name := range slices.Sorted(maps.Keys(s.Counts)) {
 		fmt.Fprintf(w, "%12d  %s\n", s.Counts[name], name)
 	}
-	fmt.Fprintf(w, "\n%10s %10s %12s %12s %12s  touched by\n", "windows", "over limit", "most over", "least room", "most of bound")
+	fmt.Fprintf(w, "\n%10s %10s %12s %12s %12s  touched by\n", "windows", "over limit", "most over", "least room",
+		"most of bound")
 	for _, t := range slices.Sorted(maps.Keys(s.BoundUse)) {
 		n := s.BoundUse[t]
 		fmt.Fprintf(w, "%10d %10d %12.1f %12.1f %11.0f %%  %v\n", n.spans, n.over, n.excess, n.room, 100*n.part, t)

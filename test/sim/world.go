@@ -76,7 +76,8 @@ func (c *ringCache) of(boots []int) *ring.Ring {
 		var members []ring.Member
 		for i, b := range boots {
 			if b > 0 {
-				members = append(members, ring.Member{ID: slotID(i), BootID: inst(i, b), Incarnation: 1, Weight: weight(i)})
+				members = append(members,
+					ring.Member{ID: slotID(i), BootID: inst(i, b), Incarnation: 1, Weight: weight(i)})
 			}
 		}
 		r = ring.New(members)
