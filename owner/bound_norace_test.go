@@ -68,7 +68,7 @@ func runCluster(t *testing.T, seed uint64) (exceeded int) {
 		req.Degraded = policy.Degraded(rnd.IntN(2) * 2)
 		res := m.Decide(now, &req)
 		if res.Kind == Pending {
-			m.Cancel(res.Ticket)
+			m.Cancel(req.Key, nil)
 			res = m.Degrade(now, &req)
 		}
 		if res.Kind == Forward {
@@ -104,7 +104,7 @@ func askOwner(now int64, ms []*simulated, res Result, from *simulated, req *Requ
 				return results[0]
 			}
 			if results[0].Kind == Pending {
-				o.Cancel(results[0].Ticket)
+				o.Cancel(req.Key, nil)
 			}
 		}
 	}

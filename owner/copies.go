@@ -65,13 +65,14 @@ func (q *queue) pop() Key {
 	return key
 }
 
-// awaitReplication remembers what h has changed of e for others to be told, and lets the answer wait when too much of the key would
-// be known to this member alone.
-func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, ticket uint64, res *Result) {
+// awaitReplication records what op has changed of e for replication. If too many hits on the key would be known to this
+// member alone, the result becomes pending, and awaitReplication returns the pending request; w is not nil if it was
+// pending before.
+func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, w *pendingRequest, res *Result) *pendingRequest {
 	hits := uint64(0)
 	if op.Op == Take {
 		if op.Hits == 0 || res.Before >= uint64(op.Request.Rule.Depth()) {
-			return // a later charge than the one that crossed the limit changes no decision
+			return nil // a later charge than the one that crossed the limit changes no decision
 		}
 		hits = op.Hits
 	}
@@ -84,11 +85,14 @@ func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, ticket 
 	case u == nil || hits == 0 || res.Over:
 	case u.Unconfirmed() > tolerance(op.Request):
 		turn, upto := u.Seq(), u.Charged()-tolerance(op.Request)
-		if w := n.await(s, op.now, op.hash, ticket, op.Request, res); w != nil {
+		if w = n.await(s, op, w, res); w != nil {
 			w.seq, w.upTo = turn, upto
-			s.waits.replicas[op.Key] = append(s.waits.replicas[op.Key], res.Ticket)
+			k := s.pending.key(op.Key)
+			k.replicas = append(k.replicas, w)
 		}
+		return w
 	}
+	return nil
 }
 
 // trackUnreplicated adds hits to the debt of e and queues its key; nil when there is no room for the debt.

@@ -97,7 +97,7 @@ func (n *Node) publish(now int64, fx *Effects) {
 		fresh := s.view.epoch != n.serial.view.epoch
 		s.view = n.serial.view
 		s.counters.Owned.SetSurplus(nil)
-		if fresh && len(s.waits.ownership) > 0 {
+		if fresh && s.pending.n > 0 {
 			n.reviewOwnershipWaits(s, s.clock(now), fx)
 		}
 		if fresh {
@@ -132,8 +132,8 @@ func (n *Node) Tick(now int64) (fx Effects) {
 		if s.counters.Empty() {
 			s.queue = queue{}
 		}
-		if len(s.waits.tickets) > 0 {
-			n.expireWaits(s, at, &fx)
+		if s.pending.n > 0 {
+			n.expirePending(s, at, &fx)
 		}
 		s.mu.Unlock()
 		for ; rest != 0; rest &= rest - 1 {
@@ -298,15 +298,15 @@ func (n *Node) requestOwnership(now int64, fx *Effects) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		for _, key := range s.waits.keys() {
-			t := s.waits.ownership[key]
+		for _, key := range s.pending.ownershipKeys() {
+			t := s.pending.ownership(key)
 			if t.holder == "" || t.holder == n.options.Self || t.requestedAt != 0 && now-t.requestedAt < ownershipRetry {
 				continue
 			}
 			t.requestedAt = now
 			m := messageTo(&out, t.holder, handoff.OwnershipRequest, handoff.KeyGiven, "")
 			m.Ring, m.Seq = v.Ring().Fingerprint(), v.Seq()
-			m.Counters = append(m.Counters, handoff.CounterRecord{Key: key, RingPos: t.owner, Domain: t.domain, Rule: t.rule})
+			m.Counters = append(m.Counters, handoff.CounterRecord{Key: key, RingPos: t.ringPos, Domain: t.domain, Rule: t.rule})
 		}
 		s.mu.Unlock()
 	}
@@ -383,7 +383,7 @@ func (n *Node) acceptOwnership(now int64, from ring.ID, msg *handoff.Message, fx
 		c := &msg.Counters[i]
 		s, hash := n.shard(c.Key)
 		s.mu.Lock()
-		t := s.waits.ownership[c.Key]
+		t := s.pending.ownership(c.Key)
 		at := s.clock(now)
 		switch {
 		case given && v.Ring().Owner(c.RingPos) == v.Self() && v.Self() >= 0:

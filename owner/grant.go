@@ -300,9 +300,8 @@ func (n *Node) chargeLease(s *shard, lent *lentKey, l *leaseOp, e *counter.Owned
 // sendGrant sends g, or lets it wait until what it charges is known to the key's heir (C5).
 func (n *Node) sendGrant(s *shard, l *leaseOp, e *counter.Owned, res *Result, g pendingGrant, size uint64, fx *Effects) {
 	if size > 0 && s.view.copies {
-		n.awaitReplication(s, &l.hit, e, 0, res)
-		if res.Kind == Pending {
-			s.waits.tickets[res.Ticket].grant = &g
+		if w := n.awaitReplication(s, &l.hit, e, nil, res); w != nil {
+			w.grant = &g
 			return
 		}
 		if res.Kind != Decided || res.Authority != Full {

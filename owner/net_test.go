@@ -28,7 +28,7 @@ type network struct {
 	nref   int
 	queue  []envelope
 	order  []ring.ID // of nodes, as last asked for
-	done   map[ring.ID]map[uint64]Result
+	done   map[ring.ID]map[Waiter]Result
 	cut    func(from, to ring.ID) bool
 	seen   [handoff.OwnershipReply + 1]int // messages by kind, and
 	given  int                             // keys of which the token came alone
@@ -51,7 +51,7 @@ type envelope struct {
 func (w *network) clock(id ring.ID) int64 { return w.now + w.skew[id] }
 
 func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
-	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]membership.MemberState{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[uint64]Result{}, skew: map[ring.ID]int64{}, o: o}
+	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]membership.MemberState{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[Waiter]Result{}, skew: map[ring.ID]int64{}, o: o}
 	for _, id := range ids {
 		w.boot(id, membership.Active)
 	}
@@ -71,7 +71,7 @@ func (w *network) boot(id ring.ID, st membership.MemberState) {
 	w.insts[id] = w.boots
 	o := w.o
 	o.Self, o.BootID, o.Seed = id, w.insts[id]|1, [2]uint64{7, uint64(len(w.insts))}
-	w.nodes[id], w.states[id], w.done[id] = New(o), st, map[uint64]Result{}
+	w.nodes[id], w.states[id], w.done[id] = New(o), st, map[Waiter]Result{}
 }
 
 func (w *network) ids() (ids []ring.ID) {
@@ -130,10 +130,10 @@ func (w *network) effects(id ring.ID, fx Effects) {
 		}
 	}
 	for _, d := range fx.Done {
-		if _, twice := w.done[id][d.Ticket]; twice {
-			w.t.Fatalf("ticket %d of %s is resolved twice", d.Ticket, id)
+		if _, twice := w.done[id][d.Waiter]; twice {
+			w.t.Fatalf("a request of %s is resolved twice", id)
 		}
-		w.done[id][d.Ticket] = d.Result
+		w.done[id][d.Waiter] = d.Result
 	}
 }
 
@@ -206,17 +206,18 @@ func (w *network) run(d time.Duration) {
 
 // pending is one question on its way.
 type pending struct {
-	at     ring.ID // asked there
-	by     ring.ID // and waiting there
-	ticket uint64
-	q      Request
-	hops   int
-	until  int64
+	at    ring.ID // asked there
+	by    ring.ID // and waiting there
+	q     Request
+	hops  int
+	until int64
 }
 
 // ask asks member at; the answer may come later. decided gets it.
 func (w *network) ask(at ring.ID, req Request, decided func(Result)) {
-	w.follow(&pending{at: at, by: at, q: req, until: w.now + 12*milli}, w.nodes[at].Decide(w.clock(at), &req), decided)
+	p := &pending{at: at, by: at, q: req, until: w.now + 12*milli}
+	p.q.Waiter = p
+	w.follow(p, w.nodes[at].Decide(w.clock(at), &p.q), decided)
 }
 
 func (w *network) follow(p *pending, res Result, decided func(Result)) {
@@ -233,7 +234,6 @@ func (w *network) follow(p *pending, res Result, decided func(Result)) {
 		w.observe(p, &res)
 	}
 	if res.Kind == Pending {
-		p.ticket = res.Ticket
 		w.wait(p, decided)
 		return
 	}
@@ -260,15 +260,15 @@ func b2i(b bool) int {
 // wait steps on until the ticket is resolved, or the question's time is over.
 func (w *network) wait(p *pending, decided func(Result)) {
 	for i := 0; ; i++ {
-		if res, ok := w.done[p.by][p.ticket]; ok {
-			delete(w.done[p.by], p.ticket)
+		if res, ok := w.done[p.by][p]; ok {
+			delete(w.done[p.by], p)
 			w.observe(p, &res)
 			w.follow(p, res, decided)
 			return
 		}
 		n := w.nodes[p.by]
 		if n == nil || w.now > p.until {
-			if n != nil && !n.Cancel(p.ticket) {
+			if n != nil && !n.Cancel(p.q.Key, p) {
 				continue
 			}
 			decided(w.nodes[p.at].Degrade(w.clock(p.at), &p.q))

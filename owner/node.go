@@ -166,14 +166,14 @@ func (n *Node) takeLocked(s *shard, hash uint64, now int64, req *Request, serve 
 				s.counts.forwarded++
 				return
 			}
-			n.awaitOwnership(s, hash, now, req, hold.Member, res)
+			n.awaitOwnership(s, &shardOp{Request: req, now: now, hash: hash}, hold.Member, res)
 			return
 		}
 	}
 	if right == handoff.ExtentFull {
 		den = 0
 	}
-	n.decideLocked(s, hash, now, req, e, part{num, den}, 0, res)
+	n.decideLocked(s, hash, now, req, e, part{num, den}, nil, res)
 }
 
 // part is the part of a limit that a member may use: num/den; den 0 is the whole.
@@ -204,9 +204,9 @@ func partialLimits(r limit.Rule, limit, burst uint32) (uint32, uint32) {
 	return limit, burst
 }
 
-// decideLocked answers q, whose token is here; e is its entry, or nil. If the answer has to wait for copies it waits
-// under ticket, or under a new one if that is 0.
-func (n *Node) decideLocked(s *shard, hash uint64, now int64, req *Request, e *counter.Owned, p part, ticket uint64, res *Result) {
+// decideLocked decides req, whose ownership this member has; e is its counter, or nil. w is not nil if req was pending until
+// now. If the result has to wait for the confirmation of replicas, req is pending (again).
+func (n *Node) decideLocked(s *shard, hash uint64, now int64, req *Request, e *counter.Owned, p part, w *pendingRequest, res *Result) {
 	op := shardOp{Request: req, now: s.clock(now), hash: hash, table: counter.TableOwned, rule: req.Rule}
 	if p.den != 0 && req.Op != Refund { // what was charged by the whole rule is given back by it
 		op.partial = true
@@ -222,7 +222,7 @@ func (n *Node) decideLocked(s *shard, hash uint64, now int64, req *Request, e *c
 		n.updateHolders(s, &op, e, res)
 	}
 	if s.view.copies && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
-		n.awaitReplication(s, &op, e, ticket, res)
+		n.awaitReplication(s, &op, e, w, res)
 	}
 }
 

@@ -44,9 +44,11 @@ type Request struct {
 	Key     Key
 	RingPos uint64 // ring position: Envoy's hash of the owner string
 	Domain  uint64 // hash of the domain, for memory quotas
-	Rules   uint64 // version of the rules it was matched by
-	Hits    uint64
-	Rule    limit.Rule
+	// Waiter is returned with the result in Effects.Done if the request was pending. It does not travel.
+	Waiter Waiter
+	Rules  uint64 // version of the rules it was matched by
+	Hits   uint64
+	Rule   limit.Rule
 	// LeaseConfig are what the rule says of leases; nil is all defaults. They do not travel with a question.
 	LeaseConfig *lease.Terms
 	LocalCap    uint32 // of FailOpen; 0 means this member's share of the limit, at least 1
@@ -65,7 +67,7 @@ type ResultKind uint8
 const (
 	Decided ResultKind = iota // the Decision stands
 	Forward                   // ask Member; this one does not decide the key. No Member: nobody better is known
-	Pending                   // the answer comes later, under Ticket
+	Pending                   // the result comes later, in Effects.Done
 )
 
 // Authority is by what right a Decision was made. The numbers are part of the peer protocol.
@@ -104,7 +106,6 @@ const (
 type Result struct {
 	limit.Decision
 	Member    ring.ID // whom to ask, with Ask
-	Ticket    uint64  // with Wait
 	Kind      ResultKind
 	Authority Authority
 	Path      Path

@@ -176,7 +176,7 @@ func (s *script) who(t *testing.T, d *datadriven.TestData) {
 	for _, id := range s.ids() {
 		switch res := s.nodes[id].Decide(s.clock(id), &req); {
 		case res.Kind == Pending:
-			s.nodes[id].Cancel(res.Ticket)
+			s.nodes[id].Cancel(req.Key, req.Waiter)
 			s.printf("%s: waits for the ownership", id)
 		case res.Kind == Forward && res.Member == "":
 			s.printf("%s: knows no owner", id)

@@ -19,7 +19,7 @@ type shard struct {
 	other          limit.State       // scratch
 	sketches       *counter.Sketches // the Node's
 	queue          queue             // keys of which others are to be told
-	waits          waits
+	pending        pendingRequests
 	hot            hotStats
 	lent           map[Key]*lentKey   // of keys of which parts are lent
 	pendingNotices []Key              // books whose holders are to be told something

@@ -113,6 +113,7 @@ func TestUnconfirmedChargesWait(t *testing.T) {
 	key := ownedBy(t, w.ring(), "a", 0)
 	req := ask(key, 1000, time.Hour, 4)
 	for i, want := range []ResultKind{Decided, Decided, Pending, Pending} { // U is 10
+		req.Waiter = i
 		if res := take(n, w.now, req); res.Kind != want {
 			t.Fatalf("hit %d: %+v", i, res)
 		}
@@ -130,7 +131,7 @@ func TestUnconfirmedChargesWait(t *testing.T) {
 	strict := ask(key, 1000, time.Hour, 1)
 	strict.Strict = true
 	res := take(n, w.now, strict)
-	if res.Kind != Pending || !n.Cancel(res.Ticket) || n.Cancel(res.Ticket) {
+	if res.Kind != Pending || !n.Cancel(strict.Key, nil) || n.Cancel(strict.Key, nil) {
 		t.Errorf("strict: %+v", res)
 	}
 	over := ask(key, 10, time.Hour, 1)

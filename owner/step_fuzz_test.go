@@ -46,7 +46,7 @@ func FuzzStep(f *testing.F) {
 			if op := g.byte(); op%4 == 0 {
 				req := g.question()
 				if res := n.Decide(now, &req); res.Kind == Pending && op%8 == 0 {
-					n.Cancel(res.Ticket)
+					n.Cancel(req.Key, nil)
 				}
 				continue
 			} else if op%32 == 1 {

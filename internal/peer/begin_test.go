@@ -92,7 +92,7 @@ func TestBeginWaits(t *testing.T) {
 	if a := begun.results[0]; a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
-	await(t, "the ticket to be forgotten", func() bool { return m.waits.n.Load() == 0 && m.waits.remembered() == 0 })
+	await(t, "the request not to be pending any more", func() bool { return m.node.Stats(m.Now()).Pending == 0 })
 }
 
 // A member that takes connections and does not read costs its own keys and no others, and no more memory than the

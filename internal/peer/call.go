@@ -2,6 +2,7 @@ package peer
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,12 +11,14 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// call is one Begin with results that are not there yet. No goroutine waits for it: every event (a reply, the end of a
-// stream, the timer) is handled under mu on the goroutine that brings it, and the event that completes the last result
-// calls done. Calls are pooled. A stream's reader may hold a call that has ended or already serves another Begin, so
-// events carry the generation gen that they belong to, and events of an earlier one are ignored.
+// call is one Begin. If it needs results from elsewhere, no goroutine waits for them: every event (a reply, the result of
+// a request that was pending in Node, the end of a stream, the timer) is handled under mu on the goroutine that brings it,
+// and the event that completes the last request calls done. Calls are pooled. A stream's reader may hold a call that has
+// ended or already serves another Begin, so its events carry the generation gen that they belong to, and events of an
+// earlier one are ignored. A call whose pending request could not be canceled does not return to the pool, because its
+// result is still to come.
 //
-// Lock order: a call's mu, then a link's, a shard's of waits or a lock of Node.
+// Lock order: a call's mu, then a link's mu or a lock of Node.
 type call struct {
 	p     *Peer
 	timer *time.Timer // runs fire
@@ -34,7 +37,8 @@ type call struct {
 	open       int   // groups and local results that are not complete
 	unsent     int   // groups
 	groups     []forwardGroup
-	local      []localPending
+	slots      []slot // one for each request
+	leaked     bool   // a result is still to come
 }
 
 // callArgs are the arguments of Begin.
@@ -48,12 +52,12 @@ type callArgs struct {
 // completion is called once when a call ends that Begin could not decide at once.
 type completion = interface{ Decided() }
 
-// localPending is a result that this member's Node returns later.
-type localPending struct {
-	ticket  uint64
-	index   uint16 // of its request in the call
-	attempt uint8  // how often the request was forwarded before
-	done    bool
+// slot is the owner.Waiter of one request of a call.
+type slot struct {
+	call    *call
+	index   int
+	attempt uint8 // how often the request was forwarded before it became pending
+	pending bool  // in Node; guarded by the call's mu
 }
 
 // forwardGroup is a group of a call's requests that are forwarded to one member.
@@ -90,6 +94,11 @@ func (c *call) start(now int64, args callArgs) {
 	c.checkAt = int64(args.deadline.Silent.Sub(start))
 	c.giveUpAt = max(c.checkAt, int64(args.deadline.Alive.Sub(start)))
 	c.reqs, c.results, c.now, c.done = args.reqs, args.results, now, args.done
+	c.slots = slices.Grow(c.slots[:0], len(c.reqs))[:len(c.reqs)]
+	for i := range c.reqs {
+		c.slots[i] = slot{call: c, index: i}
+		c.reqs[i].Waiter = &c.slots[i]
+	}
 }
 
 // addRequest adds request i to a group for member to that is sent at due.
@@ -112,13 +121,6 @@ func (c *call) addRequest(to ring.ID, i int, attempt uint8, due int64) {
 	c.unsent++
 }
 
-// addLocal adds a pending local result and returns its number.
-func (c *call) addLocal(ticket uint64, i int, attempt uint8) int {
-	c.local = append(c.local, localPending{ticket: ticket, index: uint16(i), attempt: attempt})
-	c.open++
-	return len(c.local) - 1
-}
-
 // advance sends the groups that are due. If nothing is open any more it ends the call and returns its completion, or
 // else nil. It unlocks mu.
 func (c *call) advance() (ended completion) {
@@ -128,9 +130,12 @@ func (c *call) advance() (ended completion) {
 		c.mu.Unlock()
 		return nil
 	}
+	leaked := c.leaked
 	ended = c.finish()
 	c.mu.Unlock()
-	c.p.calls.Put(c)
+	if !leaked {
+		c.p.calls.Put(c)
+	}
 	return ended
 }
 
@@ -174,15 +179,16 @@ func (c *call) fire() {
 	c.proceed()
 }
 
-// resolve implements waiter. It is called without mu.
-func (c *call) resolve(gen uint64, n int, r *owner.Result) {
+// complete delivers the result of a request that was pending in Node. It is called without mu.
+func (w *slot) complete(r *owner.Result) {
+	c := w.call
 	c.mu.Lock()
-	if c.gen != gen || c.local[n].done {
+	if !w.pending {
 		c.mu.Unlock()
 		return
 	}
 	c.now = c.p.clock.mono()
-	c.completeLocal(n, r)
+	c.completePending(w, r)
 	c.proceed()
 }
 
@@ -244,7 +250,7 @@ func (c *call) finish() (done completion) {
 	for n := range c.groups {
 		c.groups[n] = forwardGroup{index: c.groups[n].index[:0]}
 	}
-	c.groups, c.local = c.groups[:0], c.local[:0]
+	c.groups = c.groups[:0]
 	c.done, c.stopStatus, c.reqs, c.results, c.expired, c.open, c.unsent = nil, nil, nil, nil, false, 0, 0
 	return done
 }

@@ -1,6 +1,8 @@
 package peer
 
 import (
+	"slices"
+
 	"github.com/keyward/keyward/owner"
 )
 
@@ -14,12 +16,15 @@ import (
 // With stop, the requests are all-or-nothing: if one exceeds its limit, the others are not charged. This is exact if
 // one member owns all keys. Otherwise all owners first make a dry run, and charge in a second round.
 func (p *Peer) Decide(deadline owner.Deadline, stop bool, reqs []owner.Request, results []owner.Result) {
-	results = results[:len(reqs)]
-	if stop {
-		p.decideStop(deadline, reqs, results)
-		return
+	s := p.syncWaiters.Get().(syncWaiter)
+	args := callArgs{deadline, reqs, results[:len(reqs)], s}
+	switch p.begin(stop, args) {
+	case callOpen:
+		<-s
+	case callStops:
+		p.finishStop(args)
 	}
-	p.decide(deadline, reqs, results)
+	p.syncWaiters.Put(s)
 }
 
 // Begin is Decide for a caller that does not wait. It returns true if every result is there. Otherwise it calls
@@ -32,24 +37,44 @@ func (p *Peer) Decide(deadline owner.Deadline, stop bool, reqs []owner.Request, 
 func (p *Peer) Begin(deadline owner.Deadline, stop bool, reqs []owner.Request, results []owner.Result,
 	done interface{ Decided() },
 ) bool {
-	results = results[:len(reqs)]
-	if stop {
-		return p.beginStop(callArgs{deadline, reqs, results, done})
+	args := callArgs{deadline, reqs, results[:len(reqs)], done}
+	switch p.begin(stop, args) {
+	case callOpen:
+		return false
+	case callStops:
+		return p.spawnStop(args)
 	}
-	p.noteDecision()
-	mono := p.decisionTime()
-	p.o.Node.DecideAll(p.clock.at(mono), false, reqs, results)
-	decided := !undecided(results) || p.startCall(mono, callArgs{deadline, reqs, results, done})
-	p.requestFlush()
-	return decided
+	return true
 }
 
-func (p *Peer) decide(deadline owner.Deadline, reqs []owner.Request, results []owner.Result) {
-	s := p.syncWaiters.Get().(syncWaiter)
-	if !p.Begin(deadline, false, reqs, results, s) {
-		<-s
+// callState is the state in which begin leaves a call.
+type callState uint8
+
+const (
+	callDecided callState = iota
+	callOpen              // done will be called
+	callStops             // finishStop has to decide it
+)
+
+// begin decides what this member decides and forwards the rest, except an all-or-nothing call with keys of other members.
+func (p *Peer) begin(stop bool, args callArgs) callState {
+	defer p.requestFlush()
+	c := p.startCall(p.decisionTime(), args)
+	p.o.Node.DecideAll(p.clock.at(c.now), stop, args.reqs, args.results)
+	if stop && slices.ContainsFunc(args.results, isForward) {
+		if !slices.ContainsFunc(args.results, isCached) { // nothing was charged, and nothing is pending
+			c.finish()
+			c.mu.Unlock()
+			p.calls.Put(c)
+			return callStops
+		}
+		c.reqs = slices.Clone(args.reqs) // the caller's are not to be changed
+		owner.ApplyStop(c.reqs, args.results)
 	}
-	p.syncWaiters.Put(s)
+	if c.dispatchAll() {
+		return callDecided
+	}
+	return callOpen
 }
 
 // syncWaiter is the completion of a call whose caller blocks.
@@ -67,34 +92,13 @@ func (p *Peer) noteDecision() {
 	}
 }
 
-func undecided(results []owner.Result) bool {
-	for i := range results {
-		if results[i].Kind != owner.Decided {
-			return true
-		}
-	}
-	return false
-}
-
-// startCall gets the results that are not Decided from other members, or later from Node. It returns as Begin does.
-func (p *Peer) startCall(mono int64, args callArgs) bool {
+// startCall returns a call that is locked.
+func (p *Peer) startCall(mono int64, args callArgs) *call {
+	p.noteDecision()
 	c := p.calls.Get().(*call)
 	c.mu.Lock()
 	c.start(mono, args)
-	for i := range args.results {
-		c.dispatch(i, 0)
-	}
-	return c.advance() != nil
-}
-
-// waitForCall is startCall for a caller that blocks.
-func (p *Peer) waitForCall(deadline owner.Deadline, reqs []owner.Request, results []owner.Result) {
-	s := p.syncWaiters.Get().(syncWaiter)
-	if !p.startCall(p.clock.mono(), callArgs{deadline, reqs, results, s}) {
-		<-s
-	}
-	p.syncWaiters.Put(s)
-	p.requestFlush()
+	return c
 }
 
 // resultWithoutOwner returns the result at time now of a request whose group ended with status.

@@ -290,7 +290,7 @@ func TestLateAnswer(t *testing.T) {
 		t.Error(err)
 	}
 	c.failGroup(gen, 0, forwardBroken)
-	c.resolve(gen, 0, &owner.Result{})
+	c.slots[0].complete(&owner.Result{})
 	if results[0] != (owner.Result{}) || c.open != 1 || len(done) != 0 {
 		t.Errorf("answers %+v, %d open, told %d times", results, c.open, len(done))
 	}

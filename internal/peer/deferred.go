@@ -11,23 +11,30 @@ import (
 // maxDeferral bounds the time for which a group is kept, whatever its requester asks for.
 const maxDeferral = 10 * time.Second
 
-// deferredGroup is a group that was served and has pending results. Its reply is sent when the last result is there;
-// the groups after it do not wait. It is dropped when the requester has given up. Deferred groups are pooled, and gen
-// counts their uses.
+// deferredGroup is a group that was served and has requests that are pending in Node. Its reply is sent when the last
+// result is there; the groups after it do not wait. It is dropped when the requester has given up. Deferred groups are
+// pooled, except one whose request could not be canceled: its result is still to come.
 //
-// Lock order: a deferred group's mu, then a server's late.mu.
+// Lock order: a deferred group's mu, then a server's late.mu or a lock of Node.
 type deferredGroup struct {
 	p     *Peer
 	timer *time.Timer
 
 	mu      sync.Mutex
-	gen     uint64         // guarded by mu, as all below
-	s       *server        // of the stream for the reply
-	id      uint64         // of the group
-	end     int64          // when the requester gives up, by the monotonic clock
-	results []owner.Result // some of Kind Pending
-	open    int            // number of those
-	running bool           // in use
+	s       *server // the stream that the reply goes to; guarded by mu, as all below
+	id      uint64  // of the group
+	end     int64   // when the sender gives up, by the monotonic clock
+	results []owner.Result
+	slots   []groupSlot
+	open    int  // results that are pending
+	running bool // deferred, and not answered yet
+}
+
+// groupSlot is the owner.Waiter of one request of a served group.
+type groupSlot struct {
+	group *deferredGroup
+	index int
+	key   owner.Key
 }
 
 func (p *Peer) newDeferredGroup() any {
@@ -37,122 +44,90 @@ func (p *Peer) newDeferredGroup() any {
 	return k
 }
 
-// waiting reports whether a result is pending.
-func waiting(results []owner.Result) bool {
-	for i := range results {
-		if results[i].Kind == owner.Pending {
-			return true
-		}
+// prepareGroup makes the slots of a group the waiters of s.reqs. It returns the group locked.
+func (s *server) prepareGroup() *deferredGroup {
+	if s.group == nil {
+		s.group = s.p.deferredGroups.Get().(*deferredGroup)
 	}
-	return false
+	k := s.group
+	k.mu.Lock()
+	k.slots = slices.Grow(k.slots[:0], len(s.reqs))[:len(s.reqs)]
+	for i := range s.reqs {
+		k.slots[i] = groupSlot{k, i, s.reqs[i].Key}
+		s.reqs[i].Waiter = &k.slots[i]
+	}
+	return k
 }
 
-// deferGroup keeps the group that s has just served until its last result is there. Above maxWaits, pending results
-// become "not the owner" at once.
-func (s *server) deferGroup(g requestGroup, mono int64) {
-	s.startLateWriter()
-	k := s.p.deferredGroups.Get().(*deferredGroup)
-	ttl := min(g.ttl, maxDeferral)
-	k.mu.Lock()
+// deferred unlocks k and reports whether some of s.results are pending. k keeps the group until they have their results.
+func (k *deferredGroup) deferred(s *server, g requestGroup, mono int64) bool {
 	defer k.mu.Unlock()
-	k.s, k.id, k.end, k.open, k.running = s, g.id, mono+int64(ttl), 0, true
-	k.results = append(k.results[:0], s.results...)
-	for i := range k.results {
-		if a := &k.results[i]; a.Kind == owner.Pending {
-			k.expect(i, a)
+	k.open = 0
+	for i := range s.results {
+		switch r := &s.results[i]; {
+		case r.Kind == owner.Pending:
+			k.open++
+		case r.Kind == owner.Forward && r.Authority == owner.Shed:
+			k.p.m.waits[waitOverflow].Inc()
+			r.Authority = owner.Full // Shed never travels
 		}
 	}
 	if k.open == 0 {
-		k.finish()
-		return
+		return false
 	}
+	s.startLateWriter()
+	ttl := min(g.ttl, maxDeferral)
+	k.s, k.id, k.end, k.running = s, g.id, mono+int64(ttl), true
+	k.results = append(k.results[:0], s.results...)
 	k.timer.Reset(ttl)
+	return true
 }
 
-// expect waits for result i. It is called with mu held.
-func (k *deferredGroup) expect(i int, a *owner.Result) {
-	w := &k.p.waits
-	if w.full() {
-		k.p.m.waits[waitOverflow].Inc()
-		k.p.drop(a.Ticket)
-		*a = owner.Result{Kind: owner.Forward}
-		return
-	}
-	if early := w.expect(a.Ticket, k, k.gen, i); early != nil {
-		k.setResult(a, early)
-		return
-	}
-	k.open++
-}
-
-// setResult stores a result that has arrived.
-func (k *deferredGroup) setResult(to, from *owner.Result) {
-	k.p.m.waits[waitResolved].Inc()
-	*to = *from
-	if to.Kind == owner.Pending { // no Node returns this
-		*to = owner.Result{Kind: owner.Forward}
-	}
-}
-
-// resolve implements waiter.
-func (k *deferredGroup) resolve(gen uint64, i int, a *owner.Result) {
+// complete delivers the result of a request that was pending.
+func (w *groupSlot) complete(r *owner.Result) {
+	k := w.group
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.running || k.gen != gen || k.results[i].Kind != owner.Pending {
+	if !k.running || k.results[w.index].Kind != owner.Pending {
 		return
 	}
-	k.setResult(&k.results[i], a)
+	k.p.m.waits[waitResolved].Inc()
+	k.results[w.index] = *r
 	if k.open--; k.open == 0 {
+		k.s.queueLateReply(k.id, k.results)
+		k.timer.Stop()
 		k.finish()
 	}
 }
 
-// expire drops the group. Its requester has used the degraded policy.
+// expire drops the group. The member that sent it has decided by the degraded policy.
 func (k *deferredGroup) expire() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.running || k.p.clock.mono() < k.end {
-		return // the timer is of an earlier use
+		return // the timer of an earlier use
 	}
+	leaked := false
 	for i := range k.results {
 		if k.results[i].Kind == owner.Pending {
 			k.p.m.waits[waitExpired].Inc()
-			k.p.giveUp(k.results[i].Ticket)
+			leaked = !k.p.o.Node.Cancel(k.slots[i].key, &k.slots[i]) || leaked
 		}
 	}
-	k.results = k.results[:0]
-	k.finish()
+	if k.running = false; !leaked {
+		k.finish()
+	}
 }
 
-// finish sends the reply, if there are results, and returns k to the pool. It is called with mu held.
+// finish gives k back to the pool. It is called with mu held.
 func (k *deferredGroup) finish() {
-	if len(k.results) > 0 {
-		k.s.queueLateReply(k.id, k.results)
-	}
-	k.timer.Stop()
-	k.gen++
-	k.running, k.s, k.results = false, nil, slices.Delete(k.results, 0, len(k.results))
+	clear(k.results)
+	k.running, k.s, k.results = false, nil, k.results[:0]
 	k.p.deferredGroups.Put(k)
 }
 
-// giveUp cancels an expected ticket. The result of one that has been resolved meanwhile is dropped.
-func (p *Peer) giveUp(ticket uint64) {
-	if p.o.Node.Cancel(ticket) {
-		p.waits.forget(ticket)
-	} else {
-		p.waits.abandon(ticket)
-	}
-}
-
-// drop cancels a ticket that was not expected.
-func (p *Peer) drop(ticket uint64) {
-	if !p.o.Node.Cancel(ticket) {
-		p.waits.discard(ticket)
-	}
-}
-
-// lateWriter writes the replies to deferred groups on its own goroutine, so that the goroutine that resolves the last
-// ticket of a group never waits for a slow requester. A requester that reads too slowly loses them.
+// lateWriter writes the replies to deferred groups on its own goroutine, so that the goroutine that brings the last result
+// of a group never waits for a slow requester. A requester that reads too slowly loses them.
 type lateWriter struct {
 	started bool // used only by the stream's goroutine; wake and done are set before it
 	wake    chan struct{}

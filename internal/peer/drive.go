@@ -48,9 +48,15 @@ func (p *Peer) perform(e owner.Effects, inline bool) {
 		p.reportStoppedClocks(e.ClockStopped)
 	}
 	for i := range e.Done {
-		p.waits.resolve(e.Done[i].Ticket, e.Done[i].Result)
+		e.Done[i].Waiter.(waiter).complete(&e.Done[i].Result)
 	}
 	p.requestFlush()
+}
+
+// waiter is the owner.Waiter of a request: a slot of a call, or of a group that was served.
+type waiter interface {
+	// complete delivers the result. It is called at most once, without locks.
+	complete(r *owner.Result)
 }
 
 // heartbeats returns how many heartbeats to the same member out begins with.

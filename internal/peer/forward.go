@@ -10,38 +10,37 @@ import (
 
 // All methods of call in this file are called with mu held.
 
+// dispatchAll forwards the requests that Node does not decide, and unlocks c. It reports whether all requests are decided.
+func (c *call) dispatchAll() bool {
+	for i := range c.results {
+		if c.results[i].Kind != owner.Decided {
+			c.dispatch(i, 0)
+		}
+	}
+	return c.advance() != nil
+}
+
 // dispatch forwards request i, or waits for Node, as its result demands.
 func (c *call) dispatch(i int, attempt uint8) {
 	switch r := &c.results[i]; r.Kind {
 	case owner.Forward:
+		if r.Authority == owner.Shed {
+			c.p.m.waits[waitOverflow].Inc()
+		}
 		c.forward(i, r.Member, attempt, c.now)
 	case owner.Pending:
-		c.awaitLocal(i, attempt)
+		c.slots[i].pending, c.slots[i].attempt = true, attempt
+		c.open++
 	}
 }
 
-// awaitLocal waits for the result of request i from Node.
-func (c *call) awaitLocal(i int, attempt uint8) {
-	p, ticket := c.p, c.results[i].Ticket
-	if p.waits.full() || i > math.MaxUint16 {
-		p.m.waits[waitOverflow].Inc()
-		p.drop(ticket)
-		c.degrade(i)
-		return
-	}
-	n := c.addLocal(ticket, i, attempt)
-	if early := p.waits.expect(ticket, c, c.gen, n); early != nil {
-		c.completeLocal(n, early)
-	}
-}
-
-// completeLocal stores local result n. A result that names another member counts as one more attempt.
-func (c *call) completeLocal(n int, r *owner.Result) {
-	w := &c.local[n]
-	w.done = true
+// completePending stores the result of a request that was pending. A result that names another member counts as one more
+// attempt.
+func (c *call) completePending(w *slot, r *owner.Result) {
+	w.pending = false
 	c.open--
 	c.p.m.waits[waitResolved].Inc()
-	i, attempt := int(w.index), w.attempt
+	i, attempt := w.index, w.attempt
 	c.results[i] = *r
 	switch {
 	case r.Kind == owner.Decided:

@@ -223,7 +223,7 @@ func TestStrict(t *testing.T) {
 			t.Errorf("stop %v, no heir: %+v", stop, results[0])
 		}
 	}
-	await(t, "nothing to wait any more", func() bool { return ms[0].waits.n.Load() == 0 })
+	await(t, "nothing to wait any more", func() bool { return ms[0].node.Stats(ms[0].Now()).Pending == 0 })
 }
 
 // Members that speak version 1 are asked and answered; they take keys over without being told, as they always did.

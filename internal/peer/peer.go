@@ -152,7 +152,6 @@ type Peer struct {
 	membership handoff.Membership // guarded by view
 	old        []ring.ID          // guarded by view: members without handoff support, as Node has them
 
-	waits        waits
 	stopCalls    atomic.Int64 // goroutines of all-or-nothing calls
 	skews        skews
 	transferring struct {

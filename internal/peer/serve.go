@@ -202,6 +202,7 @@ type server struct {
 	messages msgReader
 	leases   leaseReader
 	late     lateWriter
+	group    *deferredGroup // for the next group that is served, in case it is deferred
 
 	receivedKeys  int   // of the incoming transfer
 	receivedSince int64 // when the transfer started, by the monotonic clock
@@ -296,9 +297,10 @@ func (s *server) serveGroup(mono, now int64, payload []byte) error {
 	if outcome == groupServed {
 		s.p.noteDecision()
 		s.p.m.served.Add(float64(g.count))
+		k := s.prepareGroup()
 		s.p.o.Node.Serve(now, s.from, g.stop, s.reqs, s.results)
-		if waiting(s.results) {
-			s.deferGroup(g, mono)
+		if k.deferred(s, g, mono) {
+			s.group = nil
 			return nil
 		}
 	}

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"slices"
 	"time"
 
 	"github.com/keyward/keyward/owner"
@@ -20,18 +19,9 @@ type scratch struct {
 
 func newScratch() any { return new(scratch) }
 
-// decideStop is Decide for an all-or-nothing call.
-func (p *Peer) decideStop(deadline owner.Deadline, reqs []owner.Request, results []owner.Result) {
-	if !p.takeStopLocally(reqs, results) {
-		p.finishStop(callArgs{deadline: deadline, reqs: reqs, results: results})
-	}
-}
-
-// beginStop is Begin for an all-or-nothing call.
-func (p *Peer) beginStop(args callArgs) bool {
-	if p.takeStopLocally(args.reqs, args.results) {
-		return true
-	}
+// spawnStop runs finishStop on a goroutine of its own. It returns as Begin does: true if there are too many such calls, so
+// that the degraded policies have decided.
+func (p *Peer) spawnStop(args callArgs) bool {
 	status := forwardQueueFull
 	if p.stopCalls.Add(1) <= maxStopCalls {
 		if p.spawn(func() {
@@ -44,34 +34,18 @@ func (p *Peer) beginStop(args callArgs) bool {
 		status = forwardUnreachable
 	}
 	p.stopCalls.Add(-1)
-	p.refuseStop(status, args)
+	p.m.forwarded[status].Add(float64(len(args.reqs)))
+	s := p.scratches.Get().(*scratch)
+	defer p.scratches.Put(s)
+	p.degradeStop(status, s, args)
 	return true
 }
 
-// takeStopLocally decides what this member can decide, and reports whether that is everything.
-func (p *Peer) takeStopLocally(reqs []owner.Request, results []owner.Result) bool {
-	p.noteDecision()
-	p.o.Node.DecideAll(p.clock.at(p.decisionTime()), true, reqs, results)
-	p.requestFlush()
-	return !undecided(results)
-}
-
-// finishStop completes the results of takeStopLocally.
+// finishStop decides an all-or-nothing call with other members: in one round if one member owns all keys, else in two.
 func (p *Peer) finishStop(args callArgs) {
 	defer p.requestFlush()
-	if !slices.ContainsFunc(args.results, isForward) {
-		p.waitForCall(args.deadline, args.reqs, args.results) // all charges have been made
-		return
-	}
 	s := p.scratches.Get().(*scratch)
 	defer p.scratches.Put(s)
-	if slices.ContainsFunc(args.results, isCached) {
-		s.reqs = append(s.reqs[:0], args.reqs...)
-		owner.ApplyStop(s.reqs, args.results)
-		p.waitForCall(args.deadline, s.reqs, args.results)
-		return
-	}
-	p.dropPending(args.results)
 	if to, one := soleOwner(args.results); one && to != p.o.Self && len(args.reqs) <= maxRequests {
 		switch status := p.forwardStop(s, to, args); status {
 		case forwardOK:
@@ -83,34 +57,6 @@ func (p *Peer) finishStop(args callArgs) {
 		}
 	}
 	p.decideRounds(s, args)
-}
-
-// refuseStop decides the results that takeStopLocally left open by their degraded policies.
-func (p *Peer) refuseStop(status forwardStatus, args callArgs) {
-	p.m.forwarded[status].Add(float64(len(args.reqs)))
-	if slices.ContainsFunc(args.results, isForward) {
-		p.dropPending(args.results)
-		s := p.scratches.Get().(*scratch)
-		defer p.scratches.Put(s)
-		p.degradeStop(status, s, args)
-		return
-	}
-	now := p.clock.now()
-	for i := range args.results { // all charges have been made, but not all are confirmed
-		if r := &args.results[i]; r.Kind == owner.Pending {
-			p.drop(r.Ticket)
-			*r = p.degrade(now, &args.reqs[i])
-		}
-	}
-}
-
-// dropPending cancels the results that Node would return later.
-func (p *Peer) dropPending(results []owner.Result) {
-	for i := range results {
-		if results[i].Kind == owner.Pending {
-			p.drop(results[i].Ticket)
-		}
-	}
 }
 
 func isForward(r owner.Result) bool { return r.Kind == owner.Forward }
@@ -132,9 +78,7 @@ func soleOwner(results []owner.Result) (ring.ID, bool) {
 func (p *Peer) forwardStop(s *scratch, to ring.ID, args callArgs) forwardStatus {
 	w := p.syncWaiters.Get().(syncWaiter)
 	args.done = w
-	c := p.calls.Get().(*call)
-	c.mu.Lock()
-	c.start(p.clock.mono(), args)
+	c := p.startCall(p.clock.mono(), args)
 	c.stopStatus = &s.status
 	for i := range args.reqs {
 		c.addRequest(to, i, 0, c.now)
@@ -152,13 +96,15 @@ func (p *Peer) forwardStop(s *scratch, to ring.ID, args callArgs) forwardStatus 
 func (p *Peer) decideRounds(s *scratch, args callArgs) {
 	results := args.results
 	s.dryRunRequests(args.reqs)
-	p.decide(owner.Deadline{Silent: half(args.deadline.Silent), Alive: half(args.deadline.Alive)}, s.reqs, results)
+	p.Decide(owner.Deadline{Silent: half(args.deadline.Silent), Alive: half(args.deadline.Alive)}, false, s.reqs, results)
 	s.statuses = s.statuses[:0]
 	for i := range results {
 		s.statuses = append(s.statuses, statusOf(&results[i]))
 	}
 	s.chargeRequests(args.reqs, results)
-	now := p.clock.at(p.decisionTime())
+	w := p.syncWaiters.Get().(syncWaiter)
+	c := p.startCall(p.decisionTime(), callArgs{args.deadline, s.reqs, results, w})
+	now := p.clock.at(c.now)
 	p.o.Node.DecideAll(now, false, s.reqs, results)
 	for i := range results {
 		if results[i].Kind == owner.Forward && s.statuses[i] != forwardPending {
@@ -166,9 +112,10 @@ func (p *Peer) decideRounds(s *scratch, args callArgs) {
 			results[i] = p.resultWithoutOwner(now, s.statuses[i], &s.reqs[i])
 		}
 	}
-	if undecided(results) {
-		p.waitForCall(args.deadline, s.reqs, results)
+	if !c.dispatchAll() {
+		<-w
 	}
+	p.syncWaiters.Put(w)
 }
 
 // half returns the moment half way between now and t.

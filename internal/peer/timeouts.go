@@ -2,6 +2,7 @@ package peer
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -69,7 +70,7 @@ func (c *call) expire() {
 	for n := range c.groups {
 		next = min(next, c.expireGroup(n))
 	}
-	if len(c.local) > 0 {
+	if slices.ContainsFunc(c.slots, func(w slot) bool { return w.pending }) {
 		next = min(next, c.expireLocal())
 	}
 	if c.checkAt = next; c.now >= c.giveUpAt {
@@ -110,23 +111,22 @@ func (c *call) expireLocal() (next int64) {
 		return min(c.giveUpAt, c.now+int64(keepaliveEvery+aliveFor-silence))
 	}
 	next = math.MaxInt64
-	for n := range c.local {
-		w := &c.local[n]
+	for i := range c.slots {
+		w := &c.slots[i]
 		switch {
-		case w.done:
+		case !w.pending:
 			continue
+		case p.o.Node.Cancel(c.reqs[i].Key, w):
 		case c.expired:
-			p.waits.abandon(w.ticket)
-		case p.o.Node.Cancel(w.ticket):
-			p.waits.forget(w.ticket)
-		default:
+			c.leaked = true
+		default: // its result is about to arrive
 			next = c.now + int64(resolveTime)
 			continue
 		}
-		w.done = true
+		w.pending = false
 		c.open--
 		p.m.waits[waitExpired].Inc()
-		c.degrade(int(w.index))
+		c.degrade(i)
 	}
 	return next
 }

@@ -10,74 +10,41 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
 
-// recorder keeps what it was told.
-type recorder struct{ results []string }
-
-func (h *recorder) resolve(gen uint64, i int, a *owner.Result) {
-	h.results = append(h.results, fmt.Sprint(gen, " ", i, " ", a.After))
-}
-
-func (w *waits) remembered() (n int) {
-	for i := range w.shards {
-		s := &w.shards[i]
-		s.mu.Lock()
-		n += len(s.m)
-		s.mu.Unlock()
+// A result that comes when its call has given up changes nothing, and the call is not used again.
+func TestResultAfterTheCall(t *testing.T) {
+	m := newMember(t, "m0").alone()
+	c := m.newCall().(*call)
+	results, done := make([]owner.Result, 1), newSyncWaiter().(syncWaiter)
+	c.mu.Lock()
+	c.start(0, callArgs{by(0), []owner.Request{newRequest("k", 10, 1)}, results, done})
+	results[0].Kind = owner.Pending
+	c.dispatch(0, 0)
+	for range 2 { // Node does not know the request, as if its result were on the way: that is waited for once
+		c.now = c.checkAt
+		c.expire()
 	}
-	return n
-}
-
-// Whatever the order in which a ticket is expected, resolved and given up, it is told once at most and then forgotten.
-func TestWaits(t *testing.T) {
-	answer := owner.Result{}
-	answer.After = 3
-	for _, tt := range []struct {
-		name  string
-		steps string
-		told  int
-	}{
-		{"expected, resolved", "er", 1},
-		{"resolved before it was expected", "re", 1},
-		{"cancelled", "ef", 0},
-		{"resolved while it was given up", "ear", 0},
-		{"given up after it was resolved", "era", 1},
-		{"not wanted, then resolved", "dr", 0},
-		{"resolved, then not wanted", "rd", 0},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var w waits
-			var h recorder
-			for _, ticket := range []uint64{1, 2, 1 << 40} {
-				for _, s := range tt.steps {
-					switch s {
-					case 'e':
-						if early := w.expect(ticket, &h, 7, 9); early != nil {
-							h.resolve(7, 9, early)
-						}
-					case 'r':
-						w.resolve(ticket, answer)
-					case 'f':
-						w.forget(ticket)
-					case 'a':
-						w.abandon(ticket)
-					case 'd':
-						w.discard(ticket)
-					}
-				}
-			}
-			if len(h.results) != 3*tt.told || tt.told > 0 && h.results[0] != "7 9 3" {
-				t.Errorf("told %q", h.results)
-			}
-			if w.remembered() != 0 || w.n.Load() != 0 {
-				t.Errorf("%d remembered, %d counted", w.remembered(), w.n.Load())
-			}
-		})
+	if !c.leaked || c.open != 0 || results[0].Kind != owner.Decided || results[0].Path != owner.Fallback {
+		t.Errorf("leaked %v, %d open, %+v", c.leaked, c.open, results[0])
+	}
+	if c.advance() == nil {
+		t.Error("the call has not ended")
+	}
+	before := results[0]
+	c.slots[0].complete(&owner.Result{Decision: limit.Decision{After: 7}})
+	if results[0] != before || m.calls.Get() == any(c) {
+		t.Errorf("%+v after %+v", results[0], before)
 	}
 }
+
+// noWaiter is a waiter that drops its result.
+type noWaiter int
+
+func (noWaiter) complete(*owner.Result) {}
 
 // loneOwner is a member whose heir has just gone, so that strict questions wait.
 func loneOwner(t *testing.T) (m *member, q owner.Request) {
@@ -103,7 +70,7 @@ func TestParked(t *testing.T) {
 	if id, outcome, results := nextAnswer(t, in); id != 2 || outcome != groupServed || len(results) != 1 || results[0].Kind != owner.Decided {
 		t.Errorf("%d, %d, %+v", id, outcome, results)
 	}
-	await(t, "the group to be dropped", func() bool { return m.waits.n.Load() == 0 && m.waits.remembered() == 0 })
+	await(t, "the group to be dropped", func() bool { return m.node.Stats(m.Now()).Pending == 0 })
 	if n := testutil.ToFloat64(m.m.waits[waitExpired]); n < 1 {
 		t.Errorf("%v expired", n)
 	}
@@ -118,7 +85,12 @@ func TestParked(t *testing.T) {
 func TestTooManyWaits(t *testing.T) {
 	m, q := loneOwner(t)
 	q.Strict = true
-	m.waits.n.Store(maxWaits)
+	other := newRequest(ownedBy(ringOf("m0", "m1"), "m0", 2)[1], 1<<30, 1)
+	other.Strict = true
+	for i := range 8192 { // owner.Options.MaxWaiting
+		other.Waiter = noWaiter(i)
+		m.node.Decide(m.Now(), &other)
+	}
 	if a := m.decideOne(time.Hour, q); a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
@@ -127,8 +99,8 @@ func TestTooManyWaits(t *testing.T) {
 	if id, outcome, results := nextAnswer(t, &frames{src: conn}); id != 1 || outcome != groupServed || results[0].Kind != owner.Forward || results[0].Member != "" {
 		t.Errorf("%d, %d, %+v", id, outcome, results)
 	}
-	if n := testutil.ToFloat64(m.m.waits[waitOverflow]); n != 2 || m.waits.remembered() != 0 {
-		t.Errorf("%v over the bound, %d remembered", n, m.waits.remembered())
+	if n := testutil.ToFloat64(m.m.waits[waitOverflow]); n != 2 {
+		t.Errorf("%v over the bound", n)
 	}
 }
 

@@ -40,13 +40,7 @@ type request struct {
 	hops      int
 	done      bool
 	decision  *decision
-	ticket    uint64 // of the node of from, while it decides; 0: none
-}
-
-// pendingRequest is a request that waits under a ticket, and when the node received it.
-type pendingRequest struct {
-	req       *request
-	startedAt int64
+	pending   bool // from's own node will decide it later
 }
 
 // decision is the result of a node for a request.
@@ -203,7 +197,7 @@ func (w *world) sendTo(k int, m *member) {
 	}
 	w.after(w.randomBelow(time.Millisecond), m, func() {
 		r := &w.rules[m.version][k]
-		q.req.Key, q.req.RingPos, q.req.Rule, q.req.Strict = r.digest, r.owner, r.limit, r.strict
+		q.req.Key, q.req.RingPos, q.req.Rule, q.req.Strict, q.req.Waiter = r.digest, r.owner, r.limit, r.strict, q
 		if w.o.Domains > 0 {
 			q.req.Domain = uint64(k % w.o.Domains)
 		}
@@ -284,8 +278,8 @@ func (q *request) handleResult(a owner.Result) {
 	switch a.Kind {
 	case owner.Pending:
 		m.w.stats.count("answer: Wait")
-		q.ticket = a.Ticket
-		m.waiting[a.Ticket] = pendingRequest{q, q.startedAt}
+		q.pending = true
+		m.waiting[q] = q.startedAt
 	case owner.Forward:
 		m.w.stats.count("answer: Ask")
 		q.forward(a.Member)
@@ -298,21 +292,20 @@ func (q *request) handleResult(a owner.Result) {
 	}
 }
 
-// resolved completes the request with that ticket.
-func (m *member) resolved(ticket uint64, a owner.Result) {
-	p, ok := m.waiting[ticket]
-	delete(m.waiting, ticket)
+// resolved delivers the result of a request that was pending.
+func (m *member) resolved(q *request, a owner.Result) {
+	startedAt, ok := m.waiting[q]
+	delete(m.waiting, q)
 	if !ok {
 		return
 	}
-	q := p.req
 	m.w.stats.count("answer: Resolved")
 	if q.from == m {
-		q.ticket = 0
+		q.pending = false
 		q.handleResult(a)
 		return
 	}
-	q.reply(m, a, p.startedAt)
+	q.reply(m, a, startedAt)
 }
 
 // forward sends the request to another member. One that is not the owner may name a better one, twice.
@@ -351,12 +344,12 @@ func (m *member) serve(q *request) {
 		return
 	}
 	m.w.stats.count("answer: Wait")
-	m.waiting[a.Ticket] = pendingRequest{q, took}
+	m.waiting[q] = took
 	m.w.after(time.Duration(max(0, q.deadline-m.w.now)), m, func() {
-		if m.waiting[a.Ticket].req == q {
-			m.node.Cancel(a.Ticket)
+		if _, still := m.waiting[q]; still {
+			m.node.Cancel(q.req.Key, q)
 			m.w.oracle.unseen(q, m)
-			delete(m.waiting, a.Ticket)
+			delete(m.waiting, q)
 			m.w.stats.count("answer: Canceled")
 		}
 	})
@@ -392,9 +385,9 @@ func (q *request) expire() {
 	if q.done {
 		return
 	}
-	if q.ticket != 0 {
-		delete(q.from.waiting, q.ticket)
-		q.from.node.Cancel(q.ticket)
+	if q.pending {
+		delete(q.from.waiting, q)
+		q.from.node.Cancel(q.req.Key, q)
 		q.from.w.oracle.unseen(q, q.from)
 		q.from.w.stats.count("answer: Canceled")
 	}

@@ -44,8 +44,8 @@ type member struct {
 	seq          uint64        // of its last Ping
 	previousRing uint64        // fingerprint of the ring before the current one
 
-	version      int // of the rules
-	waiting      map[uint64]pendingRequest
+	version      int                // of the rules
+	waiting      map[*request]int64 // requests that this member's node will decide, and when it got them
 	flushing     bool
 	streams      map[ring.ID]*stream
 	leavingSince int64 // when it began to leave
@@ -68,7 +68,7 @@ func (w *world) boot(i int, first bool) *member {
 		w: w, slot: i, boot: s.boots, startedAt: w.now, gossipedAt: w.now, joined: first, version: len(w.rules) - 1,
 		table: make([]entry, len(w.slots)), ringBoots: make([]int, len(w.slots)),
 		lost: map[int]int64{}, farewell: map[int]int64{},
-		waiting: map[uint64]pendingRequest{}, streams: map[ring.ID]*stream{},
+		waiting: map[*request]int64{}, streams: map[ring.ID]*stream{},
 	}
 	if w.o.Skew > 0 {
 		m.skew = w.rnd.Int64N(int64(w.o.Skew)) - int64(w.o.Skew)/2
@@ -144,7 +144,7 @@ func (m *member) apply(e owner.Effects) {
 		m.w.sendLease(m, &e.Leases[i])
 	}
 	for i := range e.Done {
-		m.resolved(e.Done[i].Ticket, e.Done[i].Result)
+		m.resolved(e.Done[i].Waiter.(*request), e.Done[i].Result)
 	}
 }
 
