@@ -10,8 +10,8 @@ type CheckResult struct {
 	Faults []Diagnostic // the one that envoyproxy/ratelimit would report is first
 }
 
-// Check loads files and returns all faults: first those in the YAML of all files, then those in the rules, then those in
-// Keyward's keys under metadata.keyward.
+// Check loads files and returns all faults: first those in the YAML of all files, then those in the rules, then those
+// in Keyward's keys under metadata.keyward.
 func Check(files []File, o Options) CheckResult {
 	var faults []Diagnostic
 	var sources []source
@@ -64,7 +64,8 @@ func (b *builder) fault(at place, format string, args ...any) {
 }
 
 func (b *builder) hinted(hint string, at place, format string, args ...any) {
-	b.faults = append(b.faults, Diagnostic{File: b.file, Line: at.line(), Column: at.column(), Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadRules})
+	b.faults = append(b.faults,
+		Diagnostic{File: b.file, Line: at.line(), Column: at.column(), Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadRules})
 }
 
 func (b *builder) source(s source) {

@@ -1,6 +1,7 @@
-// Package config turns rate-limit YAML or RateLimitConfig resources into immutable rules, and finds the rule that limits a
-// descriptor. [Load] parses files and builds a tree of hash maps for each domain. [Rules.Match] walks the tree once and returns
-// the rule, the digest of its counter and the hash that determines the owner. [Rules.Trace] explains the result.
+// Package config turns rate-limit YAML or RateLimitConfig resources into immutable rules, and finds the rule that
+// limits a descriptor. [Load] parses files and builds a tree of hash maps for each domain. [Rules.Match] walks the tree
+// once and returns the rule, the digest of its counter and the hash that determines the owner. [Rules.Trace] explains
+// the result.
 package config
 
 import (
@@ -106,8 +107,8 @@ type RuleSpec struct {
 	ownerHash   uint64 // of ownerText
 }
 
-// OwnerLevels returns the indexes of the levels whose values, joined by |, form the owner string. If there are none, all
-// requests of the rule have one owner.
+// OwnerLevels returns the indexes of the levels whose values, joined by |, form the owner string. If there are none,
+// all requests of the rule have one owner.
 func (r *RuleSpec) OwnerLevels() []int { return slices.Clone(r.ownerAt) }
 
 // OwnerString returns the owner string of all requests of the rule. It is empty if OwnerLevels is not.
@@ -141,8 +142,8 @@ func (r *Rules) Members() int { return r.members }
 // Empty reports whether no domain is configured.
 func (r *Rules) Empty() bool { return len(r.order) == 0 }
 
-// Hash returns the version of the rules: a digest of their meaning. Equal files have equal hashes on every member, and so do
-// files that differ only in formatting or in an order that has no effect.
+// Hash returns the version of the rules: a digest of their meaning. Equal files have equal hashes on every member, and
+// so do files that differ only in formatting or in an order that has no effect.
 func (r *Rules) Hash() uint64 { return r.hash }
 
 func newRules(o Options) *Rules {

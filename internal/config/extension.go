@@ -78,14 +78,16 @@ func parseAlgorithm(v any) (limit.Algorithm, string) {
 			return a, ""
 		}
 	}
-	return 0, fmt.Sprintf("algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, not '%v'", v)
+	return 0, fmt.Sprintf("algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, not '%v'",
+		v)
 }
 
 func parseWindow(v any) (time.Duration, string) {
 	s, _ := v.(string)
 	w, err := time.ParseDuration(s)
 	if err != nil || w <= 0 || w > maxWindow {
-		return 0, fmt.Sprintf("window must be a duration like 10s or 1h30m, above 0 and at most %.0fh, not '%v'", maxWindow.Hours(), v)
+		return 0, fmt.Sprintf("window must be a duration like 10s or 1h30m, above 0 and at most %.0fh, not '%v'",
+			maxWindow.Hours(), v)
 	}
 	return w, ""
 }

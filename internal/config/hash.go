@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// digestAll hashes a canonical form of the rules: domains by name, and in each level the exact descriptors by text, then
-// the wildcards in the order of the file, which is the only order that has an effect.
+// digestAll hashes a canonical form of the rules: domains by name, and in each level the exact descriptors by text,
+// then the wildcards in the order of the file, which is the only order that has an effect.
 func (r *Rules) digestAll() uint64 {
 	b := []byte("keyward/rules/1")
 	b = appendPart(b, r.prefix)

@@ -29,7 +29,8 @@ func extensionKeyNames() []string {
 // hintKey returns a hint for an unknown key outside metadata. It is empty if no known key is similar.
 func hintKey(key string) string {
 	if slices.Contains(extensionKeyNames(), key) {
-		return fmt.Sprintf("'%s' is one of Keyward's own keys: write it under metadata.%s of the descriptor", key, metadataKey)
+		return fmt.Sprintf("'%s' is one of Keyward's own keys: write it under metadata.%s of the descriptor", key,
+			metadataKey)
 	}
 	return hintWord(key, validKeys())
 }

@@ -22,8 +22,8 @@ func (m *Match) counted(i int, e *Entry) string {
 	return e.Value
 }
 
-// digest identifies the counter. Members of all versions must compute the same one. It does not depend on amounts, names or
-// files, so a limit that changes within a window applies to the existing count.
+// digest identifies the counter. Members of all versions must compute the same one. It does not depend on amounts,
+// names or files, so a limit that changes within a window applies to the existing count.
 func (r *Rules) digest(d *domain, entries []Entry, m *Match) [2]uint64 {
 	var space [digestSize]byte
 	b := append(space[:0], d.head...)
@@ -38,8 +38,8 @@ func (r *Rules) digest(d *domain, entries []Entry, m *Match) [2]uint64 {
 	return [2]uint64{h0, h1}
 }
 
-// placeOwner selects the levels that form the rule's owner string: those of shard_by, or else the first variable one. If
-// there is none, all requests of the rule have the same owner string.
+// placeOwner selects the levels that form the rule's owner string: those of shard_by, or else the first variable one.
+// If there is none, all requests of the rule have the same owner string.
 func (r *RuleSpec) placeOwner() {
 	for _, k := range r.Extension.ShardBy {
 		r.ownerAt = append(r.ownerAt, levelOf(r.path, k))
@@ -67,8 +67,8 @@ func appendPair(dst []byte, key, value string) []byte {
 	return append(dst, value...)
 }
 
-// AppendName appends the display name of the counter: k=v,k2=v2, with patterns for shared values. Two counters may have the
-// same name. m is the result of Match for the entries.
+// AppendName appends the display name of the counter: k=v,k2=v2, with patterns for shared values. Two counters may have
+// the same name. m is the result of Match for the entries.
 func (m *Match) AppendName(dst []byte, entries []Entry) []byte {
 	for i := range entries {
 		if i > 0 {
@@ -79,8 +79,8 @@ func (m *Match) AppendName(dst []byte, entries []Entry) []byte {
 	return dst
 }
 
-// AppendOwnerString appends the text whose hash is m.Owner. Envoy sends it as x-keyward-key, so that the call reaches the
-// counter's owner. m is the result of Match for the same domain and entries.
+// AppendOwnerString appends the text whose hash is m.Owner. Envoy sends it as x-keyward-key, so that the call reaches
+// the counter's owner. m is the result of Match for the same domain and entries.
 func (r *Rules) AppendOwnerString(dst []byte, domain string, entries []Entry, m *Match) []byte {
 	return appendOwner(dst, domain, entries, m)
 }

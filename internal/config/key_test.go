@@ -95,7 +95,8 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// TestGoldenDigest fixes every bit of the counter key: members of two versions with different keys would count separately.
+// TestGoldenDigest fixes every bit of the counter key: members of two versions with different keys would count
+// separately.
 func TestGoldenDigest(t *testing.T) {
 	text := "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 5}}\n"
 	for _, row := range []struct {

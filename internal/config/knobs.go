@@ -198,13 +198,17 @@ func (x *Extension) conflicts() (faults []ownFault) {
 		fault("burst", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm)
 	}
 	if x.Mechanism != policy.ByOwner && x.Algorithm == limit.SlidingLog {
-		fault("mechanism", "mechanism: %s cannot be used with a sliding_log, which stores the time of each hit; sliding_window supports all mechanisms", x.Mechanism)
+		fault("mechanism",
+			"mechanism: %s cannot be used with a sliding_log, which stores the time of each hit; sliding_window supports all mechanisms",
+			x.Mechanism)
 	}
 	if x.Mechanism == policy.Approximate && x.Epsilon == 0 {
-		fault("mechanism", "mechanism: approximate needs an epsilon, the fraction of the limit that may be admitted above it, like 1%%")
+		fault("mechanism",
+			"mechanism: approximate needs an epsilon, the fraction of the limit that may be admitted above it, like 1%%")
 	}
 	if x.Mechanism == policy.Approximate && x.Strict {
-		fault("durability", "durability: strict contradicts mechanism: approximate, which admits hits before it reports them to the owner")
+		fault("durability",
+			"durability: strict contradicts mechanism: approximate, which admits hits before it reports them to the owner")
 	}
 	if k := x.Lease; k != nil && k.Max > 0 && k.Min > k.Max {
 		fault("lease_min", "lease_min %d is above lease_max %d", k.Min, k.Max)
@@ -218,7 +222,8 @@ const (
 	leaseMax = 10_000
 )
 
-// compile completes the lease settings of x for a limit. It returns a fault if epsilon leaves members nothing to admit locally.
+// compile completes the lease settings of x for a limit. It returns a fault if epsilon leaves members nothing to admit
+// locally.
 func (x *Extension) compile(limit uint32, members int) (fault string) {
 	switch k := x.Lease; { // a configured size adjusts the default of the other
 	case k == nil:
@@ -240,7 +245,8 @@ func (x *Extension) compile(limit uint32, members int) (fault string) {
 		what += ", a quarter of it for identity: unknown,"
 	}
 	if members > 1 {
-		return fmt.Sprintf("%s is %d, less than one for each of %d members: raise epsilon, or use mechanism: lease", what, slack, members)
+		return fmt.Sprintf("%s is %d, less than one for each of %d members: raise epsilon, or use mechanism: lease", what,
+			slack, members)
 	}
 	return what + " is less than one hit: raise epsilon, or use mechanism: lease"
 }

@@ -7,8 +7,8 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// level is a kind of mapping in a rules file. A key has an effect only in mappings of its own level; the decoder ignores it
-// in the others, as envoyproxy/ratelimit does.
+// level is a kind of mapping in a rules file. A key has an effect only in mappings of its own level; the decoder
+// ignores it in the others, as envoyproxy/ratelimit does.
 type level uint8
 
 const (
@@ -117,7 +117,8 @@ func (w *levelWalk) rows(key string) (rows []levelKey) {
 	return rows
 }
 
-// misplace describes where a key without effect is: its mapping, the mapping around that, the key's value and the level.
+// misplace describes where a key without effect is: its mapping, the mapping around that, the key's value and the
+// level.
 type misplace struct {
 	in, up, value place
 	at            level
@@ -148,7 +149,8 @@ func (m misplace) belongs(to level) string {
 	return to.here()
 }
 
-// lost describes the consequence of k being here. It is empty if the key is also at its own level, or if nothing is known.
+// lost describes the consequence of k being here. It is empty if the key is also at its own level, or if nothing is
+// known.
 func (m misplace) lost(k levelKey) string {
 	limit := m.in.get("rate_limit")
 	switch {
@@ -167,8 +169,8 @@ func hasAnchor(n *yamlv3.Node) bool {
 	return n != nil && (n.Anchor != "" || slices.ContainsFunc(n.Content, hasAnchor))
 }
 
-// duplicates calls found for every key that occurred earlier in its mapping. It does not follow aliases, so it visits each
-// mapping once.
+// duplicates calls found for every key that occurred earlier in its mapping. It does not follow aliases, so it visits
+// each mapping once.
 func duplicates(n *yamlv3.Node, found func(key *yamlv3.Node, text string)) {
 	for _, child := range n.Content {
 		duplicates(child, found)
@@ -197,8 +199,8 @@ func duplicates(n *yamlv3.Node, found func(key *yamlv3.Node, text string)) {
 	}
 }
 
-// merges reports whether the decoder merges the second value of a key into the first. It does so for mappings that are a
-// struct or a map in a descriptor.
+// merges reports whether the decoder merges the second value of a key into the first. It does so for mappings that are
+// a struct or a map in a descriptor.
 func merges(key string, first, second *yamlv3.Node) bool {
 	a, b := place{first}.resolve(), place{second}.resolve()
 	return (key == "rate_limit" || key == "metadata") && a.node.Kind == yamlv3.MappingNode && b.node.Kind == yamlv3.MappingNode

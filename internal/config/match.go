@@ -27,7 +27,8 @@ type Override struct {
 	Unit  Unit
 }
 
-// Match is the result of Rules.Match. For Limited and Overridden all fields are set, for Unlimited only Rule, Static and Kind.
+// Match is the result of Rules.Match. For Limited and Overridden all fields are set, for Unlimited only Rule, Static
+// and Kind.
 type Match struct {
 	Rule   *RuleSpec  // nil for an override
 	Digest [2]uint64  // of the counter; it covers the entries, algorithm and window, but not the amount
@@ -47,8 +48,8 @@ const (
 	digestSize = 384
 )
 
-// Match sets m to the limit of a descriptor. An override replaces the rules of a configured domain. Match does not allocate for
-// descriptors of ordinary size.
+// Match sets m to the limit of a descriptor. An override replaces the rules of a configured domain. Match does not
+// allocate for descriptors of ordinary size.
 func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Match) {
 	*m = Match{}
 	d := r.domains[domain]
@@ -81,8 +82,9 @@ func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Mat
 	m.Owner = ownerHash(domain, entries, m)
 }
 
-// override applies the amount and unit of o. It keeps the algorithm of the rule that it replaces and, if the units are equal, the
-// window, so that both use one counter. The burst is scaled with the amount. It reports whether the unit is known.
+// override applies the amount and unit of o. It keeps the algorithm of the rule that it replaces and, if the units are
+// equal, the window, so that both use one counter. The burst is scaled with the amount. It reports whether the unit is
+// known.
 func (m *Match) override(o *Override) (ok bool) {
 	m.Kind, m.Unit, m.Times = Overridden, o.Unit, 1
 	m.Limit = limit.Rule{Window: o.Unit.Window(), Limit: o.Limit}
@@ -104,8 +106,8 @@ func (r *RuleSpec) burst(of uint32) uint32 {
 	return uint32(min(max(1, n), math.MaxUint32))
 }
 
-// Extension returns the settings of the rule, also if an override replaces its limit. The slack of an approximate rule is a part
-// of its own limit and too large for a lower override: then the owner decides, with default lease settings.
+// Extension returns the settings of the rule, also if an override replaces its limit. The slack of an approximate rule
+// is a part of its own limit and too large for a lower override: then the owner decides, with default lease settings.
 func (m *Match) Extension() Extension {
 	if m.placed == nil {
 		return Extension{}
@@ -117,9 +119,9 @@ func (m *Match) Extension() Extension {
 	return x
 }
 
-// find walks down the levels. In each it takes the exact text, or else the first wildcard that matches, or else the key alone; it
-// never backtracks. It returns the node of the last entry, or nil if the walk ends earlier. static reports whether the
-// statistics' key is independent of the request.
+// find walks down the levels. In each it takes the exact text, or else the first wildcard that matches, or else the key
+// alone; it never backtracks. It returns the node of the last entry, or nil if the walk ends earlier. static reports
+// whether the statistics' key is independent of the request.
 func (d *domain) find(entries []Entry) (n *node, static bool) {
 	if len(entries) == 0 {
 		return nil, false
@@ -157,8 +159,8 @@ func appendGlued(dst []byte, e *Entry) []byte {
 	return append(dst, e.Value...)
 }
 
-// trimKey returns the value part of a wildcard's glued text for an entry with the given key, or all of it if the * is in the
-// key. complete reports whether the text consists of the key, an underscore and a non-empty value.
+// trimKey returns the value part of a wildcard's glued text for an entry with the given key, or all of it if the * is
+// in the key. complete reports whether the text consists of the key, an underscore and a non-empty value.
 func trimKey(glued, key string) (value string, complete bool) {
 	if len(glued) > len(key) && glued[len(key)] == '_' && strings.HasPrefix(glued, key) {
 		value = glued[len(key)+1:]

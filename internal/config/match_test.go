@@ -175,7 +175,8 @@ func TestRuleOfMatch(t *testing.T) {
 	}
 }
 
-// TestOverride checks that an override counts raw values, and shares the rule's counter if unit and values are the same.
+// TestOverride checks that an override counts raw values, and shares the rule's counter if unit and values are the
+// same.
 func TestOverride(t *testing.T) {
 	rules := fixture(t, "shop.yaml", "wild.yaml")
 	for _, row := range []struct {
@@ -303,8 +304,8 @@ func BenchmarkManyRules(b *testing.B) {
 	}
 }
 
-// TestOverrideOfAWay checks that an override replaces an amount and a unit, and nothing in metadata.keyward: with the rule's
-// unit both use one counter.
+// TestOverrideOfAWay checks that an override replaces an amount and a unit, and nothing in metadata.keyward: with the
+// rule's unit both use one counter.
 func TestOverrideOfAWay(t *testing.T) {
 	const text = `domain: d
 descriptors:

@@ -41,8 +41,8 @@ func newMetadata(m map[string]any) (*structpb.Struct, error) {
 	return structpb.NewStruct(m)
 }
 
-// withoutExtension returns s without the key keyward, which is not part of responses. It returns nil if nothing is left. It does
-// not modify s.
+// withoutExtension returns s without the key keyward, which is not part of responses. It returns nil if nothing is
+// left. It does not modify s.
 func withoutExtension(s *structpb.Struct) *structpb.Struct {
 	if _, ours := s.GetFields()[metadataKey]; !ours {
 		return s

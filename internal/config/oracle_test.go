@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The oracle is the loader and matcher of envoyproxy/ratelimit. The released version may be older than the documented contract;
-// features that it does not support are detected and left out of the comparison.
+// The oracle is the loader and matcher of envoyproxy/ratelimit. The released version may be older than the documented
+// contract; features that it does not support are detected and left out of the comparison.
 type oracle struct {
 	stats    stats.Manager
 	metadata bool // supports metadata

@@ -11,8 +11,8 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// place is a position in a YAML file. It serves line numbers and the order of keys only. The zero place knows neither, so a
-// disagreement between the two YAML parsers has no other effect.
+// place is a position in a YAML file. It serves line numbers and the order of keys only. The zero place knows neither,
+// so a disagreement between the two YAML parsers has no other effect.
 type place struct{ node *yamlv3.Node }
 
 func newPlace(content []byte) place {
@@ -90,8 +90,8 @@ func (p place) resolve() place {
 	return p
 }
 
-// get returns the value of a key in a mapping: the last of duplicates, as the loader does, or else that of the first merge with
-// the key.
+// get returns the value of a key in a mapping: the last of duplicates, as the loader does, or else that of the first
+// merge with the key.
 func (p place) get(key string) place {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.MappingNode {

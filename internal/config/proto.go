@@ -18,8 +18,8 @@ const (
 	metadataField  = 8 // google.protobuf.Struct
 )
 
-// FromProto builds rules from RateLimitConfig resources, as Load does from files. In errors the name of a resource replaces the
-// name of a file.
+// FromProto builds rules from RateLimitConfig resources, as Load does from files. In errors the name of a resource
+// replaces the name of a file.
 func FromProto(resources []*rlsconf.RateLimitConfig, o Options) (*Rules, error) {
 	var faults []Diagnostic
 	var sources []source
@@ -106,8 +106,8 @@ func readUnknown(d *rlsconf.RateLimitDescriptor, y *yamlDescriptor) error {
 	return nil
 }
 
-// ToProto returns one RateLimitConfig per domain, named after it, for an xDS server. lost names what the protocol cannot
-// express: value_to_metric, share_threshold, and texts that are not UTF-8.
+// ToProto returns one RateLimitConfig per domain, named after it, for an xDS server. lost names what the protocol
+// cannot express: value_to_metric, share_threshold, and texts that are not UTF-8.
 func (r *Rules) ToProto() (resources []*rlsconf.RateLimitConfig, lost []string) {
 	w := protoWriter{}
 	for _, d := range r.order {
@@ -156,7 +156,8 @@ func (w *protoWriter) descriptors(up string, list []*node) []*rlsconf.RateLimitD
 
 // validNames reports whether the names of the rule can be sent.
 func (r *RuleSpec) validNames() bool {
-	return utf8.ValidString(r.Name) && !slices.ContainsFunc(r.Replaces, func(name string) bool { return !utf8.ValidString(name) })
+	return utf8.ValidString(r.Name) && !slices.ContainsFunc(r.Replaces,
+		func(name string) bool { return !utf8.ValidString(name) })
 }
 
 func policyOf(r *RuleSpec) *rlsconf.RateLimitPolicy {

@@ -8,12 +8,13 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// AppendStatKey appends the key of a descriptor's statistics: domain and levels joined by dots, not sanitized. m is the result of
-// Match for the same domain and entries, and must be Limited, Unlimited or Overridden. If m.Static is set, the key is
-// m.Rule.FullKey.
+// AppendStatKey appends the key of a descriptor's statistics: domain and levels joined by dots, not sanitized. m is the
+// result of Match for the same domain and entries, and must be Limited, Unlimited or Overridden. If m.Static is set,
+// the key is m.Rule.FullKey.
 //
-// A level without a value contributes its key alone, and a wildcard its pattern. With value_to_metric the value of the request
-// is used instead, and with detailed_metric all values of the request. The pattern of a share_threshold level takes precedence.
+// A level without a value contributes its key alone, and a wildcard its pattern. With value_to_metric the value of the
+// request is used instead, and with detailed_metric all values of the request. The pattern of a share_threshold level
+// takes precedence.
 func (r *Rules) AppendStatKey(dst []byte, domain string, entries []Entry, m *Match) []byte {
 	switch {
 	case m.Rule == nil:
@@ -101,8 +102,8 @@ func appendOverrideKey(dst []byte, domain string, entries []Entry) []byte {
 	return dst
 }
 
-// Dump returns the limits as /rlconfig prints them, one line each, in the order of the files. Keyward's own settings are at the end
-// of each line.
+// Dump returns the limits as /rlconfig prints them, one line each, in the order of the files. Keyward's own settings
+// are at the end of each line.
 func (r *Rules) Dump() []string {
 	lines := make([]string, len(r.rules))
 	for i, rule := range r.rules {

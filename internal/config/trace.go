@@ -47,7 +47,8 @@ func (r *Rules) Trace(domain string, entries []Entry) Trace {
 	r.Match(domain, entries, nil, &t.Match)
 	d := r.domains[domain]
 	if d == nil {
-		t.Why = fmt.Sprintf("No rules are configured for the domain '%s', so nothing limits it. Configured domains: %s.", domain, r.someDomains())
+		t.Why = fmt.Sprintf("No rules are configured for the domain '%s', so nothing limits it. Configured domains: %s.",
+			domain, r.someDomains())
 		return t
 	}
 	n := &d.node
@@ -139,7 +140,8 @@ func (t *Trace) why(n *node) string {
 			up := t.Steps[i-1].Taken
 			under = fmt.Sprintf("'%s' (%s:%d)", up, up.File, up.Line)
 		}
-		return fmt.Sprintf("No descriptor under %s matches %s=%s, so nothing limits it. The match does not backtrack to other descriptors.", under, e.Key, e.Value)
+		return fmt.Sprintf("No descriptor under %s matches %s=%s, so nothing limits it. The match does not backtrack to other descriptors.",
+			under, e.Key, e.Value)
 	}
 	at := fmt.Sprintf("%s:%d", n.file, n.line)
 	switch t.Match.Kind {
@@ -148,7 +150,8 @@ func (t *Trace) why(n *node) string {
 	case Limited:
 		return fmt.Sprintf("The rule '%s' (%s) limits it: %s.", t.Match.Rule.FullKey, at, t.Match.Rule.Amount())
 	default:
-		return fmt.Sprintf("It ends at the descriptor '%s' (%s), which has no rate_limit. Only descriptors with more entries are limited there.", n.glued, at)
+		return fmt.Sprintf("It ends at the descriptor '%s' (%s), which has no rate_limit. Only descriptors with more entries are limited there.",
+			n.glued, at)
 	}
 }
 

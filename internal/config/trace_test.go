@@ -22,7 +22,8 @@ descriptors:
   - key: other
 `
 
-// TestTrace checks the explanation of a match: which descriptors matched an entry, which did not and why, and where it ended.
+// TestTrace checks the explanation of a match: which descriptors matched an entry, which did not and why, and where it
+// ended.
 func TestTrace(t *testing.T) {
 	rules := load(t, Options{}, traced)
 	for _, row := range []struct{ domain, descriptor, want string }{

@@ -89,8 +89,8 @@ func unitOf(text string) Unit {
 	return UnitUnknown
 }
 
-// express states a window as a number of units for a response. It uses the unit as written if that divides the window, or else the
-// longest unit that does. A window that is not a multiple of a second is UnitUnknown.
+// express states a window as a number of units for a response. It uses the unit as written if that divides the window,
+// or else the longest unit that does. A window that is not a multiple of a second is UnitUnknown.
 func express(window time.Duration, written Unit) (u Unit, times uint32) {
 	for _, u := range [...]Unit{written, Day, Hour, Minute, Second} {
 		if n := window / max(1, u.Window()); u.Window() > 0 && n > 0 && window%u.Window() == 0 {

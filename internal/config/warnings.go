@@ -13,8 +13,8 @@ import (
 )
 
 // Warnings returns the parts of files that load and have no effect: documents after the first, duplicate and misplaced
-// keys, descriptors that no request reaches, and metadata that is not used. rules are the rules loaded from files, or nil
-// if the files have faults; then only the files themselves are checked.
+// keys, descriptors that no request reaches, and metadata that is not used. rules are the rules loaded from files, or
+// nil if the files have faults; then only the files themselves are checked.
 func Warnings(files []File, rules *Rules) []Diagnostic {
 	var w warnings
 	for _, f := range files {
@@ -90,15 +90,16 @@ func (w *warnings) metadata(full string, n *node) {
 		switch {
 		case key == metadataKey:
 		case slices.Contains(extensionKeyNames(), key) && n.rule != nil:
-			w.at(n, "no-effect", "'%s' has metadata.%s, which is not used: write Keyward's keys under metadata.%s", full, key, metadataKey)
+			w.at(n, "no-effect", "'%s' has metadata.%s, which is not used: write Keyward's keys under metadata.%s", full, key,
+				metadataKey)
 		case suggest.Distance(strings.ToLower(key), metadataKey) <= 2:
 			w.at(n, "no-effect", "'%s' has metadata.%s, which is not used: did you mean metadata.%s?", full, key, metadataKey)
 		}
 	}
 }
 
-// shadowing returns the wildcard that matches everything that list[i] matches: an earlier one that covers a wildcard, or any
-// that covers all values of a bare key. Texts without a * are looked up before wildcards, so nothing hides them.
+// shadowing returns the wildcard that matches everything that list[i] matches: an earlier one that covers a wildcard,
+// or any that covers all values of a bare key. Texts without a * are looked up before wildcards, so nothing hides them.
 func shadowing(list []*node, i int) *node {
 	n := list[i]
 	for j, other := range list {

@@ -16,8 +16,8 @@ func newPattern(text string) pattern {
 	return bytes.Split([]byte(text), []byte("*"))
 }
 
-// match reports whether text begins with the first literal, ends with the last, and contains the others in between, in order and
-// without overlap. Matching each middle literal where it first occurs leaves the most text for the next ones.
+// match reports whether text begins with the first literal, ends with the last, and contains the others in between, in
+// order and without overlap. Matching each middle literal where it first occurs leaves the most text for the next ones.
 func (p pattern) match(text []byte) bool {
 	first, last := p[0], p[len(p)-1]
 	if len(text) < len(first)+len(last) || !bytes.HasPrefix(text, first) || !bytes.HasSuffix(text, last) {
@@ -34,12 +34,12 @@ func (p pattern) match(text []byte) bool {
 	return true
 }
 
-// covers reports whether p matches everything that the pattern written as text matches. No literal of p contains an asterisk, so
-// only a * of p can match one.
+// covers reports whether p matches everything that the pattern written as text matches. No literal of p contains an
+// asterisk, so only a * of p can match one.
 func (p pattern) covers(text string) bool { return p != nil && p.match([]byte(text)) }
 
-// wildcards finds the first pattern of a level, in the order of the file, that matches a text. Patterns are indexed by the literal
-// before their first *, so that only patterns with the right prefix are tried.
+// wildcards finds the first pattern of a level, in the order of the file, that matches a text. Patterns are indexed by
+// the literal before their first *, so that only patterns with the right prefix are tried.
 type wildcards struct {
 	lengths  []int // distinct lengths of the prefixes, ascending
 	byPrefix map[string][]candidate

@@ -105,7 +105,8 @@ type keyChecker struct {
 }
 
 func (c *keyChecker) fault(at keyPlace, hint, format string, args ...any) {
-	c.faults = append(c.faults, Diagnostic{File: c.file, Line: at.line, Column: at.column, Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadYAML})
+	c.faults = append(c.faults,
+		Diagnostic{File: c.file, Line: at.line, Column: at.column, Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadYAML})
 }
 
 func (c *keyChecker) check(m map[interface{}]interface{}, at place) {
@@ -128,7 +129,8 @@ func (c *keyChecker) value(v any, at place, key keyPlace) {
 		for i, e := range v {
 			element, ok := e.(map[interface{}]interface{})
 			if !ok {
-				c.fault(at.index(i).orKey(key), "want a mapping, as in: - key: api_key", "config error, yaml file contains list of type other than map: %v", e)
+				c.fault(at.index(i).orKey(key), "want a mapping, as in: - key: api_key",
+					"config error, yaml file contains list of type other than map: %v", e)
 				continue
 			}
 			c.check(element, at.index(i))

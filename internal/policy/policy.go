@@ -1,4 +1,5 @@
-// Package policy names how the requests of a rule are decided. Rules state it, requests carry it to the owner of their key.
+// Package policy names how the requests of a rule are decided. Rules state it, requests carry it to the owner of their
+// key.
 package policy
 
 import "fmt"
@@ -26,8 +27,8 @@ func (m Mechanism) String() string {
 	return fmt.Sprintf("mechanism(%d)", uint8(m))
 }
 
-// Degraded selects what decides a request whose owner does not answer before the deadline. The numbers are part of the peer
-// protocol.
+// Degraded selects what decides a request whose owner does not answer before the deadline. The numbers are part of the
+// peer protocol.
 type Degraded uint8
 
 // The degraded policies.

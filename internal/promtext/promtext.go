@@ -38,8 +38,8 @@ func Parse(text []byte) (Page, error) {
 	return page, nil
 }
 
-// Sum returns the sum of a metric's series, or of those with one label if its name and value are given. It is 0 if there
-// are none.
+// Sum returns the sum of a metric's series, or of those with one label if its name and value are given. It is 0 if
+// there are none.
 func (p Page) Sum(name string, label ...string) (sum float64) {
 	for _, s := range p[name] {
 		if len(label) < 2 || s.Labels[label[0]] == label[1] {

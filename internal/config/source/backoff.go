@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Backoff configures the wait between attempts: Initial, doubled after each failure up to Max. Each wait is randomized by up to
-// Factor of itself, so that clients of one server do not reconnect at the same time.
+// Backoff configures the wait between attempts: Initial, doubled after each failure up to Max. Each wait is randomized
+// by up to Factor of itself, so that clients of one server do not reconnect at the same time.
 type Backoff struct {
 	Initial time.Duration // default 10 s
 	Max     time.Duration // default 60 s

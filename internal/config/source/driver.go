@@ -22,8 +22,8 @@ type VersionsOptions struct {
 	Logger     *slog.Logger                   // nil: no logs
 }
 
-// Versions holds the rules in force and the rules that wait for the other members. Its methods are safe for concurrent use.
-// OnSwitch and Announce are called one at a time, in order, without a lock held, so they may call Versions.
+// Versions holds the rules in force and the rules that wait for the other members. Its methods are safe for concurrent
+// use. OnSwitch and Announce are called one at a time, in order, without a lock held, so they may call Versions.
 type Versions struct {
 	o       VersionsOptions
 	metrics *metrics
@@ -66,7 +66,8 @@ func NewVersions(o VersionsOptions) *Versions {
 // Current returns the rules in force, or nil before the first.
 func (v *Versions) Current() *config.Rules { return v.current.Load() }
 
-// Read returns a channel that is closed after the first attempt to load rules, successful or not, and after OnSwitch was called.
+// Read returns a channel that is closed after the first attempt to load rules, successful or not, and after OnSwitch
+// was called.
 func (v *Versions) Read() <-chan struct{} { return v.read }
 
 // Offer processes the result of an attempt to load rules.
@@ -100,7 +101,8 @@ func (v *Versions) loadLocked(e LoadResult, now time.Time) {
 	if !known {
 		v.history.prepare(Version{Hash: hash, Source: e.Source, Detail: e.Detail, Loaded: now})
 		v.prepared = e.Rules
-		v.o.Logger.Info("rules loaded", "source", e.Source, "address", e.Detail, "rules", Hex(hash), "rule_count", len(e.Rules.Rules()))
+		v.o.Logger.Info("rules loaded", "source", e.Source, "address", e.Detail, "rules", Hex(hash), "rule_count",
+			len(e.Rules.Rules()))
 	}
 	v.performLocked(eff, now)
 }
@@ -158,8 +160,8 @@ func (v *Versions) armLocked(now time.Time) {
 	}
 }
 
-// unlockAndCall runs the pending callbacks in order and releases the lock. If another goroutine is running callbacks, it leaves
-// them to that one, so that a callback may call Versions.
+// unlockAndCall runs the pending callbacks in order and releases the lock. If another goroutine is running callbacks,
+// it leaves them to that one, so that a callback may call Versions.
 func (v *Versions) unlockAndCall() {
 	defer v.mu.Unlock()
 	if v.calling {

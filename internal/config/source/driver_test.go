@@ -169,7 +169,8 @@ func TestVersionsClose(t *testing.T) {
 	})
 }
 
-// Three members that exchange gossip by function calls, and whose callbacks call each other: no deadlock, one switch each.
+// Three members that exchange gossip by function calls, and whose callbacks call each other: no deadlock, one switch
+// each.
 func TestVersionsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 3

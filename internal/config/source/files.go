@@ -18,16 +18,16 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// FileOptions configure where rules are read. All files in Root/Subdirectory/AppDirectory and below are read, with any suffix. Dots
-// replace the slashes in their names.
+// FileOptions configure where rules are read. All files in Root/Subdirectory/AppDirectory and below are read, with any
+// suffix. Dots replace the slashes in their names.
 type FileOptions struct {
 	Root         string // RUNTIME_ROOT
 	Subdirectory string // RUNTIME_SUBDIRECTORY; may be empty
 	AppDirectory string // RUNTIME_APPDIRECTORY; default config
 
-	// WatchRoot (RUNTIME_WATCH_ROOT) reloads the files when Root, a symlink, is replaced, and not when they change in place.
-	// It reads the files in Root/Subdirectory whose dotted name begins with AppDirectory and a dot. Without WatchRoot, any
-	// change in the directory reloads the files.
+	// WatchRoot (RUNTIME_WATCH_ROOT) reloads the files when Root, a symlink, is replaced, and not when they change in
+	// place. It reads the files in Root/Subdirectory whose dotted name begins with AppDirectory and a dot. Without
+	// WatchRoot, any change in the directory reloads the files.
 	WatchRoot bool
 
 	IgnoreDotFiles bool // RUNTIME_IGNOREDOTFILES: skip names that begin with a dot
@@ -64,9 +64,9 @@ func (o FileOptions) tree() (dir, prefix string) {
 	return filepath.Join(o.Root, o.Subdirectory, o.AppDirectory), ""
 }
 
-// WatchFiles loads the rules, and reloads them whenever they change, until ctx is done. It calls sink immediately with the first
-// result, and later only if the content differs from that of the last attempt, so that each fault is reported once. No error in
-// the files stops it.
+// WatchFiles loads the rules, and reloads them whenever they change, until ctx is done. It calls sink immediately with
+// the first result, and later only if the content differs from that of the last attempt, so that each fault is reported
+// once. No error in the files stops it.
 func WatchFiles(ctx context.Context, o FileOptions, sink func(LoadResult)) {
 	w := &fileWatch{o: o.withDefaults(), sink: sink}
 	w.dir, w.prefix = w.o.tree()
@@ -175,8 +175,8 @@ func (w *fileWatch) watched() []string {
 	return []string{w.dir}
 }
 
-// watch subscribes to notifications of directories. A subscription ends when its directory is removed, so watch is called for each
-// load. It does nothing for a directory that is already watched.
+// watch subscribes to notifications of directories. A subscription ends when its directory is removed, so watch is
+// called for each load. It does nothing for a directory that is already watched.
 func (w *fileWatch) watch(dirs ...string) {
 	if w.notify == nil {
 		return

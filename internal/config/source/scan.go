@@ -81,8 +81,8 @@ func (s *scan) visit(path, rel string, d fs.DirEntry) error {
 	return nil
 }
 
-// hidden reports whether a name is ignored. Names with two dots are Kubernetes' own in a volume, and contain the files a second
-// time.
+// hidden reports whether a name is ignored. Names with two dots are Kubernetes' own in a volume, and contain the files
+// a second time.
 func (s *scan) hidden(name string) bool {
 	return strings.HasPrefix(name, "..") || s.noDots && strings.HasPrefix(name, ".")
 }
@@ -99,8 +99,8 @@ func (s *scan) add(f config.File) {
 	s.files = append(s.files, f)
 }
 
-// readRegular reads a file, or returns the cause for skipping it. A file that exists and cannot be read is an error, since skipping
-// it would remove limits.
+// readRegular reads a file, or returns the cause for skipping it. A file that exists and cannot be read is an error,
+// since skipping it would remove limits.
 func readRegular(path string, most int64) (content []byte, cause string, err error) {
 	info, err := os.Stat(path)
 	switch {
@@ -128,8 +128,8 @@ func readRegular(path string, most int64) (content []byte, cause string, err err
 	return content, "", err
 }
 
-// ReadDir reads the files in one directory, with any suffix, but not those in its subdirectories. Their names are paths, as they
-// appear in diagnostics.
+// ReadDir reads the files in one directory, with any suffix, but not those in its subdirectories. Their names are
+// paths, as they appear in diagnostics.
 func ReadDir(dir string) ([]config.File, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

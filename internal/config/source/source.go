@@ -1,7 +1,7 @@
 // Package source loads rules from files or xDS and switches versions together with the other members.
 //
-// [WatchFiles] or [WatchXDS] reports each attempt to load rules as a [LoadResult] to [Versions]. Versions announces the new
-// rules by gossip, and activates them when every live member has them. [Versions.Current] returns the active rules.
+// [WatchFiles] or [WatchXDS] reports each attempt to load rules as a [LoadResult] to [Versions]. Versions announces the
+// new rules by gossip, and activates them when every live member has them. [Versions.Current] returns the active rules.
 package source
 
 import (

@@ -25,12 +25,12 @@ type effects struct {
 	switched reason // inForce has changed
 }
 
-// maxWaits limits for how many waits newer versions can delay a switch. Rules that change every minute still come into force while
-// a member is stuck.
+// maxWaits limits for how many waits newer versions can delay a switch. Rules that change every minute still come into
+// force while a member is stuck.
 const maxWaits = 3
 
-// agreement decides when a version comes into force on this member. It has no clock and no I/O: methods receive the time, in
-// nanoseconds, and return effects.
+// agreement decides when a version comes into force on this member. It has no clock and no I/O: methods receive the
+// time, in nanoseconds, and return effects.
 //
 //	          load: first ever             load: another
 //	no rules ------------------> in force -----------------> in force + prepared --+
@@ -38,8 +38,8 @@ const maxWaits = 3
 //	                                 |  +---------------------------+       +------+
 //	                                 +-- every live member has it, or wait is over
 //
-// Members that load the same versions in the same order activate them in that order. No member switches while a live member has
-// not loaded the new version, unless wait is over.
+// Members that load the same versions in the same order activate them in that order. No member switches while a live
+// member has not loaded the new version, unless wait is over.
 type agreement struct {
 	wait     int64 // how long a prepared version waits for the others
 	inForce  uint64
@@ -100,8 +100,8 @@ func (a *agreement) step(now int64) effects {
 // deadline returns when the prepared version comes into force at the latest.
 func (a *agreement) deadline() int64 { return min(a.since+a.wait, a.pending+maxWaits*a.wait) }
 
-// lacking returns the members that the prepared version waits for. Members without rules are not included: they activate the first
-// version that they load.
+// lacking returns the members that the prepared version waits for. Members without rules are not included: they
+// activate the first version that they load.
 func (a *agreement) lacking() (ids []string) {
 	if a.prepared == 0 {
 		return nil

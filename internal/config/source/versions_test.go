@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Events in these tables are "load V", "A=F/P B=F/P" (the versions that members have in force and prepared, 0 for none) and "none" (no
-// other members), each at a second. The state after an event is "in force/prepared reason".
+// Events in these tables are "load V", "A=F/P B=F/P" (the versions that members have in force and prepared, 0 for none)
+// and "none" (no other members), each at a second. The state after an event is "in force/prepared reason".
 func TestAgreement(t *testing.T) {
 	type row struct {
 		at    int64
@@ -131,9 +131,9 @@ func TestAgreementNames(t *testing.T) {
 	}
 }
 
-// A cluster with delayed and reordered gossip. All members load the same versions in the same order, seconds apart. Laws: all end with
-// the last version; no member switches while another live member that has rules has not loaded it, unless the wait is over;
-// the version in force only increases.
+// A cluster with delayed and reordered gossip. All members load the same versions in the same order, seconds apart.
+// Laws: all end with the last version; no member switches while another live member that has rules has not loaded it,
+// unless the wait is over; the version in force only increases.
 func TestAgreementCluster(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))

@@ -87,8 +87,8 @@ func (o XDSOptions) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(c), nil
 }
 
-// awaitCredentials reads the files until they are valid, since a volume may be mounted after the process has started. It reports
-// each error as a LoadResult. It returns nil if ctx is done.
+// awaitCredentials reads the files until they are valid, since a volume may be mounted after the process has started.
+// It reports each error as a LoadResult. It returns nil if ctx is done.
 func (o XDSOptions) awaitCredentials(ctx context.Context, sink func(LoadResult)) credentials.TransportCredentials {
 	last := ""
 	for ctx.Err() == nil {
@@ -128,9 +128,10 @@ func (o XDSOptions) node() *core.Node {
 	return &core.Node{Id: o.NodeID, Metadata: &structpb.Struct{Fields: fields}}
 }
 
-// WatchXDS subscribes to the RateLimitConfig resources of a server, with the state-of-the-world protocol over ADS, until ctx is
-// done. It reports each response as a LoadResult, and acknowledges it or rejects it with the error. Errors in the certificate
-// files are reported as well, and the files are read again until they are valid. WatchXDS returns an error only for invalid options.
+// WatchXDS subscribes to the RateLimitConfig resources of a server, with the state-of-the-world protocol over ADS,
+// until ctx is done. It reports each response as a LoadResult, and acknowledges it or rejects it with the error. Errors
+// in the certificate files are reported as well, and the files are read again until they are valid. WatchXDS returns an
+// error only for invalid options.
 func WatchXDS(ctx context.Context, o XDSOptions, sink func(LoadResult)) error {
 	o = o.withDefaults()
 	creds := o.awaitCredentials(ctx, sink)
@@ -160,7 +161,8 @@ func WatchXDS(ctx context.Context, o XDSOptions, sink func(LoadResult)) error {
 			failures++
 			wait = o.Backoff.after(failures, chance())
 		}
-		o.Logger.Warn("xDS stream for rules ended; the loaded rules stay in force", "address", o.Server, "error", err, "retry_in", wait)
+		o.Logger.Warn("xDS stream for rules ended; the loaded rules stay in force", "address", o.Server, "error", err,
+			"retry_in", wait)
 		pause(ctx, wait)
 	}
 	return nil
@@ -178,8 +180,8 @@ type xdsWatch struct {
 	refused refusal
 }
 
-// refusal describes the last rejected response. Common servers immediately resend a rejected response, so the client waits before it
-// rejects the same one again.
+// refusal describes the last rejected response. Common servers immediately resend a rejected response, so the client
+// waits before it rejects the same one again.
 type refusal struct {
 	version string
 	fault   string // empty if the last response was acknowledged
@@ -196,8 +198,9 @@ func (w *xdsWatch) stream(ctx context.Context) (responses int, err error) {
 	}
 	w.o.Logger.Info("xDS stream for rules opened", "address", w.o.Server, "node", w.o.NodeID)
 	w.version = ""
-	// Every request contains the node, which some servers require. The first request of a stream has no version: after a restart
-	// a server that numbers versions from 1 would not send its version 1 to a client that names an older version 1.
+	// Every request contains the node, which some servers require. The first request of a stream has no version: after
+	// a restart a server that numbers versions from 1 would not send its version 1 to a client that names an older
+	// version 1.
 	request := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: RateLimitConfigType}
 	for {
 		if err := s.Send(request); err != nil {
@@ -225,7 +228,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// process loads the resources of a response and returns the acknowledgment or rejection. It does not report the same fault twice.
+// process loads the resources of a response and returns the acknowledgment or rejection. It does not report the same
+// fault twice.
 func (w *xdsWatch) process(response *discovery.DiscoveryResponse) *discovery.DiscoveryRequest {
 	e := LoadResult{Source: FromXDS, Detail: w.o.Server}
 	e.Rules, e.Err = w.load(response)
@@ -248,8 +252,8 @@ func (w *xdsWatch) process(response *discovery.DiscoveryResponse) *discovery.Dis
 	return r
 }
 
-// sendable returns a fault's text in a form that fits into a request. Text that is not valid UTF-8 would end the stream, and the
-// server would not receive the fault.
+// sendable returns a fault's text in a form that fits into a request. Text that is not valid UTF-8 would end the
+// stream, and the server would not receive the fault.
 func sendable(fault string) string {
 	const most = 4096
 	return strings.ToValidUTF8(fault[:min(len(fault), most)], "?")
@@ -268,6 +272,7 @@ func (w *xdsWatch) load(response *discovery.DiscoveryResponse) (*config.Rules, e
 	}
 	// Servers list resources in any order. If several add to one domain the order matters, so every member must use the
 	// same one.
-	slices.SortStableFunc(resources, func(a, b *rlsconf.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
+	slices.SortStableFunc(resources,
+		func(a, b *rlsconf.RateLimitConfig) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return config.FromProto(resources, w.o.Config())
 }

@@ -222,7 +222,8 @@ func TestXDS(t *testing.T) {
 	until(t, events, "c")
 	c.acked("4")
 
-	// The server restarts: the first request of the new stream has no version, so the server sends the version in force again.
+	// The server restarts: the first request of the new stream has no version, so the server sends the version in force
+	// again.
 	c.forget()
 	c.stop()
 	c.start()
@@ -240,8 +241,8 @@ func TestXDS(t *testing.T) {
 	c.acked("6")
 }
 
-// A control plane that numbers versions from 1 again after a restart has different rules under an old version, either when the
-// stream begins or later.
+// A control plane that numbers versions from 1 again after a restart has different rules under an old version, either
+// when the stream begins or later.
 func TestXDSRestartedServerCountsAgain(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
@@ -286,7 +287,8 @@ func TestXDSRefusalOnNewStream(t *testing.T) {
 	}
 }
 
-// If several resources add to one domain, their order decides which wildcard comes first, and servers send them in any order.
+// If several resources add to one domain, their order decides which wildcard comes first, and servers send them in any
+// order.
 func TestXDSOrder(t *testing.T) {
 	load := func(resources ...*rlsconf.RateLimitConfig) string {
 		w := &xdsWatch{o: XDSOptions{Config: func() config.Options { return config.Options{MergeDomains: true} }}.withDefaults()}
@@ -402,7 +404,8 @@ func TestXDSOverTLS(t *testing.T) {
 	}
 }
 
-// Certificate files that are missing or incomplete are reported once, until they are valid. Without TLS no file is read.
+// Certificate files that are missing or incomplete are reported once, until they are valid. Without TLS no file is
+// read.
 func TestXDSFilesThatComeLater(t *testing.T) {
 	dir, volume := t.TempDir(), t.TempDir()
 	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {

@@ -1,5 +1,5 @@
-// Package doctor diagnoses a cluster and the Envoys in front of it, and suggests fixes. It compares what the members report about
-// themselves and about each other, and checks the configuration of the Envoys.
+// Package doctor diagnoses a cluster and the Envoys in front of it, and suggests fixes. It compares what the members
+// report about themselves and about each other, and checks the configuration of the Envoys.
 //
 // The caller collects the data in a [Snapshot]. [Examine] performs no I/O.
 package doctor
@@ -88,7 +88,8 @@ func (m *MemberReport) observer() bool {
 	if m.Self != nil {
 		return m.Self.Role == "observer"
 	}
-	return slices.ContainsFunc(m.Cluster.Members, func(x api.MemberStatus) bool { return x.ID == m.Name() && x.Role == "observer" })
+	return slices.ContainsFunc(m.Cluster.Members,
+		func(x api.MemberStatus) bool { return x.ID == m.Name() && x.Role == "observer" })
 }
 
 // report collects findings.

@@ -28,7 +28,8 @@ type object = map[string]any
 
 func examineEnvoy(f *Snapshot, e *EnvoyPages, r *report) {
 	if e.Err != nil {
-		r.fail("use the address of Envoy's admin page, often 127.0.0.1:9901 or :15000, and make it reachable from here", "%s does not respond: %v", e.Address, e.Err)
+		r.fail("use the address of Envoy's admin page, often 127.0.0.1:9901 or :15000, and make it reachable from here",
+			"%s does not respond: %v", e.Address, e.Err)
 		return
 	}
 	var dump any
@@ -56,7 +57,8 @@ func examineEnvoy(f *Snapshot, e *EnvoyPages, r *report) {
 	}
 	errors := e.stat(".ratelimit.error")
 	if calls := errors + e.stat(".ratelimit.ok") + e.stat(".ratelimit.over_limit"); errors > 0 && errors > calls/1000 {
-		r.warn("their requests were admitted uncounted, or denied if failure_mode_deny is set: check timeout, retries and hosts above", "%s: %.0f of %.0f calls failed", e.Address, errors, calls)
+		r.warn("their requests were admitted uncounted, or denied if failure_mode_deny is set: check timeout, retries and hosts above",
+			"%s: %.0f of %.0f calls failed", e.Address, errors, calls)
 	}
 	if !slices.ContainsFunc(r.findings, func(x Finding) bool { return x.Check == r.check && strings.HasPrefix(x.Text, e.Address) }) {
 		r.ok("%s calls owners directly, and their successors if they do not respond", e.Address)
@@ -72,23 +74,29 @@ func examineFilter(f *Snapshot, e *EnvoyPages, filter object, r *report) {
 	}
 	decision := decisionTimeout(f)
 	if !e.sendsTimeout() && decision > 0 && timeout <= decision {
-		add(Fail, fmt.Sprintf("set the filter's timeout well above --decision-timeout (%v), for example to 0.1s; Envoy 1.40 and later sends its timeout, and members then use 60 %% of it", decision),
+		add(Fail, fmt.Sprintf("set the filter's timeout well above --decision-timeout (%v), for example to 0.1s; Envoy 1.40 and later sends its timeout, and members then use 60 %% of it",
+			decision),
 			"its timeout of %v expires before a member applies the degraded policy after %v", timeout, decision)
 	} else if timeout < 50*time.Millisecond {
-		add(Warn, "set timeout: 0.1s; it covers all attempts", "its timeout of %v leaves no time for a retry at the successor of an owner that does not respond", timeout)
+		add(Warn, "set timeout: 0.1s; it covers all attempts",
+			"its timeout of %v leaves no time for a retry at the successor of an owner that does not respond", timeout)
 	}
 	if deny, _ := filter["failure_mode_deny"].(bool); !deny {
-		add(Warn, "decide: true denies requests whose call fails; false, as here, admits them uncounted. With retries at the successor, failed calls are rare", "failure_mode_deny is off")
+		add(Warn,
+			"decide: true denies requests whose call fails; false, as here, admits them uncounted. With retries at the successor, failed calls are rare",
+			"failure_mode_deny is off")
 	}
 	if domains := f.domains(); len(domains) > 0 && !slices.Contains(domains, domain) {
-		add(Fail, "use the same domain in the filter and in the rules", "there are no rules for this domain; configured domains: %s", strings.Join(domains, ", "))
+		add(Fail, "use the same domain in the filter and in the rules",
+			"there are no rules for this domain; configured domains: %s", strings.Join(domains, ", "))
 	}
 	service, _ := dig(filter, "rate_limit_service", "grpc_service").(object)
 	if text(service, "envoy_grpc", "cluster_name") == "" {
 		return
 	}
 	if !sendsKey(service) {
-		add(Warn, "add initial_metadata x-keyward-key to its grpc_service, as `keyward envoy-config` prints it", "it sends no x-keyward-key: it calls any member, which forwards the request")
+		add(Warn, "add initial_metadata x-keyward-key to its grpc_service, as `keyward envoy-config` prints it",
+			"it sends no x-keyward-key: it calls any member, which forwards the request")
 		return
 	}
 	if text(service, "envoy_grpc", "retry_policy", "retry_on") != "" {
@@ -108,11 +116,15 @@ func examineRetries(retries object, timeout time.Duration, add func(level Severi
 	case retries == nil:
 		add(Fail, advice, "no retries: while an owner does not respond or is gone, calls for its keys fail")
 	case !slices.Contains(on, "reset"):
-		add(Fail, advice, "it retries on %s only: if an owner runs but does not respond, every call for its keys fails", strings.Join(on, ", "))
+		add(Fail, advice, "it retries on %s only: if an owner runs but does not respond, every call for its keys fails",
+			strings.Join(on, ", "))
 	case !slices.Contains(on, "connect-failure"):
-		add(Warn, advice, "it does not retry on connect-failure: calls for the keys of a failed owner fail until Envoy has new endpoints")
+		add(Warn, advice,
+			"it does not retry on connect-failure: calls for the keys of a failed owner fail until Envoy has new endpoints")
 	case interval == 0 || interval >= timeout:
-		add(Fail, advice, "retry_back_off.max_interval, the time of one attempt, is %v with a timeout of %v: the successor is never called", interval, timeout)
+		add(Fail, advice,
+			"retry_back_off.max_interval, the time of one attempt, is %v with a timeout of %v: the successor is never called",
+			interval, timeout)
 	case len(hosts) == 0:
 		add(Warn, advice, "no previous_hosts predicate: the retry may go to the same owner again")
 	}
@@ -128,17 +140,23 @@ func examineCluster(e *EnvoyPages, c object, r *report) {
 		policy = text(policies[0], "typed_extension_config", "name")
 	}
 	if !strings.Contains(strings.ToLower(policy), "ring_hash") {
-		add(Warn, "to call owners directly, get the cluster from Keyward's xDS or from `keyward envoy-config --part cluster`; for plain RLS there is nothing to do", "its policy is %s: it calls any member, which forwards the request", policy)
+		add(Warn,
+			"to call owners directly, get the cluster from Keyward's xDS or from `keyward envoy-config --part cluster`; for plain RLS there is nothing to do",
+			"its policy is %s: it calls any member, which forwards the request", policy)
 		return
 	}
 	if c["outlier_detection"] != nil {
-		add(Warn, "remove outlier_detection: an ejected member is still the owner for the other members, so requests for its keys take an additional hop", "it ejects hosts on its own")
+		add(Warn,
+			"remove outlier_detection: an ejected member is still the owner for the other members, so requests for its keys take an additional hop",
+			"it ejects hosts on its own")
 	}
 	if checks, ok := c["health_checks"].([]any); ok && len(checks) > 0 {
-		add(Warn, "remove health_checks: EDS reports the live members to all Envoys", "it checks the health of hosts on its own: its ring may differ from that of other Envoys")
+		add(Warn, "remove health_checks: EDS reports the live members to all Envoys",
+			"it checks the health of hosts on its own: its ring may differ from that of other Envoys")
 	}
 	if text(c, "common_lb_config", "healthy_panic_threshold", "value") != "" && text(c, "common_lb_config", "healthy_panic_threshold", "value") != "0" {
-		add(Warn, "set healthy_panic_threshold to 0, as `keyward envoy-config --part cluster` does", "in panic mode it calls hosts that are gone")
+		add(Warn, "set healthy_panic_threshold to 0, as `keyward envoy-config --part cluster` does",
+			"in panic mode it calls hosts that are gone")
 	}
 }
 
@@ -173,7 +191,8 @@ func examineHosts(f *Snapshot, e *EnvoyPages, name string, r *report) {
 	}
 	i := slices.IndexFunc(all.Clusters, func(c clusterStatus) bool { return c.Name == name })
 	if i < 0 {
-		r.fail("add the cluster, or get clusters from Keyward's xDS and check `keyward xds status`", "%s has no cluster %s, which its filter calls", e.Address, name)
+		r.fail("add the cluster, or get clusters from Keyward's xDS and check `keyward xds status`",
+			"%s has no cluster %s, which its filter calls", e.Address, name)
 		return
 	}
 	endpoints := map[string]bool{}
@@ -188,12 +207,15 @@ func examineHosts(f *Snapshot, e *EnvoyPages, name string, r *report) {
 	}
 	for _, at := range slices.Sorted(maps.Keys(members)) {
 		if !endpoints[at] {
-			r.fail("check `keyward xds status`; a static list of endpoints must contain all members", "%s, cluster %s: %s at %s is not an endpoint, so Envoy's ring differs from the members'", e.Address, name, members[at], at)
+			r.fail("check `keyward xds status`; a static list of endpoints must contain all members",
+				"%s, cluster %s: %s at %s is not an endpoint, so Envoy's ring differs from the members'", e.Address, name,
+				members[at], at)
 		}
 		delete(endpoints, at)
 	}
 	for _, at := range slices.Sorted(maps.Keys(endpoints)) {
-		r.fail("check `keyward xds status`; a static list of endpoints must contain members only", "%s, cluster %s: its endpoint %s is not a member on the ring", e.Address, name, at)
+		r.fail("check `keyward xds status`; a static list of endpoints must contain members only",
+			"%s, cluster %s: its endpoint %s is not a member on the ring", e.Address, name, at)
 	}
 }
 

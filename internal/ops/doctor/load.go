@@ -30,7 +30,8 @@ func direct(f *Snapshot, r *report) {
 		r.fail("set --rls-advertise on every member (in a pod: its address and port 8083); without it, xDS leaves the member out, the rings of Envoys and members differ, and requests take an additional hop",
 			"Envoys of other pods cannot call %s: --rls-advertise is not set", strings.Join(hidden, ", "))
 	case len(hidden) > 0:
-		r.warn("to let Envoys call owners directly, set --rls-advertise on all members; for plain RLS there is nothing to do", "no member has --rls-advertise: each Envoy calls its own sidecar, which forwards requests")
+		r.warn("to let Envoys call owners directly, set --rls-advertise on all members; for plain RLS there is nothing to do",
+			"no member has --rls-advertise: each Envoy calls its own sidecar, which forwards requests")
 	}
 	hits, ring, key := 0.0, 0.0, 0.0
 	for _, m := range f.counters() {
@@ -101,7 +102,8 @@ func served(f *Snapshot, r *report) {
 	}
 	for name, by := range versions {
 		if len(by) > 1 {
-			r.warn("check one cluster, and use the same --route-* and --ring-capacity on all servers: then they serve the same", "xDS servers serve different %s: %s", name, formatGroups(by))
+			r.warn("check one cluster, and use the same --route-* and --ring-capacity on all servers: then they serve the same",
+				"xDS servers serve different %s: %s", name, formatGroups(by))
 		}
 	}
 	if servers == 0 {
@@ -125,11 +127,13 @@ const full = 0.8
 func memory(f *Snapshot, r *report) {
 	for _, m := range f.counters() {
 		if n := m.Metrics.Sum("keyward_overflow_keys_total"); n > 0 {
-			r.warn("raise --max-keys (about 100 bytes per key), or find the clients that create keys: keyward top, keyward tap", "%s had no room for %.0f keys; it counts them in a sketch that may deny requests too early", m.Name(), n)
+			r.warn("raise --max-keys (about 100 bytes per key), or find the clients that create keys: keyward top, keyward tap",
+				"%s had no room for %.0f keys; it counts them in a sketch that may deny requests too early", m.Name(), n)
 		}
 		keys := m.Metrics.Sum("keyward_keys", "table", "owned") + m.Metrics.Sum("keyward_keys", "table", "replica")
 		if most, err := strconv.ParseFloat(m.flag("max-keys"), 64); err == nil && keys > full*most {
-			r.warn("raise --max-keys (about 100 bytes per key) before the table is full", "%s has %.0f keys, %.0f %% of --max-keys", m.Name(), keys, 100*keys/most)
+			r.warn("raise --max-keys (about 100 bytes per key) before the table is full",
+				"%s has %.0f keys, %.0f %% of --max-keys", m.Name(), keys, 100*keys/most)
 		}
 	}
 	for i := range f.Members {
@@ -139,9 +143,11 @@ func memory(f *Snapshot, r *report) {
 		}
 		switch x := m.Self.Memory; {
 		case x.Limit > 0 && x.GoLimit == 0:
-			r.warn("set GOMEMLIMIT to 90 % of the container's limit, so that Go collects garbage before the kernel kills the process", "%s has a memory limit of %d MiB, and GOMEMLIMIT is not set", m.Name(), x.Limit>>20)
+			r.warn("set GOMEMLIMIT to 90 % of the container's limit, so that Go collects garbage before the kernel kills the process",
+				"%s has a memory limit of %d MiB, and GOMEMLIMIT is not set", m.Name(), x.Limit>>20)
 		case x.Limit > 0 && float64(x.GoLimit) > 0.95*float64(x.Limit):
-			r.warn("set GOMEMLIMIT to 90 % of the container's limit", "%s has GOMEMLIMIT %d MiB in a container of %d MiB", m.Name(), x.GoLimit>>20, x.Limit>>20)
+			r.warn("set GOMEMLIMIT to 90 % of the container's limit", "%s has GOMEMLIMIT %d MiB in a container of %d MiB",
+				m.Name(), x.GoLimit>>20, x.Limit>>20)
 		case x.Limit > 0 && float64(x.Used) > 0.9*float64(x.Limit):
 			r.warn("raise the container's limit, or lower --max-keys", "%s uses %d of %d MiB", m.Name(), x.Used>>20, x.Limit>>20)
 		}
@@ -159,7 +165,8 @@ func authority(f *Snapshot, r *report) {
 		}
 		size, reach := len(m.Cluster.Ring.Members), int(m.Metrics.Sum("keyward_reach"))
 		if me := m.sees(m.Name()); me != nil && me.State == "active" && size > 1 && reach < size {
-			r.fail("members send each other heartbeats over 7947/TCP: check ports and certificates", "%s is confirmed by %d of %s on the ring", m.Name(), reach, number(size, "member"))
+			r.fail("members send each other heartbeats over 7947/TCP: check ports and certificates",
+				"%s is confirmed by %d of %s on the ring", m.Name(), reach, number(size, "member"))
 		}
 	}
 	if over > 0 {

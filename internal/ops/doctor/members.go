@@ -21,7 +21,8 @@ func members(f *Snapshot, r *report) {
 	}
 	for i := range f.Members {
 		if m := &f.Members[i]; m.Self == nil {
-			r.warn("upgrade it: older versions do not report their clock, keys and certificate", "%s serves no /v1/self", m.Name())
+			r.warn("upgrade it: older versions do not report their clock, keys and certificate", "%s serves no /v1/self",
+				m.Name())
 		}
 	}
 	r.quiet("%s queried, all respond", number(len(f.Members), "process"))
@@ -41,7 +42,8 @@ func ports(f *Snapshot, r *report) {
 				"%s knows %.0f addresses that should be members and do not respond", m.Name(), n)
 		}
 		if n := m.Metrics.Sum("keyward_gossip_health_score"); n >= 3 {
-			r.warn("open 7946/UDP between all members, or give the pod more CPU", "%s is slow to answer gossip (score %.0f): UDP packets are lost, or it lacks CPU time", m.Name(), n)
+			r.warn("open 7946/UDP between all members, or give the pod more CPU",
+				"%s is slow to answer gossip (score %.0f): UDP packets are lost, or it lacks CPU time", m.Name(), n)
 		}
 	}
 	unreachable(f, r)
@@ -56,7 +58,8 @@ func oneCluster(f *Snapshot, r *report) {
 		return
 	}
 	if labels := groups(all, func(m *MemberReport) string { return "--cluster " + m.Cluster.Label }); len(labels) > 1 {
-		r.fail("set the same --cluster on all members of one cluster", "the members belong to several clusters: %s", formatGroups(labels))
+		r.fail("set the same --cluster on all members of one cluster", "the members belong to several clusters: %s",
+			formatGroups(labels))
 	}
 	for _, m := range all {
 		switch {
@@ -75,7 +78,8 @@ func oneCluster(f *Snapshot, r *report) {
 			}
 		}
 		if len(unseen) > 0 {
-			r.fail("compare --join, --cluster, --gossip-key-file and the gossip ports of both sides", "%s does not see %s", m.Name(), strings.Join(unseen, ", "))
+			r.fail("compare --join, --cluster, --gossip-key-file and the gossip ports of both sides", "%s does not see %s",
+				m.Name(), strings.Join(unseen, ", "))
 		}
 	}
 	r.quiet("%s see each other", number(len(f.Members), "process"))
@@ -91,7 +95,8 @@ func (m *MemberReport) sees(id string) *api.MemberStatus {
 	return nil
 }
 
-// Tolerances of clocks. The bounds assume at most 250 ms, and a member whose clock steps by a second revokes its ownership.
+// Tolerances of clocks. The bounds assume at most 250 ms, and a member whose clock steps by a second revokes its
+// ownership.
 const (
 	skewWarn = 250 * time.Millisecond
 	skewFail = time.Second
@@ -152,7 +157,8 @@ func onRing(f *Snapshot, r *report) {
 		switch {
 		case me == nil:
 		case me.State == "joining":
-			r.warn("check its log; a member joins once it has replicas of the keys that it will own, and only within the ring's capacity", "%s is not on the ring yet", m.Name())
+			r.warn("check its log; a member joins once it has replicas of the keys that it will own, and only within the ring's capacity",
+				"%s is not on the ring yet", m.Name())
 		case me.State == "leaving":
 			r.warn("it was asked to leave; it joins again when it is restarted", "%s has left the ring", m.Name())
 		}
@@ -195,7 +201,8 @@ func capacity(f *Snapshot, r *report) {
 			"the members' weights sum to %d, and a ring with --ring-capacity %d has room for %d: the members that come last stay off it", total, limit, limit-1)
 	}
 	if len(seen) > 1 && most >= 4*max(1, least) {
-		r.warn("use weights for machines of different size only", "weights are from %d to %d: some members own many times as many keys as others", least, most)
+		r.warn("use weights for machines of different size only",
+			"weights are from %d to %d: some members own many times as many keys as others", least, most)
 	}
 	r.quiet("weights sum to %d of %d", total, limit-1)
 }
@@ -215,12 +222,15 @@ func expected(f *Snapshot, r *report) {
 		switch who := strings.Join(names, ", "); {
 		case err != nil:
 		case n == 0 && len(known) > 1:
-			r.warn(fmt.Sprintf("set --expect %d: a member then divides limits by that number until it has found the others", len(known)),
+			r.warn(fmt.Sprintf("set --expect %d: a member then divides limits by that number until it has found the others",
+				len(known)),
 				"%s: --expect is not set in a cluster of %d", who, len(known))
 		case n > len(known) && len(known) > 0:
-			r.warn("start the missing members, or lower --expect: a member divides limits by it until it has found that many members, and always divides epsilon by it", "%s: --expect is %d, but there are %s", who, n, number(len(known), "member"))
+			r.warn("start the missing members, or lower --expect: a member divides limits by it until it has found that many members, and always divides epsilon by it",
+				"%s: --expect is %d, but there are %s", who, n, number(len(known), "member"))
 		case n > 0 && n < len(known):
-			r.warn(fmt.Sprintf("set --expect %d", len(known)), "%s: --expect is %d, but there are %s", who, n, number(len(known), "member"))
+			r.warn(fmt.Sprintf("set --expect %d", len(known)), "%s: --expect is %d, but there are %s", who, n,
+				number(len(known), "member"))
 		}
 	}
 	r.quiet("the number of members is as expected")
@@ -250,7 +260,8 @@ func settings(f *Snapshot, r *report) {
 		slices.Sort(names)
 		r.warn("", "%s: %s", strings.Join(names, ", "), w)
 	}
-	slices.SortFunc(r.findings[len(r.findings)-r.count():], func(a, b Finding) int { return strings.Compare(a.Text, b.Text) })
+	slices.SortFunc(r.findings[len(r.findings)-r.count():],
+		func(a, b Finding) int { return strings.Compare(a.Text, b.Text) })
 	r.quiet("all members have the same settings")
 }
 
@@ -268,15 +279,18 @@ func rules(f *Snapshot, r *report) {
 	all := f.counters()
 	for _, m := range all {
 		if e := m.Cluster.Rules.LastError; e != "" {
-			r.fail("fix the file; `keyward check DIR` shows the position; until then the previous rules stay in force", "%s cannot load its rules: %s", m.Name(), e)
+			r.fail("fix the file; `keyward check DIR` shows the position; until then the previous rules stay in force",
+				"%s cannot load its rules: %s", m.Name(), e)
 		}
 		if v := m.Cluster.Rules.InForce; v == "" || v == f.NoRules {
-			r.fail("put files with a domain into its rules folder (RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/config)", "%s has no rules in force", m.Name())
+			r.fail("put files with a domain into its rules folder (RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/config)",
+				"%s has no rules in force", m.Name())
 		}
 	}
 	by := groups(all, func(m *MemberReport) string { return m.Cluster.Rules.InForce })
 	if len(by) > 1 {
-		r.fail("deploy the same files to all members; a ConfigMap takes up to a minute to reach all pods", "members use different rules: %s", formatGroups(by))
+		r.fail("deploy the same files to all members; a ConfigMap takes up to a minute to reach all pods",
+			"members use different rules: %s", formatGroups(by))
 	}
 	if h := f.Rules; h != nil {
 		for hash, names := range by {
@@ -284,7 +298,8 @@ func rules(f *Snapshot, r *report) {
 			switch {
 			case h.Err != nil:
 			case hash != h.Hash:
-				r.warn("deploy the files to the members, or compare them with `keyward check --against`", "%s: version %s is in force, but the rules in %s are version %s", strings.Join(names, ", "), hash, h.Path, h.Hash)
+				r.warn("deploy the files to the members, or compare them with `keyward check --against`",
+					"%s: version %s is in force, but the rules in %s are version %s", strings.Join(names, ", "), hash, h.Path, h.Hash)
 			}
 		}
 		if h.Err != nil {
@@ -304,7 +319,8 @@ func versions(f *Snapshot, r *report) {
 		all[i] = &f.Members[i]
 	}
 	if by := groups(all, func(m *MemberReport) string { return m.Cluster.Version }); len(by) > 1 {
-		r.warn("finish the rollout: only consecutive versions are guaranteed to work together", "versions differ: %s", formatGroups(by))
+		r.warn("finish the rollout: only consecutive versions are guaranteed to work together", "versions differ: %s",
+			formatGroups(by))
 		return
 	}
 	if len(all) > 0 {

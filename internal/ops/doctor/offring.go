@@ -57,13 +57,15 @@ func unreachable(f *Snapshot, r *report) {
 		r.fail("check certificates; open 7947/TCP between all members", "%s and %s cannot reach each other, so the degraded policy decides requests for their keys: %s",
 			strings.Join(by[who], ", "), who, reason[who])
 	}
-	slices.SortFunc(r.findings[len(r.findings)-r.count():], func(a, b Finding) int { return strings.Compare(a.Text, b.Text) })
+	slices.SortFunc(r.findings[len(r.findings)-r.count():],
+		func(a, b Finding) int { return strings.Compare(a.Text, b.Text) })
 }
 
 // lately is for how long refused gossip is reported.
 const lately = 10 * time.Minute
 
-// strangers reports whose gossip was refused. No other member sees a member with another key or label, so it counts alone.
+// strangers reports whose gossip was refused. No other member sees a member with another key or label, so it counts
+// alone.
 func strangers(f *Snapshot, r *report) {
 	by := map[string][]string{}
 	for i := range f.Members {
@@ -79,7 +81,8 @@ func strangers(f *Snapshot, r *report) {
 		}
 	}
 	if len(by) > 0 {
-		r.warn("if that is a member, give it the --gossip-key-file and the --cluster of the other members; if not, close 7946 to it", "gossip was refused %s", refusedBy(by))
+		r.warn("if that is a member, give it the --gossip-key-file and the --cluster of the other members; if not, close 7946 to it",
+			"gossip was refused %s", refusedBy(by))
 	}
 }
 

@@ -35,9 +35,11 @@ func gossipKeys(f *Snapshot, r *report) {
 	}
 	switch {
 	case len(by) > 1:
-		r.warn("finish the rotation: first add the new key as the second line everywhere, then move it to the first, then remove the old one", "the gossip key files differ: %s", formatGroups(by))
+		r.warn("finish the rotation: first add the new key as the second line everywhere, then move it to the first, then remove the old one",
+			"the gossip key files differ: %s", formatGroups(by))
 	case len(all) > 0 && len(all[0].Self.GossipBy) == 0 && far(all):
-		r.fail("set --gossip-key-file on all members: without it, anyone who can reach 7946 can join", "gossip between machines is not encrypted (--insecure)")
+		r.fail("set --gossip-key-file on all members: without it, anyone who can reach 7946 can join",
+			"gossip between machines is not encrypted (--insecure)")
 	case len(all) > 0 && len(all[0].Self.GossipBy) == 0:
 		r.quiet("gossip is not encrypted, and stays on one machine")
 	case len(all) > 0:
@@ -77,12 +79,14 @@ func certificates(f *Snapshot, r *report) {
 		}
 	}
 	if len(with) > 0 && len(without) > 0 {
-		r.fail("set --tls-cert, --tls-key and --tls-ca on all members: members with and without TLS cannot connect to each other", "no certificate: %s", strings.Join(without, ", "))
+		r.fail("set --tls-cert, --tls-key and --tls-ca on all members: members with and without TLS cannot connect to each other",
+			"no certificate: %s", strings.Join(without, ", "))
 	}
 	for _, m := range with {
 		c := m.Self.Cert
 		if c.Problem != "" {
-			r.fail(fmt.Sprintf("issue a new one with the CA in %s, or put the CA that signed it there", c.Files["ca"]), "%s: its certificate is not valid for its CA: %s", m.Name(), c.Problem)
+			r.fail(fmt.Sprintf("issue a new one with the CA in %s, or put the CA that signed it there", c.Files["ca"]),
+				"%s: its certificate is not valid for its CA: %s", m.Name(), c.Problem)
 		}
 		ends(r, f.Now, m.Name()+": its certificate ("+c.Files["cert"]+")", c.NotAfter)
 		ends(r, f.Now, m.Name()+": a CA of "+c.Files["ca"], c.CANotAfter)

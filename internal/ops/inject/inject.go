@@ -1,8 +1,8 @@
 // Package inject adds a Keyward sidecar to the pods of Kubernetes manifests.
 //
-// It adds the same as the library chart keyward-lib: a native sidecar before all other init containers, its volumes, the label by
-// which members find each other, and a termination grace period. Documents without pods stay unchanged, byte for byte. The
-// others are formatted, but keep their order and comments.
+// It adds the same as the library chart keyward-lib: a native sidecar before all other init containers, its volumes,
+// the label by which members find each other, and a termination grace period. Documents without pods stay unchanged,
+// byte for byte. The others are formatted, but keep their order and comments.
 package inject
 
 import (
@@ -39,8 +39,8 @@ const (
 	containerName = "keyward"
 )
 
-// Inject adds the sidecar to every pod template in a file of YAML documents. The notes list the changes, and warn about what may not
-// work. Inject is idempotent.
+// Inject adds the sidecar to every pod template in a file of YAML documents. The notes list the changes, and warn about
+// what may not work. Inject is idempotent.
 func Inject(text []byte, o Options) (out []byte, notes []string, err error) {
 	if err := o.fill(); err != nil {
 		return nil, nil, err
@@ -219,7 +219,8 @@ var ports = map[string]string{
 	"8082": "the rate limit service for other pods", "7946": "gossip", "7947": "the peer protocol", "9090": "metrics",
 }
 
-// xdsPort is the port on which a sidecar may serve xDS. It does so only if a flag is set, so other containers may use the port.
+// xdsPort is the port on which a sidecar may serve xDS. It does so only if a flag is set, so other containers may use
+// the port.
 const xdsPort = "18000"
 
 // warn adds notes about settings of the pod that conflict with the sidecar.
@@ -240,10 +241,12 @@ func (in *injector) warn(spec *yaml.Node, what string) {
 			for _, p := range declared.Content {
 				port := text(get(p, "containerPort"))
 				if port == xdsPort {
-					in.note("WARNING: %s: container %s listens on %s, which the chart's NetworkPolicy blocks: list the pod's ports in networkPolicy.appPorts", what, name, port)
+					in.note("WARNING: %s: container %s listens on %s, which the chart's NetworkPolicy blocks: list the pod's ports in networkPolicy.appPorts",
+						what, name, port)
 				}
 				if ports[port] != "" {
-					in.note("WARNING: %s: container %s listens on %s, which the sidecar uses for %s: change one of them", what, name, port, ports[port])
+					in.note("WARNING: %s: container %s listens on %s, which the sidecar uses for %s: change one of them", what, name,
+						port, ports[port])
 				}
 			}
 		}

@@ -42,8 +42,8 @@ func (e Env) above(name string) bool {
 	return err == nil && n > 0
 }
 
-// ParseEnvFile reads NAME=VALUE lines, as docker run --env-file and shells do. It ignores blank lines, comments, export and quotes
-// around a value.
+// ParseEnvFile reads NAME=VALUE lines, as docker run --env-file and shells do. It ignores blank lines, comments, export
+// and quotes around a value.
 func ParseEnvFile(text string) (Env, error) {
 	var e Env
 	n := 0
@@ -99,7 +99,8 @@ func (e Env) Variables(all bool) []VariableOutcome {
 		if !set && !all {
 			continue
 		}
-		list = append(list, VariableOutcome{Name: v.Name, Set: set, Value: value, Default: v.Default, Fate: fateOf(v.Fate), Note: v.Note})
+		list = append(list,
+			VariableOutcome{Name: v.Name, Set: set, Value: value, Default: v.Default, Fate: fateOf(v.Fate), Note: v.Note})
 	}
 	for i, v := range e {
 		if slices.ContainsFunc(e[i+1:], func(later Var) bool { return later.Name == v.Name }) || slices.ContainsFunc(list, func(x VariableOutcome) bool { return x.Name == v.Name }) {
@@ -111,7 +112,8 @@ func (e Env) Variables(all bool) []VariableOutcome {
 	for i := range list {
 		list[i].hide(e)
 	}
-	slices.SortStableFunc(list, func(a, b VariableOutcome) int { return slices.Index(fates(), a.Fate) - slices.Index(fates(), b.Fate) })
+	slices.SortStableFunc(list,
+		func(a, b VariableOutcome) int { return slices.Index(fates(), a.Fate) - slices.Index(fates(), b.Fate) })
 	return list
 }
 

@@ -27,8 +27,9 @@ type networkPolicy struct {
 
 const (
 	namespaceLabel = "kubernetes.io/metadata.name" // Kubernetes sets it on every namespace
-	// fillIn is a placeholder for unknown peers. It is not a valid peer, so Helm rejects the values by the chart's schema before it
-	// installs anything. A rejection by the API server would be too late: Helm would install the rest of the release.
+	// fillIn is a placeholder for unknown peers. It is not a valid peer, so Helm rejects the values by the chart's
+	// schema before it installs anything. A rejection by the API server would be too late: Helm would install the rest
+	// of the release.
 	fillIn = "fill in the Envoys that call the service, such as {namespaceSelector: {matchLabels: {" + namespaceLabel + ": NAMESPACE}}}"
 )
 
@@ -75,7 +76,8 @@ func runsEnvoy(c *yaml.Node) bool {
 	return len(command) > 0 && (command[0].Value == "envoy" || strings.HasSuffix(command[0].Value, "/envoy"))
 }
 
-// podLabels returns a selector for the pods of a workload: its own, or else the labels of its pods. It is nil if there are none.
+// podLabels returns a selector for the pods of a workload: its own, or else the labels of its pods. It is nil if there
+// are none.
 func podLabels(doc *yaml.Node) *selector {
 	for _, n := range []*yaml.Node{at(doc, "spec", "selector", "matchLabels"), at(doc, "spec", "template", "metadata", "labels")} {
 		if s := labels(n); s != nil {
@@ -115,7 +117,8 @@ func (p peer) String() string {
 	return fmt.Sprintf("%s of %s", pods, where)
 }
 
-// policy returns the peers that may call the new service: the mirror and the Envoys in the file, or fillIn if there are none.
+// policy returns the peers that may call the new service: the mirror and the Envoys in the file, or fillIn if there are
+// none.
 func (d *Deployment) policy() networkPolicy {
 	var from []any
 	for _, p := range d.envoys() {
@@ -140,7 +143,8 @@ func (d *Deployment) envoysStep() MigrationStep {
 		}
 		s.Do = append(s.Do, "# add any other Envoys that call the old service")
 	} else {
-		s.Do = append(s.Do, "# fill in networkPolicy.envoyFrom in values.yaml: no Envoy was found. Until you do, Helm refuses the values")
+		s.Do = append(s.Do,
+			"# fill in networkPolicy.envoyFrom in values.yaml: no Envoy was found. Until you do, Helm refuses the values")
 	}
 	s.Do = append(s.Do,
 		"# it also names the mirror that is used in the steps below: "+mirror().String(),

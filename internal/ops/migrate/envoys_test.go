@@ -55,7 +55,8 @@ func TestEnvoysMayCall(t *testing.T) {
 	}
 }
 
-// TestUnknownEnvoysAreToBeFilledIn checks that values without an Envoy cannot be installed, and that the first step states that.
+// TestUnknownEnvoysAreToBeFilledIn checks that values without an Envoy cannot be installed, and that the first step
+// states that.
 func TestUnknownEnvoysAreToBeFilledIn(t *testing.T) {
 	for name, d := range map[string]*Deployment{
 		"manifest": of(t, strings.Replace(ratelimitPod, "%s", ", namespace: edge", 1)), "environment": {EnvFile: "old.env", Replicas: 1},

@@ -30,8 +30,8 @@ type Manifest struct {
 // errNoVariables reports a file without envoyproxy/ratelimit.
 var errNoVariables = errors.New("no container that runs ratelimit, and no variable of envoyproxy/ratelimit: use --container to name the container")
 
-// ParseManifest finds the container that runs ratelimit: the one with the given name, or else the one with its image or command. If
-// there is none, it collects every known variable in the file, in any notation.
+// ParseManifest finds the container that runs ratelimit: the one with the given name, or else the one with its image or
+// command. If there is none, it collects every known variable in the file, in any notation.
 func ParseManifest(content []byte, container string) (*Manifest, error) {
 	m := &Manifest{Replicas: 1}
 	for dec := yaml.NewDecoder(bytes.NewReader(content)); ; {
@@ -159,7 +159,8 @@ func (m *Manifest) environment(doc, c *yaml.Node) {
 			continue
 		}
 		for i := 0; i+1 < len(data.Content); i += 2 {
-			m.Env = append(m.Env, Var{Name: text(at(from, "prefix")) + data.Content[i].Value, Value: text(data.Content[i+1]), From: "ConfigMap " + name})
+			m.Env = append(m.Env,
+				Var{Name: text(at(from, "prefix")) + data.Content[i].Value, Value: text(data.Content[i+1]), From: "ConfigMap " + name})
 		}
 	}
 	for _, v := range items(at(c, "env")) {

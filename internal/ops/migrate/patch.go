@@ -21,8 +21,8 @@ const (
 	peerPort    = 7947
 )
 
-// Patched returns the manifest with Keyward's image. For more than one replica it adds a headless Service and the settings of a
-// cluster. If clean is set, it removes variables that no longer have an effect. Comments stay.
+// Patched returns the manifest with Keyward's image. For more than one replica it adds a headless Service and the
+// settings of a cluster. If clean is set, it removes variables that no longer have an effect. Comments stay.
 func (m *Manifest) Patched(image string, replicas int, clean bool) ([]byte, error) {
 	if m.container == nil {
 		return nil, errNoWorkload
@@ -74,7 +74,8 @@ func (m *Manifest) cluster(replicas int) (*yaml.Node, error) {
 	kind, name := text(at(m.workload, "kind")), text(at(m.workload, "metadata", "name"))
 	labels := at(m.workload, "spec", "selector", "matchLabels")
 	if labels == nil {
-		return nil, fmt.Errorf("%s/%s has no spec.selector.matchLabels, which the Service needs to select its pods", kind, name)
+		return nil, fmt.Errorf("%s/%s has no spec.selector.matchLabels, which the Service needs to select its pods", kind,
+			name)
 	}
 	if kind != "DaemonSet" {
 		set(at(m.workload, "spec"), "replicas", mustNode(fmt.Sprint(replicas)))
@@ -92,10 +93,13 @@ func (m *Manifest) cluster(replicas int) (*yaml.Node, error) {
 		m.add(v[0], mustNode(fmt.Sprintf("{fieldRef: {fieldPath: %s}}", v[1])), "valueFrom")
 	}
 	appendTo(m.container, "ports", mustNode(fmt.Sprintf("{name: gossip, containerPort: %d, protocol: TCP}", gossipPort)))
-	appendTo(m.container, "ports", mustNode(fmt.Sprintf("{name: gossip-udp, containerPort: %d, protocol: UDP}", gossipPort)))
+	appendTo(m.container, "ports",
+		mustNode(fmt.Sprintf("{name: gossip-udp, containerPort: %d, protocol: UDP}", gossipPort)))
 	appendTo(m.container, "ports", mustNode(fmt.Sprintf("{name: peer, containerPort: %d, protocol: TCP}", peerPort)))
-	appendTo(m.container, "volumeMounts", mustNode(fmt.Sprintf("{name: %s, mountPath: %s, readOnly: true}", secretName, secretMount)))
-	appendTo(podSpec(m.workload), "volumes", mustNode(fmt.Sprintf("{name: %s, secret: {secretName: %s}}", secretName, secretName)))
+	appendTo(m.container, "volumeMounts",
+		mustNode(fmt.Sprintf("{name: %s, mountPath: %s, readOnly: true}", secretName, secretMount)))
+	appendTo(podSpec(m.workload), "volumes",
+		mustNode(fmt.Sprintf("{name: %s, secret: {secretName: %s}}", secretName, secretName)))
 	m.drain()
 	return m.service(service, labels)
 }
@@ -111,7 +115,8 @@ func (m *Manifest) drain() {
 	}
 }
 
-// service returns a headless Service that includes pods that are not ready, since members find each other before they are ready.
+// service returns a headless Service that includes pods that are not ready, since members find each other before they
+// are ready.
 func (m *Manifest) service(name string, labels *yaml.Node) (*yaml.Node, error) {
 	s := mustNode(fmt.Sprintf(`apiVersion: v1
 kind: Service

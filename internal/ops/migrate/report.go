@@ -1,6 +1,7 @@
-// Package migrate plans the migration of an envoyproxy/ratelimit deployment to Keyward. [ParseManifest] and [ParseEnvFile] read its
-// environment and rules. [Deployment.Plan] reports what stays the same, what is no longer needed and what differs, with the
-// steps to migrate and to go back. [Manifest.Patched] and [Deployment.Values] return the new manifest and chart values.
+// Package migrate plans the migration of an envoyproxy/ratelimit deployment to Keyward. [ParseManifest] and
+// [ParseEnvFile] read its environment and rules. [Deployment.Plan] reports what stays the same, what is no longer
+// needed and what differs, with the steps to migrate and to go back. [Manifest.Patched] and [Deployment.Values] return
+// the new manifest and chart values.
 package migrate
 
 import (
@@ -60,7 +61,8 @@ type MigrationStep struct {
 	Back  []string `json:"back"` // shell commands that undo it
 }
 
-// Plan returns the migration plan of d. If all is set, it lists every variable of envoyproxy/ratelimit, not only those that are set.
+// Plan returns the migration plan of d. If all is set, it lists every variable of envoyproxy/ratelimit, not only those
+// that are set.
 func (d *Deployment) Plan(all bool) *MigrationPlan {
 	r := &MigrationPlan{Image: d.Image, Replicas: d.Replicas, Variables: d.Env.Variables(all)}
 	if d.Manifest != nil {
@@ -97,7 +99,8 @@ func (d *Deployment) differences() []KnownDifference {
 		{"every deployment", "If the owner of a key does not answer in time, the rule's degraded policy decides (by default with this member's share of the limit), instead of an error with which Envoy admits the request."},
 	}
 	if d.Manifest != nil && d.Manifest.Workload != "" {
-		list = append(list, KnownDifference{"the change of the image", "During the rolling update some pods count in the store and some in Keyward, so a key may get up to twice its limit in the windows of that time. The mirror avoids this."})
+		list = append(list,
+			KnownDifference{"the change of the image", "During the rolling update some pods count in the store and some in Keyward, so a key may get up to twice its limit in the windows of that time. The mirror avoids this."})
 	}
 	add := func(is bool, concerns, text string) {
 		if is {
@@ -107,17 +110,25 @@ func (d *Deployment) differences() []KnownDifference {
 	backend, _ := e.get("BACKEND_TYPE")
 	statsd, statsdSet := e.get("USE_STATSD")
 	tags, _ := e.get("EXTRA_TAGS")
-	add(backend == "memcache", "BACKEND_TYPE=memcache", "With memcached, the service counts after it responds, so it admits more than the limit under load. Keyward does not: expect more denied requests for busy keys.")
-	add(e.above("LOCAL_CACHE_SIZE_IN_BYTES"), "LOCAL_CACHE_SIZE_IN_BYTES", "Keys over their limit are cached only on members that do not own them, and dropped when a limit is raised, hits are refunded or ownership moves.")
-	add(e.on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"), "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "This is exact if one member owns all keys of a call. With several owners there is the same gap between check and charge as with Redis.")
-	add(tags != "" && e.on("USE_PROMETHEUS"), "EXTRA_TAGS", "In Prometheus they become labels. In envoyproxy/ratelimit they become part of the names, which then match no mapping.")
-	add(!statsdSet && (e.on("USE_PROMETHEUS") || e.on("USE_DOG_STATSD")), "USE_STATSD", "It is true by default, but with USE_PROMETHEUS or USE_DOG_STATSD it applies only if it is set.")
-	add(statsd != "false" && !e.on("USE_PROMETHEUS") && !e.on("USE_DOG_STATSD"), "USE_STATSD", "/metrics is always served in addition to statsd.")
+	add(backend == "memcache", "BACKEND_TYPE=memcache",
+		"With memcached, the service counts after it responds, so it admits more than the limit under load. Keyward does not: expect more denied requests for busy keys.")
+	add(e.above("LOCAL_CACHE_SIZE_IN_BYTES"), "LOCAL_CACHE_SIZE_IN_BYTES",
+		"Keys over their limit are cached only on members that do not own them, and dropped when a limit is raised, hits are refunded or ownership moves.")
+	add(e.on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"), "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+		"This is exact if one member owns all keys of a call. With several owners there is the same gap between check and charge as with Redis.")
+	add(tags != "" && e.on("USE_PROMETHEUS"), "EXTRA_TAGS",
+		"In Prometheus they become labels. In envoyproxy/ratelimit they become part of the names, which then match no mapping.")
+	add(!statsdSet && (e.on("USE_PROMETHEUS") || e.on("USE_DOG_STATSD")), "USE_STATSD",
+		"It is true by default, but with USE_PROMETHEUS or USE_DOG_STATSD it applies only if it is set.")
+	add(statsd != "false" && !e.on("USE_PROMETHEUS") && !e.on("USE_DOG_STATSD"), "USE_STATSD",
+		"/metrics is always served in addition to statsd.")
 	add(e.on("REDIS_PERSECOND"), "REDIS_PERSECOND", "Per-second limits do not need a separate store.")
-	add(e.on("MERGE_DOMAIN_CONFIG"), "MERGE_DOMAIN_CONFIG", "Wildcards of one level in several files are matched in the order of the file names, which does not change between loads.")
+	add(e.on("MERGE_DOMAIN_CONFIG"), "MERGE_DOMAIN_CONFIG",
+		"Wildcards of one level in several files are matched in the order of the file names, which does not change between loads.")
 	add(e.on("TRACING_ENABLED"), "TRACING_ENABLED", "See the note on TRACING_* in docs/environment.md.")
 	if d.Replicas == 1 {
-		list = append(list, KnownDifference{"one replica", "It counts alone. During a rolling update the old and the new pod count separately: use the strategy Recreate, or two replicas in one cluster."})
+		list = append(list,
+			KnownDifference{"one replica", "It counts alone. During a rolling update the old and the new pod count separately: use the strategy Recreate, or two replicas in one cluster."})
 	}
 	return list
 }
@@ -130,10 +141,12 @@ func ruleDifferences(rules *config.Rules) []KnownDifference {
 	}
 	for _, r := range rules.Rules() {
 		if r.Limit.Window > 24*time.Hour && !r.Unlimited {
-			list = append(list, KnownDifference{r.FullKey, fmt.Sprintf("It counts per %s, in memory only: a restart of all members at once resets it.", strings.ToLower(r.Unit.String()))})
+			list = append(list,
+				KnownDifference{r.FullKey, fmt.Sprintf("It counts per %s, in memory only: a restart of all members at once resets it.", strings.ToLower(r.Unit.String()))})
 		}
 		if r.DetailedMetric || r.ValueToMetric {
-			list = append(list, KnownDifference{r.FullKey, "Its statistics have a series for each value. At most 10,000 such series are kept; the other values of a domain share one."})
+			list = append(list,
+				KnownDifference{r.FullKey, "Its statistics have a series for each value. At most 10,000 such series are kept; the other values of a domain share one."})
 		}
 	}
 	return list
@@ -149,8 +162,8 @@ type chartValues struct {
 	Network      networkPolicy     `yaml:"networkPolicy"`
 }
 
-// Values returns a values.yaml for charts/keyward. The chart sets the variables for the rules folder and the ports. Variables from
-// Secrets become extraEnv.
+// Values returns a values.yaml for charts/keyward. The chart sets the variables for the rules folder and the ports.
+// Variables from Secrets become extraEnv.
 func (d *Deployment) Values() ([]byte, error) {
 	v := chartValues{Mode: "deployment", ReplicaCount: d.Replicas, Environment: map[string]string{}, Rules: map[string]string{}, Network: d.policy()}
 	for _, x := range d.Env.Variables(false) {

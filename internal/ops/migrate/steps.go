@@ -103,7 +103,8 @@ func (d *Deployment) lastStep() MigrationStep {
 		s.Do = append(s.Do, "# variables without effect: "+strings.Join(store, " "))
 	}
 	if d.Manifest != nil && d.Manifest.Workload != "" {
-		s.Do = append(s.Do, "keyward migrate "+d.source()+" --clean --patch keyward.yaml && "+d.kubectl("apply -f keyward.yaml"))
+		s.Do = append(s.Do,
+			"keyward migrate "+d.source()+" --clean --patch keyward.yaml && "+d.kubectl("apply -f keyward.yaml"))
 	}
 	return s
 }

@@ -29,7 +29,8 @@ const (
 	missed Class = "missed"
 	// windowEdge: the call arrived as the window ended, so one service may have counted it in the next one.
 	windowEdge Class = "window_edge"
-	// order: the counts differ by no more than the concurrent calls, which each service may process in a different order.
+	// order: the counts differ by no more than the concurrent calls, which each service may process in a different
+	// order.
 	order Class = "order"
 	// other: none of the above.
 	other Class = "other"
@@ -58,7 +59,8 @@ const maxText, maxRequest, maxDescriptors, maxEntries = 64 << 10, 1 << 20, 256, 
 
 func newCall(message []byte) *call {
 	c := &call{message: message, begin: time.Now().UnixNano(), hits: 1}
-	err := c.request.Decode(message, rls.RequestLimits{Message: maxRequest, Value: maxText, Descriptors: maxDescriptors, Entries: maxEntries})
+	err := c.request.Decode(message,
+		rls.RequestLimits{Message: maxRequest, Value: maxText, Descriptors: maxDescriptors, Entries: maxEntries})
 	switch {
 	case err != nil:
 		c.known = "a request that is not valid protobuf"
@@ -141,8 +143,8 @@ func statusFields(s, t *rlsv3.RateLimitResponse_DescriptorStatus, add func(bool,
 	return !code && !limit && !remaining && !reset
 }
 
-// sameHeaders compares the names and values of the headers to add. If loose is set it ignores values, for responses whose counts
-// differ.
+// sameHeaders compares the names and values of the headers to add. If loose is set it ignores values, for responses
+// whose counts differ.
 func sameHeaders(a, b *rlsv3.RateLimitResponse, loose bool) bool {
 	if len(a.ResponseHeadersToAdd) != len(b.ResponseHeadersToAdd) || len(a.RequestHeadersToAdd) != len(b.RequestHeadersToAdd) {
 		return false

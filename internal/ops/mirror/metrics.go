@@ -22,7 +22,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "keyward_mirror_answers_total", Help: "Responses of each service: ok, over_limit or error.",
 		}, []string{"service", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "keyward_mirror_answer_seconds", Help: "Time that each service took to respond.", Buckets: prometheus.ExponentialBuckets(0.000125, 2, 14),
+			Name: "keyward_mirror_answer_seconds", Help: "Time that each service took to respond.", Buckets: prometheus.ExponentialBuckets(0.000125,
+				2, 14),
 		}, []string{"service"}),
 		compared: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "keyward_mirror_compared_total", Help: "Calls whose two responses were compared.",
@@ -67,8 +68,8 @@ func number(m prometheus.Metric) uint64 {
 	return uint64(out.GetCounter().GetValue())
 }
 
-// quantile returns the upper bound, in seconds, of the bucket that contains the q-quantile, or of the largest bucket if it is above
-// all of them. It returns 0 if nothing was observed.
+// quantile returns the upper bound, in seconds, of the bucket that contains the q-quantile, or of the largest bucket if
+// it is above all of them. It returns 0 if nothing was observed.
 func quantile(m prometheus.Metric, q float64) float64 {
 	var out dto.Metric
 	if m.Write(&out) != nil || out.GetHistogram().GetSampleCount() == 0 {

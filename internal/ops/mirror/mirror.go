@@ -1,6 +1,6 @@
-// Package mirror answers with one rate limit service's decisions and reports how another one's differ. It passes every call on,
-// byte for byte, to the service that answers, and at the same time to the other one, for which the caller never waits. It
-// compares each pair of responses, and classifies differences ([Class]).
+// Package mirror answers with one rate limit service's decisions and reports how another one's differ. It passes every
+// call on, byte for byte, to the service that answers, and at the same time to the other one, for which the caller
+// never waits. It compares each pair of responses, and classifies differences ([Class]).
 package mirror
 
 import (
@@ -89,8 +89,8 @@ func (m *Mirror) Close() error {
 	return errors.Join(m.old.Close(), m.new.Close())
 }
 
-// NewServer returns a gRPC server that mirrors rate limit calls, and forwards every other call, such as health checks, to the service
-// that answers. creds may be nil.
+// NewServer returns a gRPC server that mirrors rate limit calls, and forwards every other call, such as health checks,
+// to the service that answers. creds may be nil.
 func (m *Mirror) NewServer(creds credentials.TransportCredentials) *grpc.Server {
 	opts := []grpc.ServerOption{grpc.ForceServerCodecV2(codec{}), grpc.UnknownServiceHandler(m.pass), grpc.MaxRecvMsgSize(maxMessage)}
 	if creds != nil {
@@ -160,8 +160,8 @@ func (m *Mirror) answer(ctx context.Context, in *frame) (*frame, error) {
 	return o.out, o.err
 }
 
-// fallBack returns the response of the old service after a failed call to the new one. The old one was called at the same time, or is
-// called now.
+// fallBack returns the response of the old service after a failed call to the new one. The old one was called at the
+// same time, or is called now.
 func (m *Mirror) fallBack(ctx context.Context, in *frame, shadow <-chan outcome, failed outcome) outcome {
 	m.report.metrics.fellBack.Inc()
 	if shadow == nil {
@@ -175,8 +175,9 @@ func (m *Mirror) fallBack(ctx context.Context, in *frame, shadow <-chan outcome,
 	}
 }
 
-// shadow calls the service that does not answer, and compares the responses. The first channel returns its outcome, the second takes
-// the outcome of the other service. Both are nil if the call is not mirrored. before is the result of begin.
+// shadow calls the service that does not answer, and compares the responses. The first channel returns its outcome, the
+// second takes the outcome of the other service. Both are nil if the call is not mirrored. before is the result of
+// begin.
 func (m *Mirror) shadow(conn *grpc.ClientConn, md metadata.MD, c *call, before uint64) (<-chan outcome, chan<- outcome) {
 	select {
 	case m.slots <- struct{}{}:
@@ -251,7 +252,8 @@ func (m *Mirror) pass(_ any, in grpc.ServerStream) error {
 	defer cancel()
 	md, _ := metadata.FromIncomingContext(ctx)
 	front, _ := m.services()
-	out, err := front.NewStream(metadata.NewOutgoingContext(ctx, md), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, name)
+	out, err := front.NewStream(metadata.NewOutgoingContext(ctx, md),
+		&grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, name)
 	if err != nil {
 		return err
 	}

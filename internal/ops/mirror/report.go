@@ -267,7 +267,8 @@ func (s *Summary) verdict() string {
 
 // Text writes the summary as text.
 func (s *Summary) Text(out io.Writer) error {
-	fmt.Fprintf(out, "Since %s: %s. Callers get the responses of the %s service.\n\n", s.Since.Format(time.RFC3339), s.Verdict, s.Answers)
+	fmt.Fprintf(out, "Since %s: %s. Callers get the responses of the %s service.\n\n", s.Since.Format(time.RFC3339),
+		s.Verdict, s.Answers)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\tOLD\tNEW")
 	row := func(name string, old, new any) { fmt.Fprintf(t, "%s\t%v\t%v\n", name, old, new) }

@@ -32,8 +32,8 @@ type Actions struct {
 	Descriptors [][]string        // keys of each descriptor; none: one descriptor per rule, as from `keyward envoy-config`
 }
 
-// Templates returns the descriptors that Envoy makes for rules. The warnings name the rules that no descriptor reaches, and the
-// values that are assumed for every request.
+// Templates returns the descriptors that Envoy makes for rules. The warnings name the rules that no descriptor reaches,
+// and the values that are assumed for every request.
 func (a Actions) Templates(rules *config.Rules) (templates []DescriptorTemplate, warnings []string) {
 	add := func(d DescriptorTemplate) {
 		if !slices.ContainsFunc(templates, func(have DescriptorTemplate) bool { return have.String() == d.String() }) {
@@ -76,8 +76,8 @@ func (a Actions) Templates(rules *config.Rules) (templates []DescriptorTemplate,
 	return templates, warnings
 }
 
-// forRule returns a descriptor whose entries are the levels of a rule. assumed describes the values that are assumed for every
-// request. A generic_key is a constant in Envoy's configuration.
+// forRule returns a descriptor whose entries are the levels of a rule. assumed describes the values that are assumed
+// for every request. A generic_key is a constant in Envoy's configuration.
 func (a Actions) forRule(r *config.RuleSpec) (d DescriptorTemplate, assumed []string, err error) {
 	d.Domain = r.Domain
 	for _, l := range r.Levels {
@@ -90,7 +90,8 @@ func (a Actions) forRule(r *config.RuleSpec) (d DescriptorTemplate, assumed []st
 			}
 		}
 		if s.text == "" {
-			return d, nil, fmt.Errorf("the source of %s is unknown, so no request reaches %s: --from %s=header:NAME", l.Key, r.FullKey, l.Key)
+			return d, nil, fmt.Errorf("the source of %s is unknown, so no request reaches %s: --from %s=header:NAME", l.Key,
+				r.FullKey, l.Key)
 		}
 		d.keys, d.sources = append(d.keys, l.Key), append(d.sources, s)
 	}
@@ -122,7 +123,8 @@ func (a Actions) Check(templates []DescriptorTemplate) []error {
 	for _, keys := range a.Descriptors {
 		for _, k := range keys {
 			if a.source(k).text == "" {
-				faults = append(faults, fmt.Errorf("--descriptor %s: the source of %s is unknown: --from %s=header:NAME", strings.Join(keys, ","), k, k))
+				faults = append(faults,
+					fmt.Errorf("--descriptor %s: the source of %s is unknown: --from %s=header:NAME", strings.Join(keys, ","), k, k))
 			}
 		}
 	}

@@ -34,7 +34,8 @@ func parseFormat(format string) (*layout, error) {
 		}
 		literal, rest, found = strings.Cut(rest, "%")
 		if found && literal == "" {
-			return nil, fmt.Errorf("format: there is no text between %%%s%% and the next operator, so lines cannot be parsed", op)
+			return nil, fmt.Errorf("format: there is no text between %%%s%% and the next operator, so lines cannot be parsed",
+				op)
 		}
 		l.parts = append(l.parts, part{operatorNames(op), []byte(literal)})
 	}
@@ -62,7 +63,8 @@ func cutOperator(s string) (op, rest string, ok bool) {
 	return s, "", false
 }
 
-// operatorNames returns the names of the field that an operator writes: those of a header, or else that of the operator.
+// operatorNames returns the names of the field that an operator writes: those of a header, or else that of the
+// operator.
 func operatorNames(op string) []string {
 	name, args, _ := strings.Cut(op, "(")
 	args, _, _ = strings.Cut(args, ")")

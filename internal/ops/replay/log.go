@@ -16,7 +16,8 @@ import (
 	"github.com/keyward/keyward/internal/suggest"
 )
 
-// Log is the part of an access log that a replay needs, ordered by the time of the requests. Equal texts are stored once.
+// Log is the part of an access log that a replay needs, ordered by the time of the requests. Equal texts are stored
+// once.
 type Log struct {
 	Lines   int   // all lines, including the skipped ones
 	Skipped int   // lines that could not be used
@@ -60,7 +61,8 @@ func (l *Log) Missing(templates []DescriptorTemplate) (warnings []string) {
 			if at < 0 || present[at] {
 				continue
 			}
-			w := fmt.Sprintf("no request has %s, so no descriptor with %s is made: --from %s=%s", s.describe(), d.keys[i], d.keys[i], s.text)
+			w := fmt.Sprintf("no request has %s, so no descriptor with %s is made: --from %s=%s", s.describe(), d.keys[i],
+				d.keys[i], s.text)
 			if meant := l.suggest(s); meant != "" {
 				w += fmt.Sprintf("; did you mean %s?", meant)
 			}
@@ -326,8 +328,8 @@ func hasFlag(flags []byte) bool {
 	return false
 }
 
-// parseTime parses RFC 3339, or Unix time in seconds, milli-, micro- or nanoseconds, whichever yields a time between 1973 and
-// 5138.
+// parseTime parses RFC 3339, or Unix time in seconds, milli-, micro- or nanoseconds, whichever yields a time between
+// 1973 and 5138.
 func parseTime(b []byte) (int64, error) {
 	if len(b) == 0 {
 		return 0, errors.New("the line has no time: set its field with --time")

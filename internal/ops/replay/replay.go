@@ -1,6 +1,6 @@
-// Package replay applies rules to an access log on a virtual clock. A [Reader] reads the requests, ordered by time. [Actions]
-// describes the descriptors that Envoy would make for them. [Run] decides them with the real service, rls.Service, and the
-// counters of package limit, so it reports what the rules would have done.
+// Package replay applies rules to an access log on a virtual clock. A [Reader] reads the requests, ordered by time.
+// [Actions] describes the descriptors that Envoy would make for them. [Run] decides them with the real service,
+// rls.Service, and the counters of package limit, so it reports what the rules would have done.
 package replay
 
 import (
@@ -156,7 +156,8 @@ func (r *run) decide(a *domainCall, q *logged) bool {
 			continue
 		}
 		to := len(r.entries)
-		c.Request.Descriptors = append(c.Request.Descriptors, rls.Descriptor{Entries: r.entries[from:to:to], HasAddend: true, Addend: uint64(q.hits)})
+		c.Request.Descriptors = append(c.Request.Descriptors,
+			rls.Descriptor{Entries: r.entries[from:to:to], HasAddend: true, Addend: uint64(q.hits)})
 	}
 	if len(c.Request.Descriptors) == 0 {
 		return false

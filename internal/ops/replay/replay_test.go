@@ -87,7 +87,8 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 20}
 `
 
-// The denied requests are those that a list of all hits yields, in any order of the lines: Envoy writes a line at the end of a request.
+// The denied requests are those that a list of all hits yields, in any order of the lines: Envoy writes a line at the
+// end of a request.
 func TestDeniedRequestsMatchAListOfHits(t *testing.T) {
 	hits := randomHits(1, 1000)
 	var want []bool
@@ -177,7 +178,8 @@ func TestDescriptorsAreThoseOfEnvoy(t *testing.T) {
 	for _, r := range rep.New.PerRule {
 		got += fmt.Sprintf("; %s %d/%d", r.Rule, r.Over, r.Asked)
 	}
-	// free: 4 of 5 over their tier; api_key, in shadow, 3 of alice and 7 of bob; the address: 2 of 5, none of bob's, 1 of 4.
+	// free: 4 of 5 over their tier; api_key, in shadow, 3 of alice and 7 of bob; the address: 2 of 5, none of bob's, 1
+	// of 4.
 	if want := "5; edge.plan_free.api_key 4/5; edge.api_key 10/14; edge.remote_address 3/9"; got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}

@@ -85,8 +85,8 @@ type keyCount struct {
 
 const minute = int64(time.Minute)
 
-// count records the result of each descriptor. The service drops rules that another rule replaces, so the results of the last call
-// correspond to the statuses with a limit, in order.
+// count records the result of each descriptor. The service drops rules that another rule replaces, so the results of
+// the last call correspond to the statuses with a limit, in order.
 func (r *run) count(c *rls.Call, q *logged) {
 	next := 0
 	for i := range c.Response.Statuses {
@@ -168,8 +168,8 @@ func (r *run) outcome(top int) Outcome {
 // maxBuckets is the maximum number of buckets in a report.
 const maxBuckets = 1500
 
-// Run replays a log with the new rules, and with the old ones if oldSide is not nil. The report has up to top keys of each. progress may
-// be nil; it is called with the number of requests done.
+// Run replays a log with the new rules, and with the old ones if oldSide is not nil. The report has up to top keys of
+// each. progress may be nil; it is called with the number of requests done.
 func Run(log *Log, newSide Side, oldSide *Side, top int, progress func(done, all int)) *RunReport {
 	sides := []Side{newSide}
 	if oldSide != nil {

@@ -8,9 +8,9 @@ import (
 
 var errJSON = errors.New("not a JSON object")
 
-// object calls see for every member of a JSON object, except for those whose value is null, an array or an object. Members of nested
-// objects have names joined with dots. Strings are unquoted, other values unchanged. It does not validate values that it
-// skips: it returns an error only if it cannot find the next member.
+// object calls see for every member of a JSON object, except for those whose value is null, an array or an object.
+// Members of nested objects have names joined with dots. Strings are unquoted, other values unchanged. It does not
+// validate values that it skips: it returns an error only if it cannot find the next member.
 func object(line []byte, see func(name, value []byte)) error {
 	_, err := members(line, nil, 0, see)
 	return err

@@ -86,8 +86,8 @@ func (s *Source) masks(text string) error {
 	return nil
 }
 
-// headerFields returns the names of a request header in logs: its own, and those in the default formats of Envoy, Istio and Envoy
-// Gateway.
+// headerFields returns the names of a request header in logs: its own, and those in the default formats of Envoy, Istio
+// and Envoy Gateway.
 func headerFields(name string) []string {
 	names := []string{name, strings.ReplaceAll(name, "-", "_")}
 	switch name {

@@ -26,8 +26,8 @@ type Conditions struct {
 	Rate      float64   `json:"rate,omitempty"` // hits per second that one key may get; 0 if unknown
 }
 
-// RuleBounds are the bounds of one rule, in hits of one key in one window. The window of a bucket is any time of that length.
-// Fields are only ever added.
+// RuleBounds are the bounds of one rule, in hits of one key in one window. The window of a bucket is any time of that
+// length. Fields are only ever added.
 type RuleBounds struct {
 	Rule      string  `json:"rule"`
 	File      string  `json:"file"`
@@ -134,9 +134,9 @@ func shares(limit, n uint64) uint64 { return (n-1)*(limit/n) + min(n-1, limit%n)
 // bucketLease is how long a lease of a bucket lasts.
 const bucketLease = 100 * time.Millisecond
 
-// lent returns how many hits may be on loan at once when a key is leased to the given number of holders: 5 % of the limit. For a
-// bucket these are the hits that flow in during two leases: the one on loan, and the one by which the owner reduces the
-// bucket's depth meanwhile. It is 0 if the limit is too low to lend, or if such rules never lend.
+// lent returns how many hits may be on loan at once when a key is leased to the given number of holders: 5 % of the
+// limit. For a bucket these are the hits that flow in during two leases: the one on loan, and the one by which the
+// owner reduces the bucket's depth meanwhile. It is 0 if the limit is too low to lend, or if such rules never lend.
 func lent(r *config.RuleSpec, holders uint64) uint64 {
 	switch {
 	case r.Extension.Mechanism == policy.Approximate, r.Limit.Algorithm == limit.SlidingLog:
@@ -155,7 +155,8 @@ func lent(r *config.RuleSpec, holders uint64) uint64 {
 	return 0
 }
 
-// drift returns how many hits all members together may admit before the owner counts them: each of N floor(epsilon x L / N).
+// drift returns how many hits all members together may admit before the owner counts them: each of N floor(epsilon x L
+// / N).
 func drift(r *config.RuleSpec) uint64 {
 	if r.Extension.Mechanism != policy.Approximate {
 		return 0

@@ -14,8 +14,8 @@ func resets(old, rules *config.Rules) []config.Diagnostic {
 	return slices.DeleteFunc(Changes(old, rules), func(d config.Diagnostic) bool { return d.Kind != CountsReset })
 }
 
-// TestResetsByExtension checks that a different algorithm or window gives a rule new counters, and that the same settings
-// written differently do not.
+// TestResetsByExtension checks that a different algorithm or window gives a rule new counters, and that the same
+// settings written differently do not.
 func TestResetsByExtension(t *testing.T) {
 	for _, row := range []struct{ old, fresh, want string }{
 		{"window: 24h", "durability: strict", ""},

@@ -37,10 +37,12 @@ func (w *eventTable) write() {
 		u := term{"U", w.Unacked}
 		w.add(w.alone(w.moving("the owner crashes", nil, w.withoutOwner(u)...), "up to 6 s"))
 		w.add(w.alone(w.moving("the owner pauses, a one-way cut", w.traffic(inFlight), w.withoutOwner(u)...), "up to 6 s"))
-		w.add(w.alone(w.moving("the owner's machine moves, its clocks stopped", w.traffic(confirmed), w.withoutOwner(u)...), "up to 6 s"))
+		w.add(w.alone(w.moving("the owner's machine moves, its clocks stopped", w.traffic(confirmed), w.withoutOwner(u)...),
+			"up to 6 s"))
 		w.addSeparate(w.partition())
 		w.bothFail()
-		w.add(w.alone(sum("a silent owner, asked by Envoy directly", w.withoutOwner()...), "until Envoy hears that it is gone"))
+		w.add(w.alone(sum("a silent owner, asked by Envoy directly", w.withoutOwner()...),
+			"until Envoy hears that it is gone"))
 		w.add(w.degraded())
 	}
 	w.restart()
@@ -49,7 +51,8 @@ func (w *eventTable) write() {
 // add appends an event. The hits that members have not reported to the owner are added to it.
 func (w *eventTable) add(b Bound) { w.addDrift(b, term{"E", w.Drift}) }
 
-// addSeparate appends an event after which two counters exist independently. The unreported hits of both are added to it.
+// addSeparate appends an event after which two counters exist independently. The unreported hits of both are added to
+// it.
 func (w *eventTable) addSeparate(b Bound) {
 	w.addDrift(b, term{"2 E", limit.SaturatingAdd(w.Drift, w.Drift)})
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// Warnings returns what is probably unintended in files that load: the parts without effect that [config.Warnings] finds,
-// then limits that refuse everything, windows that are very long or short, and busy rules with one owner. rules are the
-// rules loaded from files, or nil if the files have faults; then only the files themselves are checked.
+// Warnings returns what is probably unintended in files that load: the parts without effect that [config.Warnings]
+// finds, then limits that refuse everything, windows that are very long or short, and busy rules with one owner. rules
+// are the rules loaded from files, or nil if the files have faults; then only the files themselves are checked.
 func Warnings(files []config.File, rules *config.Rules) []config.Diagnostic {
 	w := linter{all: config.Warnings(files, rules)}
 	if rules == nil {
@@ -36,7 +36,8 @@ func Warnings(files []config.File, rules *config.Rules) []config.Diagnostic {
 type linter struct{ all []config.Diagnostic }
 
 func (w *linter) add(r *config.RuleSpec, kind, format string, args ...any) {
-	w.all = append(w.all, config.Diagnostic{Kind: kind, File: r.File, Line: r.Line, Column: r.Column, Text: fmt.Sprintf(format, args...)})
+	w.all = append(w.all,
+		config.Diagnostic{Kind: kind, File: r.File, Line: r.Line, Column: r.Column, Text: fmt.Sprintf(format, args...)})
 }
 
 const (
@@ -69,7 +70,8 @@ func (w *linter) rule(r *config.RuleSpec, holders int) {
 			r.FullKey, r.Limit.Limit, windowName(r))
 	}
 	if r.Extension.Mechanism == policy.ByLease && lent(r, uint64(holders)) == 0 {
-		w.add(r, "nothing-to-lend", "'%s' has too low a limit to lend parts of it: its owner decides every request", r.FullKey)
+		w.add(r, "nothing-to-lend", "'%s' has too low a limit to lend parts of it: its owner decides every request",
+			r.FullKey)
 	}
 }
 
