@@ -78,7 +78,8 @@ func parseAlgorithm(v any) (limit.Algorithm, string) {
 			return a, ""
 		}
 	}
-	return 0, fmt.Sprintf("algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, not '%v'",
+	return 0, fmt.Sprintf("algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, "+
+		"leaky_bucket, not '%v'",
 		v)
 }
 

@@ -40,10 +40,13 @@ type syntaxHint struct{ text, begins, hint string }
 
 func syntaxHints() []syntaxHint {
 	return []syntaxHint{
-		{"expected alphabetic or numeric character", "*&", "a value that begins with * or & is an alias or an anchor: put a wildcard in quotes"},
+		{"expected alphabetic or numeric character", "*&", "a value that begins with * or & is an alias or an anchor: put " +
+			"a wildcard in quotes"},
 		{"cannot start any token", "@`%", "a value that begins with this character needs quotes"},
-		{"mapping values are not allowed", "", "the line is indented too far or not far enough, or a value with a colon needs quotes"},
-		{"did not find expected '-' indicator", "", "a following line is indented less than this list and more than its parent"},
+		{"mapping values are not allowed", "", "the line is indented too far or not far enough, or a value with a colon " +
+			"needs quotes"},
+		{"did not find expected '-' indicator", "", "a following line is indented less than this list and more than its " +
+			"parent"},
 		{"did not find expected key", "", "a following line is indented differently from this mapping"},
 		{"did not find expected ',' or '}'", "", "the { of this line, or of one before it, is not closed"},
 		{"did not find expected ',' or ']'", "", "the [ of this line, or of one before it, is not closed"},

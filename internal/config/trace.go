@@ -140,7 +140,8 @@ func (t *Trace) why(n *node) string {
 			up := t.Steps[i-1].Taken
 			under = fmt.Sprintf("'%s' (%s:%d)", up, up.File, up.Line)
 		}
-		return fmt.Sprintf("No descriptor under %s matches %s=%s, so nothing limits it. The match does not backtrack to other descriptors.",
+		return fmt.Sprintf("No descriptor under %s matches %s=%s, so nothing limits it. The match does not backtrack to "+
+			"other descriptors.",
 			under, e.Key, e.Value)
 	}
 	at := fmt.Sprintf("%s:%d", n.file, n.line)
@@ -150,7 +151,8 @@ func (t *Trace) why(n *node) string {
 	case Limited:
 		return fmt.Sprintf("The rule '%s' (%s) limits it: %s.", t.Match.Rule.FullKey, at, t.Match.Rule.Amount())
 	default:
-		return fmt.Sprintf("It ends at the descriptor '%s' (%s), which has no rate_limit. Only descriptors with more entries are limited there.",
+		return fmt.Sprintf("It ends at the descriptor '%s' (%s), which has no rate_limit. Only descriptors with more "+
+			"entries are limited there.",
 			n.glued, at)
 	}
 }

@@ -26,19 +26,23 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "keyward_rules_disagreement", Help: "Live members that use other rules than this one.",
 		}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "keyward_rules_waiting_members", Help: "Live members that have not yet loaded the rules that this member has prepared.",
+			Name: "keyward_rules_waiting_members", Help: "Live members that have not yet loaded the rules that this member " +
+				"has prepared.",
 		}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_config_reloads_total", Help: "Attempts to load rules, by source (files, xds) and result (success, error).",
+			Name: "keyward_config_reloads_total", Help: "Attempts to load rules, by source (files, xds) and result (success, " +
+				"error).",
 		}, []string{"source", "result"}),
 		succeeded: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "keyward_config_last_success_timestamp_seconds", Help: "Unix time of the last successful attempt to load rules.",
+			Name: "keyward_config_last_success_timestamp_seconds", Help: "Unix time of the last successful attempt to load " +
+				"rules.",
 		}),
 		successful: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "keyward_config_last_reload_successful", Help: "1 if the last attempt to load rules succeeded, otherwise 0.",
 		}),
 		switches: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_rules_switches_total", Help: "Versions that came into force, by reason: first, agreed, or timeout (a member had not loaded it).",
+			Name: "keyward_rules_switches_total", Help: "Versions that came into force, by reason: first, agreed, or timeout " +
+				"(a member had not loaded it).",
 		}, []string{"reason"}),
 	}
 	for _, r := range []reason{first, agreed, timeout} {

@@ -98,7 +98,8 @@ func (o XDSOptions) awaitCredentials(ctx context.Context, sink func(LoadResult))
 		}
 		if text := err.Error(); text != last {
 			last = text
-			sink(LoadResult{Source: FromXDS, Detail: o.Server, Err: fmt.Errorf("load the xDS client's certificates (retrying every %v): %w", o.ConnectRetry, err)})
+			sink(LoadResult{Source: FromXDS, Detail: o.Server, Err: fmt.Errorf("load the xDS client's certificates (retrying "+
+				"every %v): %w", o.ConnectRetry, err)})
 		}
 		pause(ctx, o.ConnectRetry)
 	}

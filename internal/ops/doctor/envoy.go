@@ -57,7 +57,8 @@ func examineEnvoy(f *Snapshot, e *EnvoyPages, r *report) {
 	}
 	errors := e.stat(".ratelimit.error")
 	if calls := errors + e.stat(".ratelimit.ok") + e.stat(".ratelimit.over_limit"); errors > 0 && errors > calls/1000 {
-		r.warn("their requests were admitted uncounted, or denied if failure_mode_deny is set: check timeout, retries and hosts above",
+		r.warn("their requests were admitted uncounted, or denied if failure_mode_deny is set: check timeout, retries and "+
+			"hosts above",
 			"%s: %.0f of %.0f calls failed", e.Address, errors, calls)
 	}
 	if !slices.ContainsFunc(r.findings, func(x Finding) bool { return x.Check == r.check && strings.HasPrefix(x.Text, e.Address) }) {
@@ -74,7 +75,8 @@ func examineFilter(f *Snapshot, e *EnvoyPages, filter object, r *report) {
 	}
 	decision := decisionTimeout(f)
 	if !e.sendsTimeout() && decision > 0 && timeout <= decision {
-		add(Fail, fmt.Sprintf("set the filter's timeout well above --decision-timeout (%v), for example to 0.1s; Envoy 1.40 and later sends its timeout, and members then use 60 %% of it",
+		add(Fail, fmt.Sprintf("set the filter's timeout well above --decision-timeout (%v), for example to 0.1s; Envoy "+
+			"1.40 and later sends its timeout, and members then use 60 %% of it",
 			decision),
 			"its timeout of %v expires before a member applies the degraded policy after %v", timeout, decision)
 	} else if timeout < 50*time.Millisecond {
@@ -83,7 +85,8 @@ func examineFilter(f *Snapshot, e *EnvoyPages, filter object, r *report) {
 	}
 	if deny, _ := filter["failure_mode_deny"].(bool); !deny {
 		add(Warn,
-			"decide: true denies requests whose call fails; false, as here, admits them uncounted. With retries at the successor, failed calls are rare",
+			"decide: true denies requests whose call fails; false, as here, admits them uncounted. With retries at the "+
+				"successor, failed calls are rare",
 			"failure_mode_deny is off")
 	}
 	if domains := f.domains(); len(domains) > 0 && !slices.Contains(domains, domain) {
@@ -108,7 +111,8 @@ func examineFilter(f *Snapshot, e *EnvoyPages, filter object, r *report) {
 
 // examineRetries checks that a call is retried at the successor if the owner does not respond, so that no call fails.
 func examineRetries(retries object, timeout time.Duration, add func(level Severity, advice, format string, args ...any)) {
-	const advice = "copy grpc_service.retry_policy from `keyward envoy-config`: reset,connect-failure,refused-stream, max_interval 0.04s, previous_hosts"
+	const advice = "copy grpc_service.retry_policy from `keyward envoy-config`: reset,connect-failure,refused-stream, " +
+		"max_interval 0.04s, previous_hosts"
 	on := strings.Split(text(retries, "retry_on"), ",")
 	interval := duration(retries, 0, "retry_back_off", "max_interval")
 	hosts, _ := retries["retry_host_predicate"].([]any)
@@ -141,13 +145,15 @@ func examineCluster(e *EnvoyPages, c object, r *report) {
 	}
 	if !strings.Contains(strings.ToLower(policy), "ring_hash") {
 		add(Warn,
-			"to call owners directly, get the cluster from Keyward's xDS or from `keyward envoy-config --part cluster`; for plain RLS there is nothing to do",
+			"to call owners directly, get the cluster from Keyward's xDS or from `keyward envoy-config --part cluster`; for "+
+				"plain RLS there is nothing to do",
 			"its policy is %s: it calls any member, which forwards the request", policy)
 		return
 	}
 	if c["outlier_detection"] != nil {
 		add(Warn,
-			"remove outlier_detection: an ejected member is still the owner for the other members, so requests for its keys take an additional hop",
+			"remove outlier_detection: an ejected member is still the owner for the other members, so requests for its keys "+
+				"take an additional hop",
 			"it ejects hosts on its own")
 	}
 	if checks, ok := c["health_checks"].([]any); ok && len(checks) > 0 {

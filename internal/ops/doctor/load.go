@@ -27,7 +27,8 @@ func direct(f *Snapshot, r *report) {
 	switch {
 	case reached == 0 && routed: // Envoys route requests themselves
 	case len(hidden) > 0 && reached > 0:
-		r.fail("set --rls-advertise on every member (in a pod: its address and port 8083); without it, xDS leaves the member out, the rings of Envoys and members differ, and requests take an additional hop",
+		r.fail("set --rls-advertise on every member (in a pod: its address and port 8083); without it, xDS leaves the "+
+			"member out, the rings of Envoys and members differ, and requests take an additional hop",
 			"Envoys of other pods cannot call %s: --rls-advertise is not set", strings.Join(hidden, ", "))
 	case len(hidden) > 0:
 		r.warn("to let Envoys call owners directly, set --rls-advertise on all members; for plain RLS there is nothing to do",
@@ -49,10 +50,12 @@ func direct(f *Snapshot, r *report) {
 	case ratio >= 0.95:
 		r.ok("%.1f %% of %.0f requests with a key went directly to their owner", 100*ratio, calls)
 	case ring > key:
-		r.warn("compare Envoy's endpoints, weights and lb_policy with the members (--envoy); shortly after a membership change this is normal",
+		r.warn("compare Envoy's endpoints, weights and lb_policy with the members (--envoy); shortly after a membership "+
+			"change this is normal",
 			"%.1f %% of %.0f requests went directly to their owner; for %.0f Envoy's ring differs", 100*ratio, calls, ring)
 	default:
-		r.warn("send the value of the entry that determines the owner: `keyward envoy-config` writes x-keyward-key, and `keyward explain` shows the owner string",
+		r.warn("send the value of the entry that determines the owner: `keyward envoy-config` writes x-keyward-key, and "+
+			"`keyward explain` shows the owner string",
 			"%.1f %% of %.0f requests went directly to their owner; %.0f had the key of another entry", 100*ratio, calls, key)
 	}
 }
@@ -94,7 +97,8 @@ func served(f *Snapshot, r *report) {
 			clients++
 			for name, t := range c.Types {
 				if t.Refused != "" && t.Refused == t.Sent {
-					r.fail("Envoy keeps its previous configuration: fix the reported error, often a port in use, or a --route-cluster that Envoy does not have",
+					r.fail("Envoy keeps its previous configuration: fix the reported error, often a port in use, or a "+
+						"--route-cluster that Envoy does not have",
 						"%s rejects the %s of %s: %s", c.Node, name, m.Name(), t.Why)
 				}
 			}
@@ -143,7 +147,8 @@ func memory(f *Snapshot, r *report) {
 		}
 		switch x := m.Self.Memory; {
 		case x.Limit > 0 && x.GoLimit == 0:
-			r.warn("set GOMEMLIMIT to 90 % of the container's limit, so that Go collects garbage before the kernel kills the process",
+			r.warn("set GOMEMLIMIT to 90 % of the container's limit, so that Go collects garbage before the kernel kills the "+
+				"process",
 				"%s has a memory limit of %d MiB, and GOMEMLIMIT is not set", m.Name(), x.Limit>>20)
 		case x.Limit > 0 && float64(x.GoLimit) > 0.95*float64(x.Limit):
 			r.warn("set GOMEMLIMIT to 90 % of the container's limit", "%s has GOMEMLIMIT %d MiB in a container of %d MiB",
@@ -171,7 +176,8 @@ func authority(f *Snapshot, r *report) {
 	}
 	if over > 0 {
 		slices.Sort(members)
-		r.warn("this is the effect of faults in the current windows: keyward_overadmission_bound_by_cause shows the cause, docs/bounds.md explains it",
+		r.warn("this is the effect of faults in the current windows: keyward_overadmission_bound_by_cause shows the cause, "+
+			"docs/bounds.md explains it",
 			"up to %.0f hits above limits may have been admitted, by %s", over, strings.Join(members, ", "))
 	}
 	r.quiet("every decision is made by the key's owner")

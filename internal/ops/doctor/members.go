@@ -16,7 +16,8 @@ func members(f *Snapshot, r *report) {
 		if s.Name != "" {
 			name = s.Name + " (" + s.Page + ")"
 		}
-		r.warn("make its --metrics port reachable from this machine, or name each member with --member; failed processes appear as missing below",
+		r.warn("make its --metrics port reachable from this machine, or name each member with --member; failed processes "+
+			"appear as missing below",
 			"%s does not respond: %v", name, s.Err)
 	}
 	for i := range f.Members {
@@ -103,7 +104,8 @@ const (
 )
 
 func clocks(f *Snapshot, r *report) {
-	const advice = "run chrony or ntpd on the nodes: windows end by the owner's clock, and limits are exact to within the difference of the clocks"
+	const advice = "run chrony or ntpd on the nodes: windows end by the owner's clock, and limits are exact to within " +
+		"the difference of the clocks"
 	worst := time.Duration(0)
 	compare := func(member, other string, off time.Duration) {
 		worst = max(worst, off.Abs())
@@ -148,7 +150,8 @@ func (m *MemberReport) hasOffsetOf(other *MemberReport) bool {
 func onRing(f *Snapshot, r *report) {
 	all := f.onTheRing()
 	if rings := groups(all, func(m *MemberReport) string { return m.Cluster.Ring.Fingerprint }); len(rings) > 1 {
-		r.fail("wait until the ring change is complete; if it does not complete, members do not see each other: check one cluster, gossip keys and ports",
+		r.fail("wait until the ring change is complete; if it does not complete, members do not see each other: check one "+
+			"cluster, gossip keys and ports",
 			"members use different rings: %s", formatGroups(rings))
 	}
 	var waiting []string
@@ -157,7 +160,8 @@ func onRing(f *Snapshot, r *report) {
 		switch {
 		case me == nil:
 		case me.State == "joining":
-			r.warn("check its log; a member joins once it has replicas of the keys that it will own, and only within the ring's capacity",
+			r.warn("check its log; a member joins once it has replicas of the keys that it will own, and only within the "+
+				"ring's capacity",
 				"%s is not on the ring yet", m.Name())
 		case me.State == "leaving":
 			r.warn("it was asked to leave; it joins again when it is restarted", "%s has left the ring", m.Name())
@@ -198,7 +202,8 @@ func capacity(f *Snapshot, r *report) {
 	}
 	if limit > 0 && total > limit-1 {
 		r.fail("raise --ring-capacity on all members and xDS servers (which changes Envoys' rings), or lower --weight",
-			"the members' weights sum to %d, and a ring with --ring-capacity %d has room for %d: the members that come last stay off it", total, limit, limit-1)
+			"the members' weights sum to %d, and a ring with --ring-capacity %d has room for %d: the members that come last "+
+				"stay off it", total, limit, limit-1)
 	}
 	if len(seen) > 1 && most >= 4*max(1, least) {
 		r.warn("use weights for machines of different size only",
@@ -226,7 +231,8 @@ func expected(f *Snapshot, r *report) {
 				len(known)),
 				"%s: --expect is not set in a cluster of %d", who, len(known))
 		case n > len(known) && len(known) > 0:
-			r.warn("start the missing members, or lower --expect: a member divides limits by it until it has found that many members, and always divides epsilon by it",
+			r.warn("start the missing members, or lower --expect: a member divides limits by it until it has found that many "+
+				"members, and always divides epsilon by it",
 				"%s: --expect is %d, but there are %s", who, n, number(len(known), "member"))
 		case n > 0 && n < len(known):
 			r.warn(fmt.Sprintf("set --expect %d", len(known)), "%s: --expect is %d, but there are %s", who, n,

@@ -9,12 +9,14 @@ import (
 
 // offRingAdvice is the advice for a member that stays off the ring, by cause.
 var offRingAdvice = map[string]string{
-	"lookup":  "correct --join (KEYWARD_JOIN) or the name service: none of its names was ever resolved",
-	"gossip":  "give it the --gossip-key-file and the --cluster of the other members, and check that --join has their addresses",
-	"streams": "issue a certificate for it that the other members accept, by their CA and with their name, and open 7947/TCP in both directions",
-	"rival":   "give every member a unique --node",
-	"full":    "raise --ring-capacity on all members and xDS servers, or lower --weight",
-	"flaps":   "wait for the time in its log, and find out what disconnects it repeatedly",
+	"lookup": "correct --join (KEYWARD_JOIN) or the name service: none of its names was ever resolved",
+	"gossip": "give it the --gossip-key-file and the --cluster of the other members, and check that --join has their " +
+		"addresses",
+	"streams": "issue a certificate for it that the other members accept, by their CA and with their name, and open " +
+		"7947/TCP in both directions",
+	"rival": "give every member a unique --node",
+	"full":  "raise --ring-capacity on all members and xDS servers, or lower --weight",
+	"flaps": "wait for the time in its log, and find out what disconnects it repeatedly",
 }
 
 // offRing reports why members stay off the ring. It runs first, and other checks skip the consequences.
@@ -54,7 +56,8 @@ func unreachable(f *Snapshot, r *report) {
 		if reverse := by[by[who][0]]; len(by[who]) == 1 && slices.Contains(reverse, who) && by[who][0] > who && len(reverse) == 1 {
 			continue // reported from the other side of the pair
 		}
-		r.fail("check certificates; open 7947/TCP between all members", "%s and %s cannot reach each other, so the degraded policy decides requests for their keys: %s",
+		r.fail("check certificates; open 7947/TCP between all members", "%s and %s cannot reach each other, so the "+
+			"degraded policy decides requests for their keys: %s",
 			strings.Join(by[who], ", "), who, reason[who])
 	}
 	slices.SortFunc(r.findings[len(r.findings)-r.count():],
@@ -81,7 +84,8 @@ func strangers(f *Snapshot, r *report) {
 		}
 	}
 	if len(by) > 0 {
-		r.warn("if that is a member, give it the --gossip-key-file and the --cluster of the other members; if not, close 7946 to it",
+		r.warn("if that is a member, give it the --gossip-key-file and the --cluster of the other members; if not, close "+
+			"7946 to it",
 			"gossip was refused %s", refusedBy(by))
 	}
 }

@@ -35,7 +35,8 @@ func gossipKeys(f *Snapshot, r *report) {
 	}
 	switch {
 	case len(by) > 1:
-		r.warn("finish the rotation: first add the new key as the second line everywhere, then move it to the first, then remove the old one",
+		r.warn("finish the rotation: first add the new key as the second line everywhere, then move it to the first, then "+
+			"remove the old one",
 			"the gossip key files differ: %s", formatGroups(by))
 	case len(all) > 0 && len(all[0].Self.GossipBy) == 0 && far(all):
 		r.fail("set --gossip-key-file on all members: without it, anyone who can reach 7946 can join",
@@ -79,7 +80,8 @@ func certificates(f *Snapshot, r *report) {
 		}
 	}
 	if len(with) > 0 && len(without) > 0 {
-		r.fail("set --tls-cert, --tls-key and --tls-ca on all members: members with and without TLS cannot connect to each other",
+		r.fail("set --tls-cert, --tls-key and --tls-ca on all members: members with and without TLS cannot connect to each "+
+			"other",
 			"no certificate: %s", strings.Join(without, ", "))
 	}
 	for _, m := range with {
@@ -114,7 +116,8 @@ func trust(r *report, with []*MemberReport) {
 	for i, a := range with {
 		for _, b := range with[:i] {
 			if x, y := a.Self.Cert, b.Self.Cert; len(x.CA) > 0 && len(y.CA) > 0 && !overlap(x.CA, y.CA) {
-				r.fail("use the same --tls-ca on all members; to change the CA, keep both in the file until every certificate is issued by the new one",
+				r.fail("use the same --tls-ca on all members; to change the CA, keep both in the file until every certificate is "+
+					"issued by the new one",
 					"members trust different CAs: %s", formatGroups(groups(with, func(m *MemberReport) string { return strings.Join(m.Self.Cert.CA, " ") })))
 				return
 			}
@@ -132,7 +135,8 @@ func trust(r *report, with []*MemberReport) {
 			}
 		}
 		if len(by) > 0 {
-			r.fail("issue a certificate with the members' name for it; adding its name to --tls-peer-names would accept every process with that name as a member, such as an Envoy",
+			r.fail("issue a certificate with the members' name for it; adding its name to --tls-peer-names would accept every "+
+				"process with that name as a member, such as an Envoy",
 				"%s, whose certificate has the name %s, is refused by %s: the accepted names are %s", from.Name(), strings.Join(from.Self.Cert.Names, ", "), strings.Join(by, ", "), strings.Join(names, ", "))
 		}
 	}

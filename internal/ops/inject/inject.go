@@ -241,7 +241,8 @@ func (in *injector) warn(spec *yaml.Node, what string) {
 			for _, p := range declared.Content {
 				port := text(get(p, "containerPort"))
 				if port == xdsPort {
-					in.note("WARNING: %s: container %s listens on %s, which the chart's NetworkPolicy blocks: list the pod's ports in networkPolicy.appPorts",
+					in.note("WARNING: %s: container %s listens on %s, which the chart's NetworkPolicy blocks: list the pod's ports "+
+						"in networkPolicy.appPorts",
 						what, name, port)
 				}
 				if ports[port] != "" {

@@ -133,9 +133,11 @@ func (d *Deployment) policy() networkPolicy {
 // envoysStep names the Envoys. It comes before the installation.
 func (d *Deployment) envoysStep() MigrationStep {
 	s := MigrationStep{
-		Title: "Name the Envoys. The chart blocks the rate limit ports for pods that are not in networkPolicy.envoyFrom. With failure_mode_deny: false, which is Envoy's default, an Envoy that cannot call the service admits requests uncounted.",
-		Do:    []string{"keyward migrate " + d.source() + " --values values.yaml"},
-		Back:  []string{"# nothing to undo"},
+		Title: "Name the Envoys. The chart blocks the rate limit ports for pods that are not in networkPolicy.envoyFrom. " +
+			"With failure_mode_deny: false, which is Envoy's default, an Envoy that cannot call the service admits requests " +
+			"uncounted.",
+		Do:   []string{"keyward migrate " + d.source() + " --values values.yaml"},
+		Back: []string{"# nothing to undo"},
 	}
 	if found := d.envoys(); len(found) > 0 {
 		for _, p := range found {

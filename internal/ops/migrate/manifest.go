@@ -28,7 +28,8 @@ type Manifest struct {
 }
 
 // errNoVariables reports a file without envoyproxy/ratelimit.
-var errNoVariables = errors.New("no container that runs ratelimit, and no variable of envoyproxy/ratelimit: use --container to name the container")
+var errNoVariables = errors.New("no container that runs ratelimit, and no variable of envoyproxy/ratelimit: use " +
+	"--container to name the container")
 
 // ParseManifest finds the container that runs ratelimit: the one with the given name, or else the one with its image or
 // command. If there is none, it collects every known variable in the file, in any notation.

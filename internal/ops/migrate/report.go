@@ -95,12 +95,15 @@ func (d *Deployment) rules(to *RulesSummary) *config.Rules {
 func (d *Deployment) differences() []KnownDifference {
 	e := d.Env
 	list := []KnownDifference{
-		{"every deployment", "Counters are in the members' memory. If all members stop at once, all counters are lost. A single member that stops hands off its counters."},
-		{"every deployment", "If the owner of a key does not answer in time, the rule's degraded policy decides (by default with this member's share of the limit), instead of an error with which Envoy admits the request."},
+		{"every deployment", "Counters are in the members' memory. If all members stop at once, all counters are lost. A " +
+			"single member that stops hands off its counters."},
+		{"every deployment", "If the owner of a key does not answer in time, the rule's degraded policy decides (by " +
+			"default with this member's share of the limit), instead of an error with which Envoy admits the request."},
 	}
 	if d.Manifest != nil && d.Manifest.Workload != "" {
 		list = append(list,
-			KnownDifference{"the change of the image", "During the rolling update some pods count in the store and some in Keyward, so a key may get up to twice its limit in the windows of that time. The mirror avoids this."})
+			KnownDifference{"the change of the image", "During the rolling update some pods count in the store and some in " +
+				"Keyward, so a key may get up to twice its limit in the windows of that time. The mirror avoids this."})
 	}
 	add := func(is bool, concerns, text string) {
 		if is {
@@ -111,24 +114,30 @@ func (d *Deployment) differences() []KnownDifference {
 	statsd, statsdSet := e.get("USE_STATSD")
 	tags, _ := e.get("EXTRA_TAGS")
 	add(backend == "memcache", "BACKEND_TYPE=memcache",
-		"With memcached, the service counts after it responds, so it admits more than the limit under load. Keyward does not: expect more denied requests for busy keys.")
+		"With memcached, the service counts after it responds, so it admits more than the limit under load. Keyward does "+
+			"not: expect more denied requests for busy keys.")
 	add(e.above("LOCAL_CACHE_SIZE_IN_BYTES"), "LOCAL_CACHE_SIZE_IN_BYTES",
-		"Keys over their limit are cached only on members that do not own them, and dropped when a limit is raised, hits are refunded or ownership moves.")
+		"Keys over their limit are cached only on members that do not own them, and dropped when a limit is raised, hits "+
+			"are refunded or ownership moves.")
 	add(e.on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"), "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-		"This is exact if one member owns all keys of a call. With several owners there is the same gap between check and charge as with Redis.")
+		"This is exact if one member owns all keys of a call. With several owners there is the same gap between check and "+
+			"charge as with Redis.")
 	add(tags != "" && e.on("USE_PROMETHEUS"), "EXTRA_TAGS",
-		"In Prometheus they become labels. In envoyproxy/ratelimit they become part of the names, which then match no mapping.")
+		"In Prometheus they become labels. In envoyproxy/ratelimit they become part of the names, which then match no "+
+			"mapping.")
 	add(!statsdSet && (e.on("USE_PROMETHEUS") || e.on("USE_DOG_STATSD")), "USE_STATSD",
 		"It is true by default, but with USE_PROMETHEUS or USE_DOG_STATSD it applies only if it is set.")
 	add(statsd != "false" && !e.on("USE_PROMETHEUS") && !e.on("USE_DOG_STATSD"), "USE_STATSD",
 		"/metrics is always served in addition to statsd.")
 	add(e.on("REDIS_PERSECOND"), "REDIS_PERSECOND", "Per-second limits do not need a separate store.")
 	add(e.on("MERGE_DOMAIN_CONFIG"), "MERGE_DOMAIN_CONFIG",
-		"Wildcards of one level in several files are matched in the order of the file names, which does not change between loads.")
+		"Wildcards of one level in several files are matched in the order of the file names, which does not change between "+
+			"loads.")
 	add(e.on("TRACING_ENABLED"), "TRACING_ENABLED", "See the note on TRACING_* in docs/environment.md.")
 	if d.Replicas == 1 {
 		list = append(list,
-			KnownDifference{"one replica", "It counts alone. During a rolling update the old and the new pod count separately: use the strategy Recreate, or two replicas in one cluster."})
+			KnownDifference{"one replica", "It counts alone. During a rolling update the old and the new pod count " +
+				"separately: use the strategy Recreate, or two replicas in one cluster."})
 	}
 	return list
 }
@@ -142,11 +151,13 @@ func ruleDifferences(rules *config.Rules) []KnownDifference {
 	for _, r := range rules.Rules() {
 		if r.Limit.Window > 24*time.Hour && !r.Unlimited {
 			list = append(list,
-				KnownDifference{r.FullKey, fmt.Sprintf("It counts per %s, in memory only: a restart of all members at once resets it.", strings.ToLower(r.Unit.String()))})
+				KnownDifference{r.FullKey, fmt.Sprintf("It counts per %s, in memory only: a restart of all members at once "+
+					"resets it.", strings.ToLower(r.Unit.String()))})
 		}
 		if r.DetailedMetric || r.ValueToMetric {
 			list = append(list,
-				KnownDifference{r.FullKey, "Its statistics have a series for each value. At most 10,000 such series are kept; the other values of a domain share one."})
+				KnownDifference{r.FullKey, "Its statistics have a series for each value. At most 10,000 such series are kept; " +
+					"the other values of a domain share one."})
 		}
 	}
 	return list

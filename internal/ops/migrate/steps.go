@@ -34,10 +34,12 @@ func (d *Deployment) checkStep() MigrationStep {
 // secretStep creates the credentials by which replicas authenticate each other.
 func (d *Deployment) secretStep() MigrationStep {
 	return MigrationStep{
-		Title: "Create the gossip key and the certificates of the replicas (here with a demo CA; cert-manager works as well).",
+		Title: "Create the gossip key and the certificates of the replicas (here with a demo CA; cert-manager works as " +
+			"well).",
 		Do: []string{
 			"keyward certs --dir certs",
-			d.kubectl("create secret generic " + secretName + " --from-file=tls.crt=certs/sidecar.crt --from-file=tls.key=certs/sidecar.key --from-file=ca.crt=certs/ca.crt --from-file=gossip.key=certs/gossip.key"),
+			d.kubectl("create secret generic " + secretName + " --from-file=tls.crt=certs/sidecar.crt " +
+				"--from-file=tls.key=certs/sidecar.key --from-file=ca.crt=certs/ca.crt --from-file=gossip.key=certs/gossip.key"),
 		},
 		Back: []string{d.kubectl("delete secret " + secretName)},
 	}
@@ -49,7 +51,8 @@ func (d *Deployment) mirrorSteps() []MigrationStep {
 		Title: "Safe option: run Keyward next to the old service, without callers, and a mirror in front of both.",
 		Do: []string{
 			d.helm("install keyward charts/keyward -f values.yaml"),
-			"keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081   # in pods labeled app=ratelimit-mirror, where Envoys reach it",
+			"keyward mirror --listen :8081 --old ratelimit:8081 --new keyward:8081   # in pods labeled app=ratelimit-mirror, " +
+				"where Envoys reach it",
 			"# point Envoy's rate limit cluster at the mirror: callers still get the old service's decisions",
 		},
 		Back: []string{"# point Envoy's rate limit cluster at the old service", d.helm("uninstall keyward")},
@@ -69,7 +72,8 @@ func (d *Deployment) imageStep() MigrationStep {
 	switch {
 	case d.Manifest != nil && d.Manifest.Workload != "":
 		s.Do = []string{"keyward migrate " + d.source() + " --patch keyward.yaml", d.kubectl("apply -f keyward.yaml")}
-		s.Back = []string{d.kubectl("apply -f " + d.File + "   # keep the Redis running until then: it has the previous counts")}
+		s.Back = []string{d.kubectl("apply -f " + d.File + "   # keep the Redis running until then: it has the previous " +
+			"counts")}
 		if d.Replicas > 1 {
 			s.Back = append(s.Back, d.kubectl("delete service "+d.name()+"-gossip"))
 		}

@@ -38,7 +38,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "keyward_mirror_not_compared_total", Help: "Calls that were not compared, by reason.",
 		}, []string{"reason"}),
 		fellBack: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "keyward_mirror_fallbacks_total", Help: "With --answer new: calls answered by the old service because the new one failed.",
+			Name: "keyward_mirror_fallbacks_total", Help: "With --answer new: calls answered by the old service because the " +
+				"new one failed.",
 		}),
 	}
 	for _, service := range []string{"old", "new"} {

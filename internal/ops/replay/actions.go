@@ -85,7 +85,8 @@ func (a Actions) forRule(r *config.RuleSpec) (d DescriptorTemplate, assumed []st
 		if s.text == "" && !l.Variable {
 			s = Source{kind: constant, name: l.Value, text: "value:" + l.Value}
 			if l.Key != "generic_key" {
-				assumed = append(assumed, fmt.Sprintf("domain %s: assuming %s=%s for every request, because the source of %s is unknown: --from %s=header:NAME, or --from %s=value:%s if Envoy always sends this value",
+				assumed = append(assumed, fmt.Sprintf("domain %s: assuming %s=%s for every request, because the source of %s is "+
+					"unknown: --from %s=header:NAME, or --from %s=value:%s if Envoy always sends this value",
 					r.Domain, l.Key, l.Value, l.Key, l.Key, l.Key, l.Value))
 			}
 		}

@@ -30,7 +30,8 @@ type Source struct {
 }
 
 // sourceHelp is the grammar of ParseSource.
-const sourceHelp = "header:NAME, query:NAME, field:NAME, value:TEXT, remote_address, masked_remote_address[:BITS4/BITS6], source_cluster or destination_cluster"
+const sourceHelp = "header:NAME, query:NAME, field:NAME, value:TEXT, remote_address, " +
+	"masked_remote_address[:BITS4/BITS6], source_cluster or destination_cluster"
 
 // ParseSource parses a source: the syntax of `keyward envoy-config --from`, and field:NAME for a field of the log.
 func ParseSource(text string) (Source, error) {

@@ -34,7 +34,8 @@ func Changes(old, rules *config.Rules) []config.Diagnostic {
 			continue
 		}
 		if what := resetBy(was, r); what != "" {
-			add(CountsReset, r, "starts new counters because its %s changes: up to %d hits may be admitted in the window of the change",
+			add(CountsReset, r, "starts new counters because its %s changes: up to %d hits may be admitted in the window of "+
+				"the change",
 				what, most(was)+most(r))
 		} else if amount(was) != amount(r) {
 			add(NewAmount, r, "admits %s instead of %s; the new limit applies to the existing counts", amount(r), amount(was))
