@@ -41,7 +41,7 @@ func newCounting(t *testing.T, yaml string) (*rig, *counting) {
 	return newRig(t, yaml, func(o *Options, sw *Switches) { o.Decider, sw.Headers = c, true }), c
 }
 
-// TestAlgorithms holds what clients are told by each algorithm, while they spend and while they wait.
+// TestAlgorithms checks the responses of each algorithm, while clients spend and while they wait.
 func TestAlgorithms(t *testing.T) {
 	type step struct {
 		wait time.Duration
@@ -91,16 +91,16 @@ func TestAlgorithms(t *testing.T) {
 					t.Errorf("%s: %s {%s}, step %d: %s, want %s", name, tt.unit, tt.extension, i, got, s.want)
 				}
 				st := resp.Statuses[0]
-				if told := fmt.Sprint(st.DurationUntilReset.GetSeconds()); told != values[2] {
-					t.Errorf("%s: %s {%s}, step %d: reset %s in the status, %s in the header", name, tt.unit, tt.extension, i, told, values[2])
+				if reset := fmt.Sprint(st.DurationUntilReset.GetSeconds()); reset != values[2] {
+					t.Errorf("%s: %s {%s}, step %d: reset %s in the status, %s in the header", name, tt.unit, tt.extension, i, reset, values[2])
 				}
 			}
 		}
 	}
 }
 
-// TestWindowTold holds that the unit and its multiplier, from which Envoy makes headers, are the window that counts.
-func TestWindowTold(t *testing.T) {
+// TestWindowInResponse checks that the unit and its multiplier, from which Envoy makes headers, are the window that counts.
+func TestWindowInResponse(t *testing.T) {
 	for _, tt := range []struct{ unit, window, want string }{
 		{"minute", "60s", "MINUTE nil"},
 		{"minute", "10s", "SECOND 10"},
@@ -148,8 +148,8 @@ func TestBucketStatistics(t *testing.T) {
 	}
 }
 
-// TestExtensionAsked holds that questions carry what metadata.keyward says, also under an override.
-func TestExtensionAsked(t *testing.T) {
+// TestExtensionInRequest checks that requests carry the values of metadata.keyward, also with an override.
+func TestExtensionInRequest(t *testing.T) {
 	var asked []owner.Request
 	r := newRig(t, rule("minute", "algorithm: leaky_bucket, burst: 30, degraded: fail_open, local_cap: 7, durability: strict"))
 	r.lone.after = func(qs []owner.Request, _ []owner.Result) { asked = append(asked, qs...) }
@@ -167,22 +167,22 @@ func TestExtensionAsked(t *testing.T) {
 	}
 }
 
-// TestMechanismAsked holds that questions carry the mechanism and one set of knobs a rule, and that responses carry none.
-func TestMechanismAsked(t *testing.T) {
+// TestMechanismInRequest checks that requests carry the mechanism and the lease terms of a rule, and responses do not.
+func TestMechanismInRequest(t *testing.T) {
 	var asked []owner.Request
 	r := newRig(t, rule("minute", "mechanism: lease, ttl: 3s, weight: 2, hot_factor: 7"), func(_ *Options, sw *Switches) { sw.DynamicMetadata = true })
 	r.lone.after = func(qs []owner.Request, _ []owner.Result) { asked = append(asked, qs...) }
 	resp := r.ask(t, request("d", descriptor("k", "v"), descriptor("k", "w"), override(descriptor("k", "v"), 20, 2), override(descriptor("x", "v"), 20, 2)))
 	for i, q := range asked[:3] {
 		if q.Mechanism != policy.ByLease || q.HotFactor != 7 || q.LeaseConfig != asked[0].LeaseConfig || *q.LeaseConfig != (lease.Terms{TTL: 3 * time.Second, Weight: 2}) {
-			t.Errorf("question %d: %+v, %+v", i, q, q.LeaseConfig)
+			t.Errorf("request %d: %+v, %+v", i, q, q.LeaseConfig)
 		}
 	}
 	if q := asked[3]; q.Mechanism != policy.ByOwner || q.HotFactor != 0 || q.LeaseConfig != nil {
 		t.Errorf("an override without a rule: %+v", q)
 	}
 	if text := resp.String(); strings.Contains(text, "mechanism") || strings.Contains(text, "keyward") {
-		t.Errorf("told to the caller: %s", text)
+		t.Errorf("response: %s", text)
 	}
 
 	asked = nil
@@ -196,7 +196,7 @@ func TestMechanismAsked(t *testing.T) {
 	}
 }
 
-// TestExcessHasRetryAfter holds that every refusal tells a time to wait.
+// TestExcessHasRetryAfter checks that every denial has a time to wait.
 func TestExcessHasRetryAfter(t *testing.T) {
 	r := newRig(t, basic)
 	resp := r.ask(t, request("basic", descriptor("key1", strings.Repeat("x", 64<<10+1))))

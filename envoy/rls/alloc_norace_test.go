@@ -35,14 +35,14 @@ func TestServiceAllocs(t *testing.T) {
 	}
 }
 
-// nobody is a Namer that forgets.
-type nobody struct{}
+// discard ignores names.
+type discard struct{}
 
-func (nobody) Name(owner.Key, string, string, string, *lease.Terms) {}
+func (discard) Name(owner.Key, string, string, string, *lease.Terms) {}
 
-// Nor does a question about a hot key whose name was told lately.
+// Nor does a request for a hot key whose name was reported recently.
 func TestHotAllocs(t *testing.T) {
-	r := newRig(t, basic, func(o *Options, _ *Switches) { o.Name = nobody{}.Name })
+	r := newRig(t, basic, func(o *Options, _ *Switches) { o.Name = discard{}.Name })
 	r.lone.after = heat
 	message, out := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
 	if n := testing.AllocsPerRun(100, func() {

@@ -14,11 +14,11 @@ import (
 type late struct {
 	*lone
 	early bool
-	todo  chan question
+	todo  chan pendingRequests
 }
 
-// question is what such a Decider was asked.
-type question struct {
+// pendingRequests is one call of such a Decider.
+type pendingRequests struct {
 	stop bool
 	qs   []owner.Request
 	as   []owner.Result
@@ -26,7 +26,7 @@ type question struct {
 }
 
 func newLate(t testing.TB, of *lone) *late {
-	l := &late{lone: of, todo: make(chan question, 16)}
+	l := &late{lone: of, todo: make(chan pendingRequests, 16)}
 	t.Cleanup(func() { close(l.todo) })
 	go func() {
 		for q := range l.todo {
@@ -36,13 +36,13 @@ func newLate(t testing.TB, of *lone) *late {
 	return l
 }
 
-func (l *late) answer(q question) {
+func (l *late) answer(q pendingRequests) {
 	l.lone.Decide(owner.Deadline{}, q.stop, q.qs, q.as)
 	q.done.Decided()
 }
 
 func (l *late) Begin(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result, done interface{ Decided() }) bool {
-	q := question{stop, qs, as, done}
+	q := pendingRequests{stop, qs, as, done}
 	if l.early {
 		l.answer(q)
 	} else {
@@ -56,7 +56,7 @@ type catch chan *Call
 
 func (k catch) Answered(c *Call) { k <- c }
 
-// begin answers a message as a door does that does not wait.
+// begin answers a message as a server does that does not block.
 func (r *rig) begin(t testing.TB, message []byte) (answer string, at bool) {
 	t.Helper()
 	c, done := r.NewCall(), make(catch, 1)

@@ -122,7 +122,7 @@ func TestRefund(t *testing.T) {
 		want string
 	}{
 		{addend(descriptor("k", "v"), 12), "OVER OVER:0"},
-		{back(1), "OK OK:0"}, // still above the limit, but nobody is refused for giving back
+		{back(1), "OK OK:0"}, // still above the limit, but refunds are never denied
 		{back(4), "OK OK:3"},
 		{back(1 << 63), "OK OK:10"},
 		{descriptor("k", "v"), "OK OK:9"},
@@ -222,7 +222,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestSubKeys holds that a call which a hot key's route sent to one of its members is no call gone astray.
+// TestSubKeys checks that a call which the route of a hot key sent to one of its members does not count as misrouted.
 func TestSubKeys(t *testing.T) {
 	for _, row := range []struct {
 		path                        owner.Path

@@ -24,7 +24,7 @@ import (
 )
 
 // benchServer names the environment variable by which the test binary becomes a server of its own: only in a process of
-// its own can a server's CPU be told from its callers'.
+// its own can the CPU time of a server be separated from that of its callers.
 const benchServer = "KEYWARD_BENCH_SERVER"
 
 func TestMain(m *testing.M) {
@@ -65,7 +65,7 @@ func serveBench(kind string) {
 		g := grpc.NewServer()
 		pb.RegisterRateLimitServiceServer(g, constant{})
 		server = grpcGoServer{g}
-	case "lean":
+	case "inline":
 		server = r.newInlineServer(grpcOptions{}, nil)
 	}
 	go func() { _ = server.Serve(l) }()
@@ -73,10 +73,10 @@ func serveBench(kind string) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// BenchmarkCPU reports the CPU that a server's process spends on a call, of a server that answers a constant and of both doors.
+// BenchmarkCPU reports the CPU that a server's process spends on a call, of a server that answers a constant and of both servers.
 // The ratios are what counts: they survive a busy machine.
 func BenchmarkCPU(b *testing.B) {
-	for _, kind := range []string{"constant", "grpc-go", "lean", "constant again", "grpc-go again", "lean again"} {
+	for _, kind := range []string{"constant", "grpc-go", "inline", "constant again", "grpc-go again", "inline again"} {
 		b.Run(kind, func(b *testing.B) {
 			server := exec.Command(os.Args[0])
 			server.Env = append(os.Environ(), benchServer+"="+strings.Fields(kind)[0])

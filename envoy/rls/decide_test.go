@@ -185,10 +185,10 @@ func TestOverrideUnit(t *testing.T) {
 		}
 		one := descriptor("one", fmt.Sprint(unit))
 		if _, err := r.try(t, request("basic", bad, one)); err == nil {
-			t.Errorf("unit %d beside another: no error", unit)
+			t.Errorf("unit %d next to another: no error", unit)
 		}
 		if got := brief(r.ask(t, request("basic", one, bad))); got != "OVER OVER:0 UNKNOWN" {
-			t.Errorf("unit %d beside one that is over: %s", unit, got)
+			t.Errorf("unit %d next to one that is over: %s", unit, got)
 		}
 	}
 }
@@ -246,6 +246,6 @@ descriptors:
 	}
 	entry := resp.DynamicMetadata.Fields["descriptors"].GetListValue().Values[0].GetStructValue().Fields["entries"].GetListValue().Values[0]
 	if got := entry.GetStringValue(); got != "a=\uFFFD12\uFFFD" {
-		t.Errorf("opaque value told as %q", got)
+		t.Errorf("opaque value returned as %q", got)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// TestDenialsAreSampled: a rule tells of one refusal a second and counts those it does not tell of; another rule is told of beside it.
+// TestDenialsAreSampled: each rule reports one denial per second and counts the suppressed ones, independent of other rules.
 func TestDenialsAreSampled(t *testing.T) {
 	type denial struct {
 		DecisionSample
 		Suppressed uint64
 	}
-	var told []denial
-	d := newDenials(Options{Denials: func(x DecisionSample, n uint64) { told = append(told, denial{x, n}) }})
+	var reports []denial
+	d := newDenials(Options{Denials: func(x DecisionSample, n uint64) { reports = append(reports, denial{x, n}) }})
 	over := func(rule string, at time.Time) {
 		c := &Call{slots: []slot{{match: config.Match{Kind: config.Limited, Rule: &config.RuleSpec{FullKey: rule}, Owner: 7}}}}
 		c.Request.Domain = "d"
@@ -29,13 +29,13 @@ func TestDenialsAreSampled(t *testing.T) {
 	}
 	over("d.path", begin)
 	over("d.user", begin.Add(time.Second))
-	if len(told) != 3 {
-		t.Fatalf("told %d times: %+v", len(told), told)
+	if len(reports) != 3 {
+		t.Fatalf("%d reports: %+v", len(reports), reports)
 	}
-	if x := told[0]; x.Rule != "d.user" || x.Suppressed != 0 || x.Owner != 7 || x.Domain != "d" || x.Authority != owner.Share {
+	if x := reports[0]; x.Rule != "d.user" || x.Suppressed != 0 || x.Owner != 7 || x.Domain != "d" || x.Authority != owner.Share {
 		t.Errorf("the first: %+v", x)
 	}
-	if told[1].Rule != "d.path" || told[2].Suppressed != 99 {
-		t.Errorf("then: %+v", told[1:])
+	if reports[1].Rule != "d.path" || reports[2].Suppressed != 99 {
+		t.Errorf("then: %+v", reports[1:])
 	}
 }

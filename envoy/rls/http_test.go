@@ -83,7 +83,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// One client's odd bytes are one count, whichever door it takes.
+// A client's odd bytes are one count, whichever listener it uses.
 func TestJSONOpaque(t *testing.T) {
 	r := newRig(t, basic)
 	a := r.start(t, grpcGoKind, NewHealthServer()).Addrs()[1]

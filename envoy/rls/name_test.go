@@ -71,7 +71,7 @@ func TestNames(t *testing.T) {
 			r.ask(t, req)
 		}
 		if !slices.Equal(b.lines, []string{row.want}) {
-			t.Errorf("%q: told %q, want %q once", row.entries, b.lines, row.want)
+			t.Errorf("%q: names %q, want %q once", row.entries, b.lines, row.want)
 			continue
 		}
 		if b.keys[0] != asked[0].Key || b.knobs[0] != asked[0].LeaseConfig {
@@ -83,7 +83,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestColdKeysHaveNoNames holds that nobody's values are told of unless a key is hot.
+// TestColdKeysHaveNoNames checks that values of clients are not reported unless a key is hot.
 func TestColdKeysHaveNoNames(t *testing.T) {
 	b := &book{}
 	r := newRig(t, named, func(o *Options, _ *Switches) { o.Name = b.Name })
@@ -91,11 +91,11 @@ func TestColdKeysHaveNoNames(t *testing.T) {
 	r.lone.after = heat
 	r.ask(t, request(strings.Repeat("d", maxName+1), descriptor("user", "u")))
 	if len(b.lines) > 0 {
-		t.Errorf("told %q", b.lines)
+		t.Errorf("names %q", b.lines)
 	}
 	r = newRig(t, named)
 	r.lone.after = heat
-	r.ask(t, request("d", descriptor("user", "u"))) // nobody to tell
+	r.ask(t, request("d", descriptor("user", "u"))) // no Name function
 }
 
 // TestNamingsDue holds how often a key is named, alone and where two keys share a place.

@@ -27,16 +27,16 @@ func back(n uint64) *pb.RateLimitRequest {
 	return request("d", with(addend(descriptor("k", "v"), n), func(d *common.RateLimitDescriptor) { d.IsNegativeHits = true }))
 }
 
-// Hits are given back by callers that the door knows, and by the others where it is allowed. Refused refunds are answered, charge and
-// give back nothing, and are counted; what is asked beside them is counted.
-func TestRefundsByDoor(t *testing.T) { eachDoor(t, testRefundsByDoor) }
+// Hits are refunded to callers that the listener trusts, and to others where it is allowed. Refused refunds are answered, charge and
+// give back nothing, and are counted; the other requests of the call are counted.
+func TestRefundsByListener(t *testing.T) { eachServer(t, testRefundsByListener) }
 
-func testRefundsByDoor(t *testing.T, kind serverKind) {
+func testRefundsByListener(t *testing.T, kind serverKind) {
 	dir := t.TempDir()
 	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	door := func(files certs.Files) *tls.Config {
+	listenerTLS := func(files certs.Files) *tls.Config {
 		c, err := certs.Server(files, certs.ServerOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -51,9 +51,9 @@ func testRefundsByDoor(t *testing.T, kind serverKind) {
 	}
 	outside := ownAddress(t)
 	callers := map[string]string{"mTLS": outside, "TLS": outside, "all addresses": outside, "from this machine": "127.0.0.1"}
-	doors := map[string]Listener{
-		"mTLS":              {Address: "0.0.0.0:0", TLS: door(member)},
-		"TLS":               {Address: "0.0.0.0:0", TLS: door(anybody)},
+	listeners := map[string]Listener{
+		"mTLS":              {Address: "0.0.0.0:0", TLS: listenerTLS(member)},
+		"TLS":               {Address: "0.0.0.0:0", TLS: listenerTLS(anybody)},
 		"all addresses":     {Address: "0.0.0.0:0"},
 		"from this machine": {Address: "0.0.0.0:0"},
 		"loopback":          {Address: "127.0.0.1:0"},
@@ -61,9 +61,9 @@ func testRefundsByDoor(t *testing.T, kind serverKind) {
 		"unix socket":       {Address: filepath.Join(dir, "s"), Unix: true},
 	}
 	for policy, may := range map[string][]string{
-		refundsLocal: {"mTLS", "loopback", "IPv6's loopback", "from this machine", "unix socket"}, refundsCertified: {"mTLS"}, refundsAny: slices.Collect(maps.Keys(doors)),
+		refundsLocal: {"mTLS", "loopback", "IPv6's loopback", "from this machine", "unix socket"}, refundsCertified: {"mTLS"}, refundsAny: slices.Collect(maps.Keys(listeners)),
 	} {
-		for name, d := range doors {
+		for name, d := range listeners {
 			t.Run(fmt.Sprintf("%s %s", policy, name), func(t *testing.T) {
 				r := newRig(t, ten)
 				d.GRPCGo = kind == grpcGoKind
@@ -124,7 +124,7 @@ func ownAddress(t *testing.T) string {
 }
 
 // /json gives hits back only where anybody may, and asks nothing for a page of another site.
-func TestJSONDoor(t *testing.T) {
+func TestJSONRefunds(t *testing.T) {
 	for policy, want := range map[string]string{refundsLocal: "OK OK:4", refundsCertified: "OK OK:4", refundsAny: "OK OK:8"} {
 		r := newRig(t, ten)
 		addrs := r.start(t, inlineKind, NewHealthServer(), func(o *StartOptions) { o.Refunds, o.Guards = policy, connguard.New(r.reg) }).Addrs()

@@ -79,7 +79,7 @@ func load(t testing.TB, yaml string) *config.Rules {
 	return rules
 }
 
-// try answers a request as a door does.
+// try answers a request as a server does.
 func (r *rig) try(t testing.TB, req *pb.RateLimitRequest, from ...Caller) (*pb.RateLimitResponse, error) {
 	t.Helper()
 	return r.tryWire(t, wire(t, req), from...)

@@ -85,9 +85,9 @@ func Start(o StartOptions) (*Server, error) {
 			listen = opts.Guard.ListenInTurn
 		}
 		listeners[i] = listen(listeners[i], cmp.Or(o.MaxConn, maxConnections))
-		door := o.newServer(d, opts)
-		s.servers = append(s.servers, door)
-		s.serve("gRPC", listeners[i], door.Serve)
+		server := o.newServer(d, opts)
+		s.servers = append(s.servers, server)
+		s.serve("gRPC", listeners[i], server.Serve)
 	}
 	rest := listeners[len(o.Listeners):]
 	if o.HTTP != "" {

@@ -62,9 +62,9 @@ const (
 	grpcGoKind
 )
 
-// eachDoor runs a test against every kind of door.
-func eachDoor(t *testing.T, test func(*testing.T, serverKind)) {
-	for kind, name := range map[serverKind]string{inlineKind: "lean", grpcGoKind: "grpc-go"} {
+// eachServer runs a test against both gRPC servers.
+func eachServer(t *testing.T, test func(*testing.T, serverKind)) {
+	for kind, name := range map[serverKind]string{inlineKind: "inline", grpcGoKind: "grpc-go"} {
 		t.Run(name, func(t *testing.T) { test(t, kind) })
 	}
 }
@@ -100,7 +100,7 @@ func send(ctx context.Context, conn *grpc.ClientConn, message []byte) (*pb.RateL
 	return resp, err
 }
 
-func TestGRPC(t *testing.T) { eachDoor(t, testGRPC) }
+func TestGRPC(t *testing.T) { eachServer(t, testGRPC) }
 
 func testGRPC(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
@@ -137,7 +137,7 @@ func testGRPC(t *testing.T, kind serverKind) {
 	}
 }
 
-func TestCallTimeout(t *testing.T) { eachDoor(t, testCallTimeout) }
+func TestCallTimeout(t *testing.T) { eachServer(t, testCallTimeout) }
 
 func testCallTimeout(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
@@ -155,7 +155,7 @@ func testCallTimeout(t *testing.T, kind serverKind) {
 }
 
 // Envoy's second try has the first one's grpc-timeout: what counts is how long it waits for the try.
-func TestTryTimeout(t *testing.T) { eachDoor(t, testTryTimeout) }
+func TestTryTimeout(t *testing.T) { eachServer(t, testTryTimeout) }
 
 func testTryTimeout(t *testing.T, kind serverKind) {
 	for _, tt := range []struct {
@@ -183,7 +183,7 @@ func testTryTimeout(t *testing.T, kind serverKind) {
 }
 
 // What a hostile caller may send gets an answer or a clear error; the server goes on, and nothing is let through uncounted.
-func TestHostile(t *testing.T) { eachDoor(t, testHostile) }
+func TestHostile(t *testing.T) { eachServer(t, testHostile) }
 
 func testHostile(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
@@ -217,7 +217,7 @@ func testHostile(t *testing.T, kind serverKind) {
 		{"nothing", nil, codes.Unknown.String()},
 		{"cut short", one("v")[:10], codes.Internal.String()},
 		{"no unit", wire(t, request("basic", override(descriptor("one", "u"), 1, typev3.RateLimitUnit_UNKNOWN))), codes.Unknown.String()},
-		{"beyond what gRPC takes in", make([]byte, 17<<20), codes.ResourceExhausted.String()},
+		{"larger than gRPC accepts", make([]byte, 17<<20), codes.ResourceExhausted.String()},
 	} {
 		var got string
 		for range 2 {
@@ -233,7 +233,7 @@ func testHostile(t *testing.T, kind serverKind) {
 	}
 }
 
-func TestExactUnderConcurrency(t *testing.T) { eachDoor(t, testExactUnderConcurrency) }
+func TestExactUnderConcurrency(t *testing.T) { eachServer(t, testExactUnderConcurrency) }
 
 func testExactUnderConcurrency(t *testing.T, kind serverKind) {
 	r := newRig(t, "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 300}}]}")
@@ -266,7 +266,7 @@ func testExactUnderConcurrency(t *testing.T, kind serverKind) {
 }
 
 // Every unary method of the port is counted, as envoyproxy/ratelimit's interceptor does.
-func TestHealthIsCounted(t *testing.T) { eachDoor(t, testHealthIsCounted) }
+func TestHealthIsCounted(t *testing.T) { eachServer(t, testHealthIsCounted) }
 
 func testHealthIsCounted(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
@@ -284,7 +284,7 @@ func testHealthIsCounted(t *testing.T, kind serverKind) {
 	}
 }
 
-func TestHealth(t *testing.T) { eachDoor(t, testHealth) }
+func TestHealth(t *testing.T) { eachServer(t, testHealth) }
 
 func testHealth(t *testing.T, kind serverKind) {
 	h := NewHealthServer("cluster", "config")
@@ -315,7 +315,7 @@ func testHealth(t *testing.T, kind serverKind) {
 	}
 }
 
-func TestUnixSocket(t *testing.T) { eachDoor(t, testUnixSocket) }
+func TestUnixSocket(t *testing.T) { eachServer(t, testUnixSocket) }
 
 func testUnixSocket(t *testing.T, kind serverKind) {
 	path := filepath.Join(t.TempDir(), "rls.sock")
@@ -356,8 +356,8 @@ func TestStartReportsAllFaults(t *testing.T) {
 	}
 }
 
-// Two doors: plaintext with everything, and one with mTLS for rate limiting alone.
-func TestTLS(t *testing.T) { eachDoor(t, testTLS) }
+// Two listeners: plaintext with all services, and mTLS with rate limiting only.
+func TestTLS(t *testing.T) { eachServer(t, testTLS) }
 
 func testTLS(t *testing.T, kind serverKind) {
 	dir := t.TempDir()
@@ -397,12 +397,12 @@ func testTLS(t *testing.T, kind serverKind) {
 	}
 	health := healthpb.NewHealthClient(dial(t, secure, credentials.NewTLS(trusted)))
 	if _, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{}); status.Code(err) != codes.Unimplemented {
-		t.Errorf("health on the bare door: %v", err)
+		t.Errorf("health on the listener without health: %v", err)
 	}
 }
 
 // A call in flight ends well when the server stops; one that hangs is cut off.
-func TestStop(t *testing.T) { eachDoor(t, testStop) }
+func TestStop(t *testing.T) { eachServer(t, testStop) }
 
 func testStop(t *testing.T, kind serverKind) {
 	for _, hangs := range []bool{false, true} {

@@ -9,8 +9,8 @@ import (
 	"github.com/keyward/keyward/envoy/internal/names"
 )
 
-// FuzzDoors asks both doors with the same call: any message, in DATA frames cut at random, with one header that is odd.
-func FuzzDoors(f *testing.F) {
+// FuzzServers sends the same call to both servers: any message, in DATA frames cut at random, with one odd header.
+func FuzzServers(f *testing.F) {
 	for _, b := range decodeSeeds(f) {
 		f.Add(b, uint64(0), "", "")
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/keyward/keyward/envoy/internal/names"
 )
 
-// The doors are asked with the same bytes over sockets of their own, and must give the same answers: grpc-go's is the
-// oracle of the lean one.
+// Both gRPC servers get the same bytes over their own sockets and must respond alike: grpc-go is the
+// oracle of the inline server.
 
 // rawCall is a call as frames.
 type rawCall struct {
@@ -65,7 +65,7 @@ func (c rawCall) without(name string) rawCall {
 	return c
 }
 
-// outcome is what came of a call.
+// outcome is the result of a call.
 type outcome struct {
 	HTTP, Type, Status, Message string
 	Data                        string // DATA frames, joined
@@ -210,7 +210,7 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true}}
   - {key: probe, rate_limit: {unit: second, requests_per_unit: 10}}`
 
-// twins are two services that know the same, behind a door of each kind.
+// twins are two equal services, one behind each gRPC server.
 type twins struct {
 	rigs  [2]*rig
 	addrs [2]net.Addr
@@ -225,11 +225,11 @@ func newTwins(t testing.TB) *twins {
 	return w
 }
 
-// differ says how the doors' answers to a call differ where they may not; "" when they do not. Windows begin anew with
+// differ describes how the servers' responses to a call differ where they must not, or returns "". Windows restart with
 // every call.
 func (w *twins) differ(t testing.TB, call rawCall) string {
 	t.Helper()
-	// The lean door takes trailers in; grpc-go ends the connection, as if they began another call.
+	// The inline server accepts trailers; grpc-go ends the connection, as if they began another call.
 	oracle := call
 	oracle.trailers = false
 	for patience := 20 * time.Millisecond; ; patience *= 50 {
@@ -242,7 +242,7 @@ func (w *twins) differ(t testing.TB, call rawCall) string {
 		lean, grpc := &got[inlineKind], &got[grpcGoKind]
 		switch {
 		case *lean == *grpc, call.malformed() && lean.Reset == "PROTOCOL_ERROR" && lean.Next == "0", call.trailing() && lean.failed() && grpc.failed(),
-			call.open && !lean.Ended && lean.Next == "0" && grpc.failed(): // a call that has no end yet need not be told that it fails
+			call.open && !lean.Ended && lean.Next == "0" && grpc.failed(): // a call that has no end yet need not fail yet
 			return ""
 		case patience >= time.Second:
 			return fmt.Sprintf("lean    %v\ngrpc-go %v", lean, grpc)
@@ -250,7 +250,7 @@ func (w *twins) differ(t testing.TB, call rawCall) string {
 	}
 }
 
-// malformed says that RFC 9113 (8.2.2, 8.3.1) has a server refuse the headers, which grpc-go does in part.
+// malformed reports whether RFC 9113 (8.2.2, 8.3.1) requires refusing the headers, which grpc-go does only in part.
 func (c rawCall) malformed() bool {
 	want := map[string]bool{":method": true, ":scheme": true, ":path": true}
 	for _, h := range c.headers {
@@ -262,8 +262,8 @@ func (c rawCall) malformed() bool {
 	return len(want) > 0
 }
 
-// trailing says that bytes follow the one message. Whether they make a second one, half of one or one that is too large,
-// the doors see at different times.
+// trailing reports whether bytes follow the one message. Whether they make a second one, half of one or one that is too large,
+// the servers see at different times.
 func (c rawCall) trailing() bool {
 	b := bytes.Join(c.data, nil)
 	return len(b) > 5 && len(b) > 5+int(binary.BigEndian.Uint32(b[1:]))
@@ -273,7 +273,7 @@ func (o *outcome) failed() bool {
 	return o.Status != "" && o.Status != "0" && o.Data == "" && o.Next == "0"
 }
 
-// normalise takes out what the doors may say differently.
+// normalise removes what the servers may do differently.
 func (o *outcome) normalise() {
 	o.Message = strings.ReplaceAll(o.Message, "%C2%A0", " ") // protobuf's errors have a space of one kind or the other
 	if kind, _, is := strings.Cut(o.Type, "application/grpc"); is && kind == "" {
@@ -281,8 +281,8 @@ func (o *outcome) normalise() {
 	}
 }
 
-// TestDoorsAgree: both doors say the same to calls of every shape.
-func TestDoorsAgree(t *testing.T) {
+// TestServersAgree: both servers respond alike to calls of every shape.
+func TestServersAgree(t *testing.T) {
 	w := newTwins(t)
 	one := func(value string) []byte { return wire(t, request("d", descriptor("k", value))) }
 	chopped := func(c rawCall, size int) rawCall {
@@ -386,14 +386,14 @@ func TestDoorsAgree(t *testing.T) {
 	}
 }
 
-// TestDoorsAgreeOnResponses: what the lean door says of a call is what a message of protobuf's own would say.
-func TestDoorsAgreeOnResponses(t *testing.T) {
+// TestServersAgreeOnResponses: the inline server's response equals that of generated protobuf code.
+func TestServersAgreeOnResponses(t *testing.T) {
 	w := newTwins(t)
 	for kind, addr := range w.addrs {
 		o := try(t, addr, good(wire(t, request("d", descriptor("minute", "v")))), time.Second)
 		var resp pb.RateLimitResponse
 		if err := proto.Unmarshal([]byte(o.Data[min(5, len(o.Data)):]), &resp); err != nil || brief(&resp) != "OK OK:99" || o.Data[0] != 0 || o.Status != "0" {
-			t.Errorf("door %v: %+v: %v, %v", kind, o, &resp, err)
+			t.Errorf("server %v: %+v: %v, %v", kind, o, &resp, err)
 		}
 	}
 }

@@ -158,7 +158,7 @@ func (sw Switches) withDefaults() Switches {
 	return sw
 }
 
-// Caller is what is known of a call in addition to its request.
+// Caller describes the origin of a call: what is not part of its request.
 type Caller struct {
 	Key        string        // x-keyward-key: the owner string by which Envoy chose this member; "" if it chose any member
 	Timeout    time.Duration // what is left of the caller's timeout; 0: none

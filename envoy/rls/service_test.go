@@ -191,7 +191,7 @@ func TestOversize(t *testing.T) {
 	}
 }
 
-// The owner hash of a question is Envoy's hash of the header that carries the same value.
+// The owner hash of a request is Envoy's hash of the header that carries the same value.
 func TestOwnerHash(t *testing.T) {
 	r := newRig(t, basic)
 	r.lone.after = func(qs []owner.Request, _ []owner.Result) {

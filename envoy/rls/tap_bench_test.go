@@ -2,16 +2,16 @@ package rls
 
 import "testing"
 
-// What a request pays for taps: nothing while nobody listens.
+// The cost of taps for a request: nothing without a tap.
 func BenchmarkTap(b *testing.B) {
-	for name, rate := range map[string]float64{"nobody": 0, "10 a second": 10, "rare": -1} {
+	for name, rate := range map[string]float64{"none": 0, "10 a second": 10, "rare": -1} {
 		b.Run(name, func(b *testing.B) {
 			r := newRig(b, tapped)
 			switch {
 			case rate > 0:
 				defer r.Tap(TapOptions{Rate: rate}, func(DecisionSample) {})()
 			case rate < 0: // a filter that nothing passes looks at every request
-				defer r.Tap(TapOptions{Text: "nobody"}, func(DecisionSample) {})()
+				defer r.Tap(TapOptions{Text: "no match"}, func(DecisionSample) {})()
 			}
 			message := wire(b, request("d", descriptor("k", "al")))
 			for b.Loop() {

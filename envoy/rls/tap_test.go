@@ -141,6 +141,6 @@ func TestTapIsConcurrent(t *testing.T) {
 	close(done)
 	tapping.Wait()
 	if r.taps.list.Load() != nil {
-		t.Error("somebody still listens")
+		t.Error("a tap is still active")
 	}
 }

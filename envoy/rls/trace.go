@@ -11,7 +11,7 @@ type Tracer interface {
 	Begin(header func(name string) string) (done func(c *Call, t CallTrace))
 }
 
-// CallTrace is what is recorded of a call in addition to its request and response.
+// CallTrace is the recorded data of a call, apart from its request and response.
 type CallTrace struct {
 	Begin                  time.Time
 	DecideStart, DecideEnd time.Time        // when the Decider was called and returned; zero if nothing was counted

@@ -89,7 +89,7 @@ func objects(t *testing.T, text []byte) (all []map[string]any) {
 	}
 }
 
-// holdPatches holds that what an object puts into Envoy's configuration is what Envoy knows.
+// holdPatches checks that Envoy's types accept what an object adds to Envoy's configuration.
 func holdPatches(t *testing.T, name string, d map[string]any) {
 	t.Helper()
 	spec, _ := d["spec"].(map[string]any)

@@ -33,7 +33,7 @@ func filters(t testing.TB, text []byte) []*ratelimit.RateLimit {
 	return all
 }
 
-// request is what a client sends, by the places where an Envoy can look.
+// request is a client's request, by the places where Envoy can read values.
 type request map[string]string // "header x", "query x", "remote_address"
 
 // entries is the descriptor that an Envoy makes of actions; nil when a value is missing.
@@ -66,7 +66,7 @@ func (q request) entries(actions []*route.RateLimit_Action) []config.Entry {
 	return out
 }
 
-// format evaluates a header's value as Envoy does, as far as the generator writes formats.
+// format evaluates a header's value as Envoy does, for the formats that the generator writes.
 func (q request) format(text string) string {
 	var out strings.Builder
 	for text != "" {
@@ -99,7 +99,7 @@ func (q request) format(text string) string {
 	return out.String()
 }
 
-// TestEnvoyAsksTheOwner: for every question that a generated filter asks about, the generated header hashes to the owner
+// TestEnvoyAsksTheOwner: for every call of a generated filter, the generated header hashes to the owner
 // that the rules name, unless the generator has warned of it.
 func TestEnvoyAsksTheOwner(t *testing.T) {
 	from := map[string]string{"api_key": "header:x-api-key", "tenant": "header:x-tenant", "user": "query:user", "path": "header::path"}
@@ -119,7 +119,7 @@ func TestEnvoyAsksTheOwner(t *testing.T) {
 		{"shared wildcard", "- key: path\n  value: /a*\n  share_threshold: true\n  " + limit, "", nil, "/a*"},
 		{"shard_by", "- key: api_key\n  descriptors:\n  - key: tenant\n    metadata: {keyward: {shard_by: tenant}}\n    " + limit, "", nil, "%REQ(x-tenant)%"},
 		{"two of them", "- key: api_key\n  descriptors:\n  - key: tenant\n    metadata: {keyward: {shard_by: [tenant, api_key]}}\n    " + limit, "", nil, "%REQ(x-tenant)%|%REQ(x-api-key)%"},
-		{"a fixed one that is told", "- key: api_key\n  " + limit + "\n- key: api_key\n  value: vip\n  metadata: {keyward: {shard_by: api_key}}\n  " + limit, "", nil, "%REQ(x-api-key)%"},
+		{"a fixed one with shard_by", "- key: api_key\n  " + limit + "\n- key: api_key\n  value: vip\n  metadata: {keyward: {shard_by: api_key}}\n  " + limit, "", nil, "%REQ(x-api-key)%"},
 		{"a fixed one", "- key: api_key\n  " + limit + "\n- key: api_key\n  value: vip\n  " + limit, "", []string{"app.api_key_vip"}, "%REQ(x-api-key)%"},
 		{"two headers", "- key: api_key\n  " + limit + "\n- key: tenant\n  " + limit, "", []string{"app.tenant"}, "%REQ(x-api-key?x-tenant)%"},
 		{"two headers, the second asked for", "- key: api_key\n  " + limit + "\n- key: tenant\n  " + limit, "tenant", []string{"app.api_key"}, "%REQ(x-tenant?x-api-key)%"},
@@ -173,12 +173,12 @@ func TestEnvoyAsksTheOwner(t *testing.T) {
 					continue
 				}
 				asked++
-				told := false
+				named := false
 				for _, w := range c.forwarded {
-					told = told || w == m.Rule.FullKey
+					named = named || w == m.Rule.FullKey
 				}
 				// Without a value no header is sent: any member is asked.
-				if ring.Hash(header) != m.Owner && !told && header != "" {
+				if ring.Hash(header) != m.Owner && !named && header != "" {
 					t.Fatalf("%s: %v asks %q about %v, whose owner is another: %s", c.name, q, header, entries, rules.AppendOwnerString(nil, "app", entries, &m))
 				}
 			}
@@ -247,7 +247,7 @@ func TestFaultsAreSaidTogether(t *testing.T) {
 		t.Errorf("empty lines in %q", err)
 	}
 	for what, o := range map[string]Options{
-		"no question":             {Rules: load(t, simple), XDS: "127.0.0.1:1"},
+		"no calls are left":       {Rules: load(t, simple), XDS: "127.0.0.1:1"},
 		"no rules":                {XDS: "127.0.0.1:1"},
 		"no server and no member": {Rules: load(t, simple), From: map[string]string{"api_key": "header:x"}},
 		"secrets without files":   {Part: partSDSClient},

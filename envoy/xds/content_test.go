@@ -139,7 +139,7 @@ func validate(m proto.Message) error {
 
 func TestEnvoyAcceptsEverything(t *testing.T) {
 	for name, s := range map[string]ServedState{
-		"full": full(), "nothing": {}, "nobody": {TLS: true, RouteAddress: "[::]:1"}, "many": {Members: members(26), Capacity: ring.MaxCapacity},
+		"full": full(), "nothing": {}, "no members": {TLS: true, RouteAddress: "[::]:1"}, "many": {Members: members(26), Capacity: ring.MaxCapacity},
 		"many hot keys": {Members: members(2), Hot: manyHot(2 * hotkey.MaxRoutes)}, "smallest": {Members: members(1), Capacity: 2}, "in the clear": {Members: members(2)},
 	} {
 		for _, list := range mustResources(t, s) {
@@ -206,8 +206,8 @@ func asEnvoy(t testing.TB, s *ServedState, la *endpoint.ClusterLoadAssignment) (
 	return r, c.Hosts
 }
 
-// TestEnvoysRingIsOurs: from what is served, Envoy's algorithm makes the very ring that the members use, whoever of them is
-// leaving, has another weight, or has the last places.
+// TestEnvoysRingIsOurs checks that Envoy's algorithm builds the ring of the members from what is served, if any of them are
+// leaving, have other weights, or have the last places.
 func TestEnvoysRingIsOurs(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range 25 {
@@ -244,7 +244,7 @@ func TestEnvoysRingIsOurs(t *testing.T) {
 			}
 			if len(on) > 1 {
 				if got, want := hosts[theirs.Successor(h)].HashKey, string(ours.At(ours.Successor(h)).ID); got != want {
-					t.Fatalf("capacity %d, %d members: Envoy retries at %q, the heir is %q", capacity, len(on), got, want)
+					t.Fatalf("capacity %d, %d members: Envoy retries at %q, the successor is %q", capacity, len(on), got, want)
 				}
 			}
 		}

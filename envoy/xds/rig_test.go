@@ -90,7 +90,7 @@ type sotw struct {
 	t      testing.TB
 	stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	last   map[string]*discovery.DiscoveryResponse // by type
-	going  map[string]string                       // version that the client goes by
+	going  map[string]string                       // version that the client uses
 }
 
 func (r *rig) sotw(t testing.TB, node string) *sotw {

@@ -42,14 +42,14 @@ func TestMembershipTouchesEndpointsOnly(t *testing.T) {
 		s.ack(s.next())
 	}
 	changes := map[string]func(*ServedState){
-		"join":           func(st *ServedState) { st.Members = members(4) },
-		"leaving":        func(st *ServedState) { st.Members = members(4); st.Members[0].Draining = true },
-		"gone":           func(st *ServedState) { st.Members = members(4)[1:] },
-		"weight":         func(st *ServedState) { st.Members = members(4)[1:]; st.Members[0].Weight = 5 },
-		"another order":  nil, // no change at all
-		"nobody is left": func(st *ServedState) { st.Members = nil },
+		"join":              func(st *ServedState) { st.Members = members(4) },
+		"leaving":           func(st *ServedState) { st.Members = members(4); st.Members[0].Draining = true },
+		"gone":              func(st *ServedState) { st.Members = members(4)[1:] },
+		"weight":            func(st *ServedState) { st.Members = members(4)[1:]; st.Members[0].Weight = 5 },
+		"another order":     nil, // no change at all
+		"no member is left": func(st *ServedState) { st.Members = nil },
 	}
-	for _, name := range []string{"join", "leaving", "gone", "weight", "another order", "nobody is left"} {
+	for _, name := range []string{"join", "leaving", "gone", "weight", "another order", "no member is left"} {
 		before := r.Status().Versions
 		st := state(3)
 		if change := changes[name]; change != nil {
@@ -97,7 +97,7 @@ func TestVersionsAreHashesOfContent(t *testing.T) {
 	if va, vb := a.Status().Versions, b.Status().Versions; !maps.Equal(va, vb) || len(va) != len(served) {
 		t.Errorf("servers of one state: versions %v and %v", va, vb)
 	}
-	// Resource by resource, too: a delta client that goes from a to b has nothing to be told.
+	// Resource by resource, too: a delta client that goes from a to b needs no update.
 	da := a.delta(t, "envoy")
 	da.ask(resource.EndpointType, names.OwnerCluster, names.RouteCluster)
 	first := da.next()
@@ -128,12 +128,12 @@ func TestVersionsAreHashesOfContent(t *testing.T) {
 	}
 }
 
-// refused is what Status says of the type's clients: node to refused version.
+// refused returns the clients of the type in Status: node to refused version.
 func refused(r *rig, typeName string) map[string]string {
 	out := map[string]string{}
 	for _, c := range r.Status().Clients {
 		if v := c.Types[typeName].Refused; v != "" {
-			out[c.Node] = v + " " + c.Types[typeName].Why + " goes by " + c.Types[typeName].Accepted
+			out[c.Node] = v + " " + c.Types[typeName].Why + " uses " + c.Types[typeName].Accepted
 		}
 	}
 	return out
@@ -155,7 +155,7 @@ func TestRefusals(t *testing.T) {
 	v2 := r.Status().Versions["Cluster"]
 	s.nack(s.next(), "no such secret")
 	d.nack(d.next(), "no such secret")
-	want := v2 + " no such secret goes by " + v1
+	want := v2 + " no such secret uses " + v1
 	until(t, "both refusals are known", func() bool {
 		got := refused(r, "Cluster")
 		return got["sotw"] == want && got["delta"] == want
@@ -191,7 +191,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("going back: was sent %s", x.GetSystemVersionInfo())
 	}
 	d.ack(x)
-	until(t, "both go by the first version", func() bool {
+	until(t, "both use the first version", func() bool {
 		n := 0
 		for _, c := range r.Status().Clients {
 			if c.Types["Cluster"].Accepted == v1 && c.Types["Cluster"].Sent == v1 {
@@ -221,7 +221,7 @@ func TestLateRefusal(t *testing.T) {
 	s.ask(resource.ClusterType)
 	first := s.next()
 	st.TLS = true
-	r.set(t, st) // nobody waits for it at this moment
+	r.set(t, st) // no client waits for it now
 	s.nack(first, "bad")
 	if x := s.next(); x.GetVersionInfo() != r.Status().Versions["Cluster"] {
 		t.Errorf("was sent %s after a late refusal", x.GetVersionInfo())

@@ -119,7 +119,7 @@ func TestMeter(t *testing.T) {
 	c.Begin()
 	say(200)
 	if _, err := io.Copy(new(bytes.Buffer), c); !errors.Is(err, ErrOver) || over != 1 {
-		t.Errorf("%v, told %d times", err, over)
+		t.Errorf("%v, called %d times", err, over)
 	}
 	a.Close()
 	if all.Held() != 0 {

@@ -65,7 +65,7 @@ func TestClaimedNamesAreComparedExactly(t *testing.T) {
 	}
 }
 
-// Reasons name what an operator has to mend; crypto/tls tells two of them by text alone, which may change.
+// Reasons name what an operator must fix. crypto/tls reports two of them only as text, which may change.
 func TestReasons(t *testing.T) {
 	c := newClock()
 	dir, other := demo(t, c, DemoOptions{}), demo(t, c, DemoOptions{})
@@ -106,7 +106,7 @@ func reasonOfServer(err error) string {
 	return Reason(err)
 }
 
-func TestExpiryIsToldAtEveryScrape(t *testing.T) {
+func TestExpiryIsReadAtEveryScrape(t *testing.T) {
 	c := newClock()
 	dir := demo(t, c, DemoOptions{Lifetime: time.Hour})
 	m := NewMetrics(nil, map[string]Files{"member": DemoFiles(dir, "sidecar"), "none": {Cert: filepath.Join(dir, "none")}})

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// material is what the files contained at one time. It is immutable.
+// material holds the contents of the files at one time. It is immutable.
 type material struct {
 	raw   [3][]byte        // contents of the certificate, key and CA files
 	cert  *tls.Certificate // nil without a certificate file

@@ -44,7 +44,7 @@ func newTurnQueue(rests bool) *turnQueue {
 	return &turnQueue{freeSlots: max(1, runtime.GOMAXPROCS(0)/2), pauses: rests}
 }
 
-// turnCredit is what a connection has earned and spent, in bytes.
+// turnCredit is the balance of a connection, in bytes: what it has earned minus what it has spent.
 type turnCredit struct {
 	queue   *turnQueue // nil: the connection never waits
 	credit  atomic.Int64

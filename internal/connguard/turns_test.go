@@ -43,7 +43,7 @@ func inTurn(l *turnQueue, n int) (purses []*turnCredit, order func() []int) {
 }
 
 // Connections go on in the order of their coming, and the place rests for as long as the turn before it took.
-func TestLaneGoesByTurns(t *testing.T) {
+func TestTurnsAreInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
 		first := &turnCredit{queue: l}
@@ -123,7 +123,7 @@ func TestLaneForgetsTheClosed(t *testing.T) {
 	})
 }
 
-// Where many wait, those end whose clients have gone, and nobody else.
+// Of many waiting connections, only those whose clients are gone are closed.
 func TestLaneEndsThoseWhoHaveGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
@@ -153,7 +153,7 @@ func TestLaneEndsThoseWhoHaveGone(t *testing.T) {
 
 func TestGone(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("nobody can tell")
+		t.Skip("cannot be detected here")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -18,13 +18,13 @@ type FileVariable struct {
 // Files returns the variables that name files. Files that decide which clients or servers are trusted are never
 // optional.
 func Files() []FileVariable {
-	const door, xds = "with GRPC_SERVER_USE_TLS", "with CONFIG_TYPE=GRPC_XDS_SOTW and CONFIG_GRPC_XDS_SERVER_USE_TLS"
+	const tls, xds = "with GRPC_SERVER_USE_TLS", "with CONFIG_TYPE=GRPC_XDS_SOTW and CONFIG_GRPC_XDS_SERVER_USE_TLS"
 	const stops, noRules, never = "Stops the start.", "No rules until the file exists. It is looked for every CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL, and the log names it.", "Nothing: it is never read."
 	list := []FileVariable{
 		{"PROMETHEUS_MAPPER_YAML", true, "at start", "Ignored, with a warning: the built-in mapping is used. An unreadable or invalid file stops the start."},
-		{"GRPC_SERVER_TLS_CERT", false, door, stops},
-		{"GRPC_SERVER_TLS_KEY", false, door, stops},
-		{"GRPC_CLIENT_TLS_CACERT", false, door, stops + " Without it, every client would be accepted."},
+		{"GRPC_SERVER_TLS_CERT", false, tls, stops},
+		{"GRPC_SERVER_TLS_KEY", false, tls, stops},
+		{"GRPC_CLIENT_TLS_CACERT", false, tls, stops + " Without it, every client would be accepted."},
 		{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", false, xds, noRules},
 		{"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", false, xds, noRules},
 		{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", false, xds, noRules},

@@ -2,7 +2,7 @@ package settings
 
 import "time"
 
-// Fate is what Keyward does with a variable.
+// Fate describes how Keyward treats a variable.
 type Fate string
 
 // Values of Fate.

@@ -42,7 +42,7 @@ type link struct {
 	scale float64
 }
 
-// family is what all series of a metric share.
+// family holds the properties that all series of a metric share.
 type family struct{ kind, help string }
 
 const (

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// scrape is what Prometheus would read, comments left out.
+// scrape returns the text that Prometheus would read, without comments.
 func scrape(t testing.TB, s *StatStore, o CollectorOptions) string {
 	t.Helper()
 	c, err := NewCollector(s, o)

@@ -92,7 +92,7 @@ func TestStatsdLines(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	s.Gauge("ratelimit.localcache.entryCount").Set(9)
-	for range 2 { // a gauge is told every time
+	for range 2 { // a gauge is sent every time
 		if got, want := read(), "ratelimit.localcache.entryCount"+tags+":9|g"; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
@@ -130,7 +130,7 @@ func TestNoLineIsInjected(t *testing.T) {
 	}
 }
 
-// While the server is away nothing is lost: the sum of what all its lives are told is what was counted.
+// Nothing is lost while the server is unavailable: the sum over all its restarts is the count.
 func TestStatsdComesBack(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	first := listenTCP(t, "127.0.0.1:0")
@@ -160,7 +160,7 @@ func TestStatsdComesBack(t *testing.T) {
 		take(read())
 	}
 	if sum != 13 {
-		t.Errorf("the server was told of %d, want 13", sum)
+		t.Errorf("the server received %d, want 13", sum)
 	}
 	d.Close()
 }
@@ -321,7 +321,7 @@ func TestMogrify(t *testing.T) {
 	}
 }
 
-// When a write breaks off, the counters whose lines went out whole are not told again, and all others are.
+// If a write is incomplete, counters whose lines were written completely are not sent again; all others are.
 func TestBrokenWrite(t *testing.T) {
 	s := New(Options{})
 	for i := range 10 {

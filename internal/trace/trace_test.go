@@ -144,7 +144,7 @@ func TestCallsAreTraced(t *testing.T) {
 func check(t *testing.T, spans []*pb.Span) {
 	t.Helper()
 	if len(spans) != 2 {
-		t.Fatalf("%d spans, want the call and its questions: %v", len(spans), spans)
+		t.Fatalf("%d spans, want the call and its decisions: %v", len(spans), spans)
 	}
 	decide, call := spans[0], spans[1]
 	if hex.EncodeToString(call.TraceId) != trace1 || hex.EncodeToString(call.ParentSpanId) != span1 || call.Kind != pb.Span_SPAN_KIND_SERVER {

@@ -22,8 +22,8 @@ import (
 // answer is as long as the usual RateLimitResponse of one descriptor.
 const answer = "\x08\x01\x12\x12\x08\x01\x12\x06\x08\xc0\x84\x3d\x10\x04\x18\xbf\x84\x3d\x22\x02\x08\x3c"
 
-// question is as long as a request of one descriptor with two entries.
-var question = strings.Repeat("q", 60)
+// message is as long as a request of one descriptor with two entries.
+var message = strings.Repeat("q", 60)
 
 type constant struct{}
 
@@ -131,7 +131,7 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { _ = servers[kind](tcp) }()
-	for { // whoever connects is told the port and the processor time so far
+	for { // reports the port and the processor time so far to each client
 		c, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -143,7 +143,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// BenchmarkLoop is a constant answer: the processor time that a server takes for a call, with 1 and 64 in flight, beside
+// BenchmarkLoop is a constant answer: the processor time that a server takes for a call, with 1 and 64 in flight, next to
 // grpc-go and the floor. The client costs about as much as the loop, and is not counted.
 func BenchmarkLoop(b *testing.B) {
 	for _, kind := range []string{"floor", "loop", "late", "grpc-go"} {
@@ -221,7 +221,7 @@ func newRawClient(b testing.TB, address string) *rawClient {
 	}
 	c.call = append(appendHead(nil, block.Len(), http2.FrameHeaders, http2.FlagHeadersEndHeaders, 0), block.Bytes()...)
 	c.head = len(c.call)
-	data := append([]byte{0, 0, 0, 0, byte(len(question))}, question...)
+	data := append([]byte{0, 0, 0, 0, byte(len(message))}, message...)
 	c.call = append(appendHead(c.call, len(data), http2.FrameData, http2.FlagDataEndStream, 0), data...)
 	first = append(appendWindow(first, 0, 1<<30), c.call[c.head:]...)
 	putHead(first[len(first)-len(data)-frameHead:], len(data), http2.FrameData, http2.FlagDataEndStream, c.id)
@@ -233,7 +233,7 @@ func newRawClient(b testing.TB, address string) *rawClient {
 	return c
 }
 
-// envoyHeaders are what Envoy sends with a question; its path is never put into the table.
+// envoyHeaders are what Envoy sends with a call; the path is never added to the table.
 var envoyHeaders = [][2]string{
 	{":method", "POST"}, {":path", echo}, {":authority", "keyward"}, {":scheme", "http"}, {"te", "trailers"}, {"grpc-timeout", "9S"},
 	{"content-type", "application/grpc"}, {"x-envoy-internal", "true"}, {"x-forwarded-for", "10.1.2.3"}, {"x-envoy-expected-rq-timeout-ms", "20"},

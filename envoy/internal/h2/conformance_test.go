@@ -114,12 +114,12 @@ func (k *talk) hear() string {
 	}
 }
 
-// answered is what a good call is answered.
+// answered returns the frames that answer a valid call.
 func answered(id uint32) []string {
 	return []string{fmt.Sprintf("HEADERS %d status=200", id), fmt.Sprintf("DATA %d %q", id, "\x00\x00\x00\x00\x02hi"), fmt.Sprintf("HEADERS %d status=0 END", id)}
 }
 
-// failed is what a call is answered that fails at once.
+// failed returns the frames that answer a call that fails at once.
 func failed(id uint32, http, status int, message string) string {
 	return fmt.Sprintf("HEADERS %d status=%d status=%d message=%s END", id, http, status, message)
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// dialogue makes what a client says that mostly keeps the rules: it opens streams in order, sends their messages in parts,
+// dialogue generates the input of a client that mostly follows the protocol: it opens streams in order, sends their messages in parts,
 // gives some up, changes its settings, and now and then does something that is wrong.
 type dialogue struct {
 	*rand.Rand

@@ -19,10 +19,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// mostMemory is what the whole process may take in an attack, the attackers with it.
+// mostMemory is the most memory that the process may use during an attack, including the attackers.
 const mostMemory = 64 << 20
 
-// memory is what this process has of the system in use: heap and stacks, garbage included.
+// memory returns the memory that this process uses: heap and stacks, including garbage.
 func memory() uint64 {
 	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	metrics.Read(s)
@@ -309,7 +309,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// heldByCalls is what all connections are charged for calls.
+// heldByCalls returns the bytes that all connections are charged for calls.
 func (s *InlineServer) heldByCalls() (n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -344,7 +344,7 @@ func TestSlowMessage(t *testing.T) {
 	}
 }
 
-// sameLines says that two lists are the same but for the order of what streams are told.
+// sameLines reports whether two lists are equal apart from the order between streams.
 func sameLines(a, b []string) bool {
 	count := map[string]int{}
 	for _, s := range a {

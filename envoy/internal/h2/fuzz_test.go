@@ -34,7 +34,7 @@ func converse(t *testing.T, say []byte) {
 		t.Fatal("the connection does not end")
 	}
 	if n := s.account.Held(); n != 0 {
-		t.Errorf("%d bytes are held by nobody", n)
+		t.Errorf("%d bytes are charged without a connection", n)
 	}
 }
 

@@ -200,7 +200,7 @@ func TestBuffersShrink(t *testing.T) {
 func TestFullAccountKeepsBuffersSmall(t *testing.T) {
 	all := budget.New(1<<20, 8<<10)
 	other := all.Open()
-	other.Charge(1 << 20) // by somebody else
+	other.Charge(1 << 20) // by another connection
 	s, l, r := start(t, "tcp", Options{Account: all})
 	c := newRawClient(t, l.Addr().String())
 	for range 10 {

@@ -29,13 +29,13 @@ type peer struct {
 	gone sync.WaitGroup // of the server's side
 
 	mu  sync.Mutex
-	raw bytes.Buffer // what the server has said and nobody has looked at
+	raw bytes.Buffer // output of the server that has not been parsed
 
 	dec  *hpack.Decoder
 	said said
 }
 
-// said is what a server has said so far.
+// said is the output of a server so far.
 type said struct {
 	streams map[uint32]*answerSeen
 	pings   []string
@@ -44,7 +44,7 @@ type said struct {
 	over    bool // GOAWAY with a code that is an error, or the end of the connection
 }
 
-// answerSeen is what a server has said of a stream.
+// answerSeen is the output of a server on one stream.
 type answerSeen struct {
 	http, grpc string // status codes; "" until they come
 	data       []byte
@@ -80,7 +80,7 @@ func (p *peer) say(b []byte) {
 	synctest.Wait()
 }
 
-// listen takes in what the server has said since the last call.
+// listen processes the output of the server since the last call.
 func (p *peer) listen(t *testing.T) *said {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +122,7 @@ func (p *peer) take(t *testing.T, f http2.Frame) {
 		a.ended = a.ended || f.StreamEnded()
 	case *http2.HeadersFrame:
 		b := f.HeaderBlockFragment()
-		for len(b) > 0 && b[0]&0xe0 == 0x20 { // a table's size; x/net says two, for which its own decoder has to begin anew
+		for len(b) > 0 && b[0]&0xe0 == 0x20 { // a table size; x/net sends two, for which its own decoder must start again
 			n := len(b)
 			_, b, _ = integer(b, 5)
 			_, _ = p.dec.DecodeFull(f.HeaderBlockFragment()[len(f.HeaderBlockFragment())-n : len(f.HeaderBlockFragment())-len(b)])
@@ -317,7 +317,7 @@ func oracleMessage(body io.Reader) ([]byte, int) {
 	return got[prefix:], 0
 }
 
-// oracleAnswer is what methods() answer.
+// oracleAnswer gives the responses of methods().
 func oracleAnswer(r *http.Request, in string) (out []string, status int) {
 	switch r.URL.Path {
 	case echo, late:
@@ -411,7 +411,7 @@ func leftOpen(frame []byte, ours, oracle *said) bool {
 	return oracle.over && ours.of(id).closed // x/net ends the connection for trailers after its reset; RFC 9113, 5.1 wants them ignored
 }
 
-// frameSizeAt is how long the frame is that begins there, as far as it is there.
+// frameSizeAt returns the length of the frame that begins there, up to the end of the input.
 func frameSizeAt(b []byte) int {
 	if len(b) < frameHead {
 		return len(b)

@@ -40,7 +40,7 @@ func (k *Stream) startLocked() {
 
 const prefix = 5 // bytes before a message: a compression flag and its length
 
-// sendLocked sends a message as far as the windows allow.
+// sendLocked sends the part of a message that the windows allow.
 func (k *Stream) sendLocked(m Appender) {
 	k.startLocked()
 	c := k.conn
@@ -107,7 +107,7 @@ func (k *Stream) failLocked(code codes.Code, message string) {
 	k.conn.appendFailure(k.id, 200, code, message, "")
 }
 
-// sendUnsent sends unsent data of a response as far as the windows allow.
+// sendUnsent sends the part of a response's unsent data that the windows allow.
 func (c *conn) sendUnsent(k *Stream) {
 	for len(k.unsent) > 0 {
 		n := int(min(int64(len(k.unsent)), k.sendWindow, c.sendWindow, c.maxFrame))

@@ -273,7 +273,7 @@ func headerRows() []row {
 			k.call(3)
 			k.call(5)
 		}, join(answered(1), []string{"HEADERS 3 table=0 status=200"}, answered(3)[1:], answered(5))},
-		{"RFC 7541, 2.3: the table is what it was, whatever became of the stream", func(k *talk) {
+		{"RFC 7541, 2.3: the table is unchanged, whatever happens to the stream", func(k *talk) {
 			k.open(1, true, with([2]string{"UPPER", "x"}, [2]string{"x-a", "1"}))
 			k.open(3, true, with([2]string{"te", "bad"}, [2]string{"x-b", "2"}))
 			k.call(5)
@@ -356,7 +356,7 @@ func grpcRows() []row {
 		row{"8.1.1: more DATA than content-length says, at once", func(k *talk) { k.open(1, false, declared("3")); k.message(1, false, "hi") }, rst(1, protocol)},
 		row{"8.1.1: less", func(k *talk) { k.open(1, false, declared("8")); k.message(1, true, "hi") }, rst(1, protocol)},
 		row{"8.1.1: none at all", open(declared("7")), rst(1, protocol)},
-		row{"8.1: a client that has ended its message is not told to stop", func(k *talk) {
+		row{"8.1: a client that has ended its message is not asked to stop", func(k *talk) {
 			k.open(1, false, good)
 			_ = k.WriteData(1, true, []byte("\x00\x00\x00\x00\x02hi\x00\x00\x00\x00\x02hi"))
 		}, fail(200, 13, "cardinality violation: received multiple request messages for non-client-streaming RPC")})
