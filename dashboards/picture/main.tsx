@@ -62,12 +62,12 @@ async function framesOf(panel: any) {
 }
 
 // Marks are the times of the board's annotations, without duplicates.
-function Marks({ builder, marks }: { builder: UPlotConfigBuilder; marks: { time: number; colour: string }[] }) {
+function Marks({ builder, marks }: { builder: UPlotConfigBuilder; marks: { time: number; color: string }[] }) {
   React.useMemo(() => builder.addHook('draw', (u) => {
     for (const m of marks) {
       const x = Math.round(u.valToPos(m.time * 1000, 'x', true));
       u.ctx.save();
-      u.ctx.strokeStyle = u.ctx.fillStyle = theme.visualization.getColorByName(m.colour);
+      u.ctx.strokeStyle = u.ctx.fillStyle = theme.visualization.getColorByName(m.color);
       u.ctx.setLineDash([4, 4]);
       u.ctx.beginPath(); u.ctx.moveTo(x, u.bbox.top); u.ctx.lineTo(x, u.bbox.top + u.bbox.height); u.ctx.stroke();
       u.ctx.restore();
@@ -108,7 +108,7 @@ function Board({ board }: any) {
   const [marks, setMarks] = useState<any[]>();
   useEffect(() => {
     const events = board.annotations.list.filter((a: any) => a.expr).map(async (a: any) =>
-      (await ask(a.expr)).flatMap((s) => s.values.map(([t]) => t).filter((t, i, all) => i === 0 || t > all[i - 1] + 2 * step).map((time) => ({ time, colour: a.iconColor }))));
+      (await ask(a.expr)).flatMap((s) => s.values.map(([t]) => t).filter((t, i, all) => i === 0 || t > all[i - 1] + 2 * step).map((time) => ({ time, color: a.iconColor }))));
     Promise.all(events).then((m) => { pending += board.panels.filter((p: any) => p.type !== 'row').length - 1; setMarks(m.flat()); });
   }, []);
   const width = 1600, column = (width - 16) / 24, row = 38;
