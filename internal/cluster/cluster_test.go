@@ -21,17 +21,16 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Memberlist's Shutdown does not wait for probes under way, its own and those for others, which end in time; all else
-// must have ended.
+// Memberlist's Shutdown does not wait for probes in progress, which end in time. Everything else must have ended.
 func TestMain(m *testing.M) {
 	const list = "github.com/hashicorp/memberlist.(*Memberlist)."
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(list+"probeNode"),
 		goleak.IgnoreTopFunction(list+"handleIndirectPing.func2"))
 }
 
-// quickly is a timing for clusters on loopback in which nobody dies: on a busy machine quick probes would find live
-// members dead.
-func quickly() Timing {
+// fastTiming is a timing for clusters on loopback in which no member dies. On a busy machine, faster probes would
+// consider live members dead.
+func fastTiming() Timing {
 	return Timing{
 		Probe: 20 * time.Second, ProbeTimeout: 150 * time.Millisecond, Gossip: 20 * time.Millisecond,
 		PushPull: 2 * time.Second, Stream: time.Second, JoinRetry: 200 * time.Millisecond, JoinIdle: 500 * time.Millisecond,
@@ -40,26 +39,26 @@ func quickly() Timing {
 	}
 }
 
-// mortal has the dead be noticed within a second or two, and sometimes a live one be taken for dead.
-func mortal(o *Options) {
+// withFastProbes makes deaths detected within a second or two. Sometimes a live member is considered dead.
+func withFastProbes(o *Options) {
 	o.Timing.Probe, o.Timing.ProbeTimeout = 200*time.Millisecond, 150*time.Millisecond
 }
 
-// watched has the dead be noticed within some seconds, and no live one that waits for the processor for less than
-// four.
-func watched(o *Options) {
+// withProbes makes deaths detected within some seconds. A live member may wait for the processor for up to four
+// seconds.
+func withProbes(o *Options) {
 	o.Timing.Probe, o.Timing.ProbeTimeout = time.Second, 800*time.Millisecond
 }
 
-// options are those of a member on loopback that joins the others.
+// options returns the options of a member on loopback that joins the others.
 func options(name string, join ...string) Options {
 	if len(join) == 0 {
-		join = []string{"127.0.0.1:1"} // nobody
+		join = []string{"127.0.0.1:1"} // not a member
 	}
-	return Options{Node: name, Bind: "127.0.0.1:0", Insecure: true, Join: join, Cluster: "test", Timing: quickly()}
+	return Options{Node: name, Bind: "127.0.0.1:0", Insecure: true, Join: join, Cluster: "test", Timing: fastTiming()}
 }
 
-// up starts a member that is closed with the test.
+// up starts a member, which the test closes at its end.
 func up(t *testing.T, o Options) *Cluster {
 	t.Helper()
 	c, err := Start(o)
@@ -70,7 +69,7 @@ func up(t *testing.T, o Options) *Cluster {
 	return c
 }
 
-// three are the members a, b and c.
+// three starts the members a, b and c, and waits until they are on one ring.
 func three(t *testing.T, change func(*Options)) []*Cluster {
 	t.Helper()
 	var all []*Cluster
@@ -79,7 +78,7 @@ func three(t *testing.T, change func(*Options)) []*Cluster {
 		if len(all) > 0 {
 			o.Join = []string{all[0].Gossip()}
 		} else {
-			o.Node = "a-0" // begins at once
+			o.Node = "a-0" // may start a cluster at once
 		}
 		if change != nil {
 			change(&o)
@@ -90,7 +89,7 @@ func three(t *testing.T, change func(*Options)) []*Cluster {
 	return all
 }
 
-// whole says whether all are on one ring, of all of them alone, and know of each other that they are.
+// whole reports whether all members are on one ring without others, and have received that of each other.
 func whole(all ...*Cluster) bool {
 	want := all[0].View().Ring.Fingerprint()
 	for _, c := range all {
@@ -117,7 +116,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// throughout checks ok for as long as it takes until done.
+// throughout checks that ok remains true until done.
 func throughout(t *testing.T, what string, ok, done func() bool) {
 	t.Helper()
 	eventually(t, what+" to be over", func() bool {
@@ -128,7 +127,7 @@ func throughout(t *testing.T, what string, ok, done func() bool) {
 	})
 }
 
-// rounds is done after c's join loop has gone round n more times.
+// rounds returns a function that reports whether c's join loop has run n more rounds.
 func rounds(c *Cluster, n int) func() bool {
 	first := c.table.snapshot().join.rounds
 	return func() bool { return c.table.snapshot().join.rounds >= first+n }
@@ -152,7 +151,7 @@ func TestStandalone(t *testing.T) {
 		t.Errorf("view %+v", v)
 	}
 	if len(views) != 1 || views[0] != v {
-		t.Error("the first view should be told before Start returns")
+		t.Error("the first view should be published before Start returns")
 	}
 	c.SetRules(3, 4)
 	eventually(t, "rules in the view",
@@ -165,7 +164,7 @@ func TestStandalone(t *testing.T) {
 	}
 	c.Leave(context.Background())
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "standalone") {
-		t.Errorf("want one loud warning:\n%s", log.String())
+		t.Errorf("want one warning:\n%s", log.String())
 	}
 	if v := c.View(); v.Ring.Len() != 1 && v.SelfMember().State != membership.Leaving {
 		t.Errorf("after leaving: %+v", v)
@@ -216,11 +215,11 @@ func TestMembersFindEachOther(t *testing.T) {
 	}
 }
 
-// What is told is told to the living, however many have died.
-func TestNewsIsNotSentToTheDead(t *testing.T) {
+// Announcements reach the live members, however many members have died.
+func TestAnnouncementsReachLiveMembers(t *testing.T) {
 	t.Parallel()
-	rarely := func(o *Options) { // so that it has to come by gossip
-		mortal(o)
+	rarely := func(o *Options) { // so that announcements arrive by gossip
+		withFastProbes(o)
 		o.Timing.PushPull, o.Timing.JoinIdle = time.Hour, time.Hour
 	}
 	all := three(t, rarely)
@@ -240,7 +239,7 @@ func TestNewsIsNotSentToTheDead(t *testing.T) {
 	for i := range uint64(10) {
 		all[0].SetRules(i+1, i+1)
 		for _, c := range all[1:] {
-			eventually(t, "the news",
+			eventually(t, "the announcement",
 				func() bool { m, _ := c.View().Find(all[0].View().SelfMember().ID); return m.InForce == i+1 })
 		}
 	}
@@ -251,7 +250,7 @@ func TestRulesTravel(t *testing.T) {
 	all := three(t, nil)
 	for _, c := range all {
 		if allPrepared(c.View(), 9) {
-			t.Fatal("prepared before anybody said so")
+			t.Fatal("prepared before any announcement")
 		}
 		c.SetRules(1, 9)
 	}
@@ -265,7 +264,7 @@ func TestRulesTravel(t *testing.T) {
 			return m.InForce == 9 && allPrepared(c.View(), 9)
 		})
 	}
-	// Many changes in a row: the last one is what stays.
+	// After many changes in a row, the last one remains.
 	for i := range uint64(200) {
 		all[1].SetRules(i, i+1000)
 	}
@@ -286,7 +285,7 @@ func TestGracefulLeave(t *testing.T) {
 			return v.Ring.Len() == 2 && ok && m.State == membership.Leaving && v.NRef == 2
 		})
 	}
-	eventually(t, "the leaver knows that all have dropped it", func() bool {
+	eventually(t, "the leaver sees that all have removed it", func() bool {
 		select {
 		case <-all[2].drained:
 			return true
@@ -304,7 +303,7 @@ func TestGracefulLeave(t *testing.T) {
 			t.Errorf("a graceful leave counted as %v deaths", got)
 		}
 	}
-	all[2].Leave(t.Context()) // once more does nothing
+	all[2].Leave(t.Context()) // a second call does nothing
 	all[2].Close()
 }
 
@@ -324,7 +323,7 @@ func TestAllLeaveTogether(t *testing.T) {
 }
 
 func TestCrashAndRestart(t *testing.T) {
-	all := three(t, mortal)
+	all := three(t, withFastProbes)
 	at := all[2].Gossip()
 	all[2].Close()
 	for _, c := range all[:2] {
@@ -335,12 +334,12 @@ func TestCrashAndRestart(t *testing.T) {
 		}
 	}
 	o := options("c", all[0].Gossip())
-	mortal(&o)
+	withFastProbes(&o)
 	o.Bind = at
 	all[2] = up(t, o)
 	eventually(t, "back", func() bool { return whole(all...) })
 
-	// Again, and back before anybody has noticed: the newer boot stands at once.
+	// Restart once more, before the others notice: the newer boot takes precedence at once.
 	old := all[2].View().SelfMember().BootID
 	all[2].Close()
 	all[2] = up(t, o)
@@ -350,30 +349,30 @@ func TestCrashAndRestart(t *testing.T) {
 	})
 	select {
 	case err := <-all[2].Fatal():
-		t.Errorf("took its own former boot for a rival: %v", err)
+		t.Errorf("considered its own former boot a conflict: %v", err)
 	default:
 	}
 }
 
-func TestColdStartWaitsForTheExpected(t *testing.T) {
+func TestColdStartWaitsForExpect(t *testing.T) {
 	t.Parallel()
 	expect := func(o Options) Options { o.Expect = 3; return o }
 	a := up(t, expect(options("a")))
 	b := up(t, expect(options("b", a.Gossip(), "127.0.0.1:1")))
-	eventually(t, "two that know each other",
+	eventually(t, "two that have met",
 		func() bool { return len(a.View().Members) == 2 && len(b.View().Members) == 2 })
 	throughout(t, "off the ring", func() bool {
 		v, w := a.View(), b.View()
 		return !v.Joined && !w.Joined && v.Ring.Len() == 0 && w.Ring.Len() == 0 && v.NRef == 3 && w.NRef == 3
 	}, rounds(a, 3))
 	c := up(t, expect(options("c", a.Gossip(), "127.0.0.1:1")))
-	eventually(t, "the third makes them a cluster", func() bool { return whole(a, b, c) })
+	eventually(t, "a cluster with the third", func() bool { return whole(a, b, c) })
 }
 
-func TestAloneWhenNobodyIsResolvable(t *testing.T) {
+func TestAloneWithoutOtherAddresses(t *testing.T) {
 	t.Parallel()
 	probe := up(t, options("probe"))
-	own := probe.Gossip() // with a port that is free
+	own := probe.Gossip() // with a free port
 	probe.Close()
 	z := newZone(t)
 	o := options("a", "dns+itself.test"+own[strings.LastIndexByte(own, ':'):])
@@ -392,9 +391,9 @@ func TestAloneWhenNobodyIsResolvable(t *testing.T) {
 
 func TestObserverWatches(t *testing.T) {
 	t.Parallel()
-	all := three(t, watched)
+	all := three(t, withProbes)
 	o := options("xds", all[0].Gossip())
-	watched(&o)
+	withProbes(&o)
 	o.Role = membership.RoleObserver
 	x := up(t, o)
 	eventually(t, "the observer sees the ring", func() bool {
@@ -402,12 +401,12 @@ func TestObserverWatches(t *testing.T) {
 		return v.Joined && v.Ring.Fingerprint() == all[0].View().Ring.Fingerprint() && v.NRef == 3 &&
 			len(v.Members) == 4
 	})
-	eventually(t, "and is seen, but not counted", func() bool {
+	eventually(t, "and is visible, but not counted", func() bool {
 		v := all[1].View()
 		return len(v.Members) == 4 && v.Ring.Len() == 3 && v.NRef == 3 && allPrepared(v, 0)
 	})
 	x.Close()
-	eventually(t, "gone without a trace",
+	eventually(t, "removed",
 		func() bool { return len(all[1].View().Members) == 3 && all[1].View().NRef == 3 })
 	if got := testutil.ToFloat64(all[1].metrics.deaths); got != 0 {
 		t.Errorf("%v deaths", got)
@@ -448,15 +447,15 @@ func TestNameCollision(t *testing.T) {
 	}
 }
 
-func TestANameWhoseBearerJustDied(t *testing.T) {
+func TestNameOfADeadMember(t *testing.T) {
 	t.Parallel()
-	all := three(t, mortal)
-	all[1].Close() // the others do not know yet
+	all := three(t, withFastProbes)
+	all[1].Close() // the others have not noticed
 	o := options("b", all[0].Gossip())
-	mortal(&o)
+	withFastProbes(&o)
 	c := up(t, o)
 	all[1] = c
-	eventually(t, "the name goes on elsewhere", func() bool { return whole(all...) })
+	eventually(t, "the name continues elsewhere", func() bool { return whole(all...) })
 	select {
 	case err := <-c.Fatal():
 		t.Errorf("stopped because of a dead member: %v", err)
@@ -482,7 +481,7 @@ func TestAboveCapacity(t *testing.T) {
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
-		t.Skip("no IPv6 here")
+		t.Skip("no IPv6")
 	} else if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -511,8 +510,9 @@ func TestEveryAddress(t *testing.T) {
 	eventually(t, "joined through the advertised address", func() bool { return whole(a, b) })
 }
 
-func TestOwnAddressMayBeAmongThoseToJoin(t *testing.T) {
-	// One list for all, as in a StatefulSet's template; ports are found first, since each must be known to all.
+func TestJoinListContainsSelf(t *testing.T) {
+	// One list for all members, as in a StatefulSet's template. Ports are chosen first, because each must be known to
+	// all.
 	var list []string
 	var held []net.Listener
 	for range 3 {
@@ -554,7 +554,7 @@ func TestGossipKeys(t *testing.T) {
 	}
 	k1, k2 := strings.Repeat("1", 32), strings.Repeat("2", 32)
 	all := three(t, func(o *Options) {
-		watched(o)
+		withProbes(o)
 		o.Insecure, o.KeyFile = false, keys(o.Node, k1)
 	})
 	for name, o := range map[string]Options{
@@ -566,14 +566,14 @@ func TestGossipKeys(t *testing.T) {
 			full := options("x", all[0].Gossip())
 			full.KeyFile, full.Insecure, full.Cluster = o.KeyFile, o.Insecure, o.Cluster
 			x := up(t, full)
-			throughout(t, "kept out",
+			throughout(t, "rejected",
 				func() bool { return whole(all...) && len(x.View().Members) == 1 && !x.View().Joined }, rounds(x, 3))
 			if got := testutil.ToFloat64(x.metrics.joinFailures.WithLabelValues(failedJoin)); got < 1 {
 				t.Error("the failed join is not counted")
 			}
 		})
 	}
-	// A new key, in three steps, without losing anybody.
+	// Change the key in three steps without losing a member.
 	for _, step := range [][]string{{k1, k2}, {k2, k1}, {k2}} {
 		for _, c := range all {
 			keys(c.o.Node, step...)
@@ -593,14 +593,14 @@ func TestGossipKeys(t *testing.T) {
 	}())
 }
 
-// complete has all of them say that they have taken over what is theirs on the ring they go by.
+// complete makes all of them announce that they hold all of their keys on their rings.
 func complete(all ...*Cluster) {
 	for _, c := range all {
 		c.SetProgress(membership.Progress{CompleteRing: c.View().Ring.Fingerprint()})
 	}
 }
 
-func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
+func TestPlannedChangesWaitForHandoff(t *testing.T) {
 	t.Parallel()
 	all := three(t, func(o *Options) {
 		o.Handoff, o.Timing.PrefetchTimeout, o.Timing.JoinTurn = true, 50*time.Millisecond, 50*time.Millisecond
@@ -613,7 +613,7 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 		return d.View().Joined && ok && m.State == membership.Joining && !m.AwaitsTurn
 	})
 	d.SetProgress(membership.Progress{Prefetched: true})
-	eventually(t, "in the queue", func() bool { m, _ := all[1].View().Find("d"); return m.AwaitsTurn })
+	eventually(t, "waiting for its turn", func() bool { m, _ := all[1].View().Find("d"); return m.AwaitsTurn })
 	throughout(t, "waiting for the others to complete their ring",
 		func() bool { return d.View().SelfMember().State == membership.Joining }, rounds(d, 2))
 	complete(all...)
@@ -623,15 +623,15 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 		t.Errorf("%d members are not complete, want all 4", n)
 	}
 	complete(all...)
-	eventually(t, "the others know",
+	eventually(t, "the others see it",
 		func() bool { return all[0].View().IncompleteMembers() == 0 && d.View().IncompleteMembers() == 0 })
 
 	d.Drain()
-	eventually(t, "dropped",
+	eventually(t, "removed from the rings",
 		func() bool { return whole(all[:3]...) && d.View().DifferingRings() == 0 && d.View().Ring.Len() == 3 })
 	select {
 	case <-d.Drained():
-		t.Fatal("drained with counters that nobody else has")
+		t.Fatal("drained with counters that no other member has")
 	default:
 	}
 	d.SetProgress(membership.Progress{HandedOff: true})
@@ -645,7 +645,7 @@ func TestPlannedChangesWaitForTheHandOver(t *testing.T) {
 	})
 	d.Leave(t.Context())
 	for _, c := range all[:3] {
-		eventually(t, "known to have handed over",
+		eventually(t, "recorded as left after a handoff",
 			func() bool { return len(c.View().Left) == 1 && c.View().Left[0] == "d" })
 	}
 	all[2].Drain()

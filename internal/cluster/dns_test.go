@@ -12,12 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// zone is a real DNS server on loopback whose records can be changed, and which can be told to fail.
+// zone is a DNS server on loopback. Its records can change, and it can fail.
 type zone struct {
 	addr string
 
 	mu   sync.Mutex
-	a    map[string][]string // guarded by mu: IPv4 addresses, by name
+	a    map[string][]string // guarded by mu: IPv4 addresses by name
 	dead bool                // guarded by mu: answers SERVFAIL
 }
 
@@ -42,22 +42,22 @@ func newZone(t *testing.T) *zone {
 	return z
 }
 
-// ServeDNS answers one question.
-func (z *zone) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+// ServeDNS implements dns.Handler.
+func (z *zone) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	m := new(dns.Msg)
-	m.SetReply(q)
-	ips, ok := z.a[strings.TrimSuffix(q.Question[0].Name, ".")]
+	m.SetReply(r)
+	ips, ok := z.a[strings.TrimSuffix(r.Question[0].Name, ".")]
 	switch {
 	case z.dead:
 		m.Rcode = dns.RcodeServerFailure
 	case !ok:
 		m.Rcode = dns.RcodeNameError
-	case q.Question[0].Qtype == dns.TypeA:
+	case r.Question[0].Qtype == dns.TypeA:
 		for _, ip := range ips {
 			m.Answer = append(m.Answer, &dns.A{
-				Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.ParseIP(ip),
+				Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.ParseIP(ip),
 			})
 		}
 	}
@@ -84,12 +84,12 @@ func resolver(t *testing.T, z *zone) *net.Resolver {
 	}}
 }
 
-// loopbacks skips where loopback has only one address, for all members of a name share a port.
+// loopbacks skips the test if loopback has only one address, because all members of a name share a port.
 func loopbacks(t *testing.T) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.2:0")
 	if err != nil {
-		t.Skip("no 127.0.0.2 here")
+		t.Skip("no 127.0.0.2")
 	}
 	_ = l.Close()
 }
@@ -99,11 +99,11 @@ func TestJoinByName(t *testing.T) {
 	const name = "keyward-gossip.test"
 	z := newZone(t)
 	first := options("a", "127.0.0.1:1")
-	mortal(&first)
+	withFastProbes(&first)
 	first.Resolver, first.Timing.LostMemory = resolver(t, z), time.Second
 	first.Join = []string{"dns+" + name + ":7946"}
 	z.set(name, "127.0.0.1")
-	// The port must be one that is free on all addresses: the first member picks it.
+	// The port must be free on all addresses: the first member selects it.
 	probe := up(t, options("probe"))
 	_, port, err := net.SplitHostPort(probe.Gossip())
 	if err != nil {
@@ -116,10 +116,10 @@ func TestJoinByName(t *testing.T) {
 		return up(t, o)
 	}
 	a := start("a", "127.0.0.1")
-	eventually(t, "the first, which finds only itself, begins alone", func() bool { return whole(a) })
+	eventually(t, "the first, which finds only itself, starts alone", func() bool { return whole(a) })
 	z.set(name, "127.0.0.1", "127.0.0.2", "127.0.0.3")
 	b, c := start("b", "127.0.0.2"), start("c", "127.0.0.3")
-	eventually(t, "all that the name stands for", func() bool { return whole(a, b, c) })
+	eventually(t, "all addresses of the name", func() bool { return whole(a, b, c) })
 
 	z.die(true)
 	failures := func() float64 { return testutil.ToFloat64(a.metrics.joinFailures.WithLabelValues(failedLookup)) }
@@ -127,14 +127,14 @@ func TestJoinByName(t *testing.T) {
 	throughout(t, "whole without DNS", func() bool { return whole(a, b, c) },
 		func() bool { return failures() >= before+3 })
 
-	// A member that comes back while DNS is dead is found by the address it had.
+	// A member that restarts while DNS fails is found by its previous address.
 	c.Close()
-	eventually(t, "one dead, and forgotten", func() bool {
+	eventually(t, "one dead and no longer tried", func() bool {
 		return whole(a, b) && len(a.joiner.lostAddresses(time.Now())) == 0 &&
 			len(b.joiner.lostAddresses(time.Now())) == 0
 	})
 	d := options("d", "127.0.0.1:1")
-	mortal(&d)
+	withFastProbes(&d)
 	d.Bind, d.Join = net.JoinHostPort("127.0.0.3", port), []string{"127.0.0.250:1"}
 	e := up(t, d)
 	eventually(t, "found by the address the name had", func() bool { return whole(a, b, e) })
@@ -142,7 +142,7 @@ func TestJoinByName(t *testing.T) {
 	throughout(t, "whole with DNS again", func() bool { return whole(a, b, e) }, rounds(a, 3))
 }
 
-func TestTheFirstOfASetDoesNotBeginBlindly(t *testing.T) {
+func TestFirstOfASetNeedsNames(t *testing.T) {
 	t.Parallel()
 	z := newZone(t)
 	z.die(true)
@@ -151,7 +151,7 @@ func TestTheFirstOfASetDoesNotBeginBlindly(t *testing.T) {
 	c := up(t, o)
 	throughout(t, "waiting", func() bool { return !c.View().Joined && c.View().NRef == 3 }, rounds(c, 2))
 	z.die(false) // now the name is known not to exist, which may be a mistake
-	throughout(t, "waiting still", func() bool { return !c.View().Joined && c.View().NRef == 3 }, rounds(c, 2))
+	throughout(t, "still waiting", func() bool { return !c.View().Joined && c.View().NRef == 3 }, rounds(c, 2))
 	z.set("keyward-gossip.test", "127.0.0.1")
 	eventually(t, "alone", func() bool { return whole(c) })
 }

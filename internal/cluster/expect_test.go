@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// members are n other members that are joining.
+// members returns n other members that are joining.
 func members(n int) []membership.Member {
 	var all []membership.Member
 	for i := range n {
@@ -19,8 +19,8 @@ func members(n int) []membership.Member {
 	return all
 }
 
-// A member that has not met as many as it expects divides limits by that number, however long it waits. Once it has
-// met them it does not go back, however few are left.
+// A member that has not met as many members as it expects divides limits by that number, however long it waits. Once
+// it has met them, this does not change, however few remain.
 func TestExpectHolds(t *testing.T) {
 	for _, id := range []string{"me-1", "me-0"} {
 		b := newBed(3)
@@ -59,7 +59,7 @@ func TestExpectHolds(t *testing.T) {
 	}
 }
 
-// --expect-timeout ends the waiting, for this member alone: it does not announce that it met anybody.
+// ExpectTimeout ends the wait for this member only: it does not announce that it has met others.
 func TestExpectTimeout(t *testing.T) {
 	b := newBed(3)
 	b.expectTimeout, b.join = time.Minute, joinStatus{rounds: 1, listed: 1}
@@ -72,8 +72,8 @@ func TestExpectTimeout(t *testing.T) {
 	}
 }
 
-// A member that comes to a running cluster takes the word of one that met as many as it expected: the cluster may
-// have been scaled down since, or be scaled up now. It does not take the word of one that leaves, or that never met
+// A member that joins a running cluster relies on a member that has met as many as it expected: the cluster may have
+// been scaled down since, or may be scaled up now. It does not rely on a member that leaves, or that has never met
 // them.
 func TestExpectIsMetByARunningCluster(t *testing.T) {
 	for _, c := range []struct {
@@ -101,7 +101,7 @@ func TestExpectIsMetByARunningCluster(t *testing.T) {
 	}
 }
 
-// A member that expects itself alone still looks for others before it takes its place.
+// A member that expects itself only still looks for others before it takes its place.
 func TestExpectOneLooksFirst(t *testing.T) {
 	b := newBed(1)
 	b.join = joinStatus{}
@@ -114,8 +114,8 @@ func TestExpectOneLooksFirst(t *testing.T) {
 	}
 }
 
-// A newcomer that expects one member, next to a running one, is at no time active or joined on a ring of its own.
-func TestExpectOneBesideARunningMember(t *testing.T) {
+// A newcomer that expects one member is never active or joined on a ring of its own while another member is running.
+func TestExpectOneWithARunningMember(t *testing.T) {
 	t.Parallel()
 	o := options("a-0")
 	o.Expect = 1

@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// faults is a network in which addresses can be cut off, and datagrams lost.
+// faults is a network in which addresses can be unreachable, and datagrams lost.
 type faults struct {
 	mu  sync.Mutex
 	cut map[string]bool // guarded by mu
@@ -52,16 +52,16 @@ func (f faulty) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error
 
 func (f faulty) DialAddressTimeout(a memberlist.Address, d time.Duration) (net.Conn, error) {
 	if f.drops(a.Addr) {
-		return nil, errors.New("cut off")
+		return nil, errors.New("unreachable")
 	}
 	return f.NodeAwareTransport.DialAddressTimeout(a, d)
 }
 
-func TestSplitHeals(t *testing.T) {
+func TestPartitionHeals(t *testing.T) {
 	t.Parallel()
 	nets := map[string]*faults{}
 	all := three(t, func(o *Options) {
-		mortal(o)
+		withFastProbes(o)
 		nets[o.Node] = &faults{}
 		o.wrap, o.Timing.LostMemory = nets[o.Node].wrap, time.Second
 	})
@@ -78,7 +78,7 @@ func TestSplitHeals(t *testing.T) {
 	if v := c.View(); v.NRef != 3 || !v.Joined {
 		t.Errorf("the minority's N_ref is %d, joined %v; want 3 and true", v.NRef, v.Joined)
 	}
-	eventually(t, "both halves have forgotten each other", func() bool {
+	eventually(t, "neither half tries the other any more", func() bool {
 		return len(all[0].joiner.lostAddresses(time.Now())) == 0 && c.gossip.list.NumMembers() == 1 &&
 			len(c.joiner.lostAddresses(time.Now())) == 0
 	})
@@ -91,8 +91,8 @@ func TestSplitHeals(t *testing.T) {
 	}
 }
 
-func TestLostDatagramsLoseNobody(t *testing.T) {
-	probes := func(o *Options) { // by a stream, for which the time between two probes is left
+func TestLostDatagramsLoseNoMember(t *testing.T) {
+	probes := func(o *Options) { // by a stream, in the time that remains between two probes
 		o.Timing.Probe, o.Timing.ProbeTimeout, o.Timing.PushPull = time.Second, 100*time.Millisecond, 300*time.Millisecond
 	}
 	var nets []*faults
@@ -106,9 +106,9 @@ func TestLostDatagramsLoseNobody(t *testing.T) {
 		f.udp.Store(true)
 	}
 	throughout(t, "whole", func() bool { return whole(all...) }, rounds(all[0], 10))
-	// News still travels, by full exchanges.
+	// Announcements still arrive by full exchanges.
 	all[1].SetRules(5, 6)
-	eventually(t, "news without datagrams", func() bool { m, _ := all[2].View().Find("b"); return m.InForce == 5 })
+	eventually(t, "an announcement without datagrams", func() bool { m, _ := all[2].View().Find("b"); return m.InForce == 5 })
 	o := options("d", all[0].Gossip())
 	probes(&o)
 	f := &faults{}
@@ -135,18 +135,18 @@ func TestCloseWaitsForNoSilentPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := io.ReadFull(conn, make([]byte, 20)); err != nil { // it says who it is
+	if _, err := io.ReadFull(conn, make([]byte, 20)); err != nil { // its request
 		t.Fatal(err)
 	}
 	c.Close() // and would wait for an answer
 }
 
-// TestReleaseNeedsTheOthers: a leaver that cannot tell the others must not believe that they know.
-func TestReleaseNeedsTheOthers(t *testing.T) {
+// A leaver that cannot reach the others must not assume that they have removed it.
+func TestDrainedNeedsTheOthers(t *testing.T) {
 	t.Parallel()
 	nets := map[string]*faults{}
 	all := three(t, func(o *Options) {
-		mortal(o)
+		withFastProbes(o)
 		nets[o.Node] = &faults{}
 		o.wrap = nets[o.Node].wrap
 	})
@@ -168,12 +168,12 @@ func TestReleaseNeedsTheOthers(t *testing.T) {
 	}, released)
 }
 
-// TestAnAnnouncementThatGotLostIsRepeated: memberlist drops one if it answers an accusation at the same moment, and
-// then keeps on announcing what was.
-func TestAnAnnouncementThatGotLostIsRepeated(t *testing.T) {
+// Memberlist drops an announcement if it refutes a suspicion at the same time, and then keeps announcing the previous
+// state.
+func TestLostAnnouncementIsRepeated(t *testing.T) {
 	t.Parallel()
 	o := options("a-0")
-	o.Timing.Tick, o.Timing.JoinRetry = time.Hour, time.Hour // looks only when signalled
+	o.Timing.Tick, o.Timing.JoinRetry = time.Hour, time.Hour // steps only when signaled
 	c := up(t, o)
 	announced := func() bool {
 		c.table.mu.Lock()

@@ -17,7 +17,7 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// nonsense is what may come from the network: random, truncated, mislabelled, oversized.
+// nonsense returns messages that may come from the network: random, truncated, mislabeled, oversized.
 func nonsense(seed uint64) [][]byte {
 	r := mathrand.New(mathrand.NewPCG(seed, 1))
 	out := [][]byte{
@@ -40,7 +40,7 @@ func nonsense(seed uint64) [][]byte {
 	return out
 }
 
-// pour sends all of it to addr, as datagrams and as streams.
+// pour sends all messages to addr, as datagrams and as streams.
 func pour(t *testing.T, addr string, all [][]byte) {
 	t.Helper()
 	udp, err := net.Dial("udp", addr)
@@ -71,7 +71,7 @@ func TestGarbageOnTheGossipPort(t *testing.T) {
 	if err := os.WriteFile(key, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, keyFile := range map[string]string{"in the clear": "", "encrypted": key} {
+	for name, keyFile := range map[string]string{"plaintext": "", "encrypted": key} {
 		t.Run(name, func(t *testing.T) {
 			all := three(t, func(o *Options) { o.KeyFile = keyFile })
 			before := all[0].View().Ring.Fingerprint()
@@ -81,14 +81,14 @@ func TestGarbageOnTheGossipPort(t *testing.T) {
 			throughout(t, "whole", func() bool { return whole(all...) && all[0].View().Ring.Fingerprint() == before },
 				rounds(all[0], 2))
 			all[1].SetRules(4, 4)
-			eventually(t, "still in touch", func() bool { m, _ := all[2].View().Find("b"); return m.InForce == 4 })
+			eventually(t, "still connected", func() bool { m, _ := all[2].View().Find("b"); return m.InForce == 4 })
 		})
 	}
 }
 
-// TestStrangersAreNotLetIn: a memberlist that is no Keyward's, or of a protocol we do not speak, becomes no member,
-// although it has label and key.
-func TestStrangersAreNotLetIn(t *testing.T) {
+// A memberlist node that is not a Keyward member, or supports no common protocol version, does not become a member,
+// even with the right label and key.
+func TestForeignNodesAreRejected(t *testing.T) {
 	t.Parallel()
 	all := three(t, nil)
 	alien := full()
@@ -96,7 +96,7 @@ func TestStrangersAreNotLetIn(t *testing.T) {
 	for name, meta := range map[string][]byte{"no metadata": nil, "other metadata": []byte("{}"), "later protocol": encode(&alien)} {
 		conf := memberlist.DefaultLocalConfig()
 		conf.Name, conf.BindAddr, conf.BindPort, conf.Label = name, "127.0.0.1", 0, "test"
-		conf.LogOutput, conf.EnableCompression = io.Discard, false // what is compressed is not even read
+		conf.LogOutput, conf.EnableCompression = io.Discard, false // compressed messages are not read
 		conf.Delegate = &fixed{table: newTable(alien), meta: meta}
 		list, err := memberlist.Create(conf)
 		if err != nil {
@@ -113,11 +113,11 @@ func TestStrangersAreNotLetIn(t *testing.T) {
 	}
 }
 
-// fixed announces what it is given.
+// fixed announces fixed metadata.
 type fixed struct {
 	*table
 	meta []byte
 }
 
-// NodeMeta is what it was given.
+// NodeMeta returns the metadata.
 func (f *fixed) NodeMeta(int) []byte { return f.meta }

@@ -43,7 +43,7 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
-func TestRenewKeysInThreeSteps(t *testing.T) {
+func TestRotateKeyInThreeSteps(t *testing.T) {
 	oldKey, newKey := strings.Repeat("o!", 16), strings.Repeat("n!", 16)
 	file := filepath.Join(t.TempDir(), "keys")
 	write := func(s string) {
@@ -76,7 +76,7 @@ func TestRenewKeysInThreeSteps(t *testing.T) {
 	}
 }
 
-// FuzzParseKeys: whatever the file, a key that comes out of it has a size AES takes.
+// Every key that parseKeys returns has a size that AES accepts.
 func FuzzParseKeys(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"))
 	f.Add([]byte("# x\n00112233445566778899aabbccddeeff\n"))

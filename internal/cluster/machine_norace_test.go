@@ -14,7 +14,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// TestNRefNeverBelowTheLiveRing: whatever happens, N_ref covers every member that may answer.
+// N_ref always includes every member that may answer.
 func TestNRefNeverBelowTheLiveRing(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {

@@ -13,7 +13,7 @@ import (
 
 var epoch = time.Unix(1750000000, 0)
 
-// testbed is a machine under test with the cluster it sees.
+// testbed is a machine under test with the cluster that it observes.
 type testbed struct {
 	*machine
 	observation
@@ -28,7 +28,7 @@ func newBed(expect int) *testbed {
 	return b
 }
 
-// boot is a joining member.
+// boot returns a joining member.
 func boot(id ring.ID, inst uint64) membership.Member {
 	return membership.Member{
 		ID: id, BootID: inst, Incarnation: 1, Weight: 1, StartedAt: int64(inst), Gossip: fmt.Sprintf("10.0.0.%d:7946", inst),
@@ -36,7 +36,7 @@ func boot(id ring.ID, inst uint64) membership.Member {
 	}
 }
 
-// look takes one step after d, and adopts what it says of self as the cluster would.
+// look steps once after d, and applies the outcome to self as Cluster does.
 func (b *testbed) look(d time.Duration) outcome {
 	b.now = b.now.Add(d)
 	o := b.step(b.now, b.observation)
@@ -45,7 +45,7 @@ func (b *testbed) look(d time.Duration) outcome {
 	return o
 }
 
-// fill brings up n active members.
+// fill adds n active members.
 func (b *testbed) fill(n int) {
 	for i := range n {
 		m := boot(ring.ID(fmt.Sprintf("other-%d", i)), uint64(i+10))
@@ -88,16 +88,16 @@ func TestColdStart(t *testing.T) {
 		nref    int
 	}{
 		{"nothing tried yet", "me-1", 0, 5 * time.Second, joinStatus{}, nil, false, 1},
-		{"nobody resolvable, soon", "me-1", 0, 2 * time.Second, joinStatus{rounds: 1, listed: 1}, nil, false, 1},
-		{"nobody resolvable, 3 s", "me-1", 0, 3 * time.Second, joinStatus{rounds: 3, listed: 1}, nil, true, 1},
-		{"nobody resolvable but expected", "me-1", 3, 29 * time.Second, joinStatus{rounds: 9, listed: 1}, nil, false, 3},
+		{"no address, soon", "me-1", 0, 2 * time.Second, joinStatus{rounds: 1, listed: 1}, nil, false, 1},
+		{"no address, 3 s", "me-1", 0, 3 * time.Second, joinStatus{rounds: 3, listed: 1}, nil, true, 1},
+		{"no address, but expected", "me-1", 3, 29 * time.Second, joinStatus{rounds: 9, listed: 1}, nil, false, 3},
 		{"expected in vain", "me-1", 3, 30 * time.Second, joinStatus{rounds: 9, listed: 1}, nil, true, 3},
 		{"silent address", "me-1", 0, 29 * time.Second, one, nil, false, 2},
 		{"more resolved than expected", "me-1", 2, 0, two, nil, false, 3},
-		{"first of a set, nobody tried", "me-0", 3, 0, joinStatus{}, nil, false, 3},
-		{"first of a set, nobody answers", "me-0", 3, 0, two, nil, true, 3},
+		{"first of a set, none tried", "me-0", 3, 0, joinStatus{}, nil, false, 3},
+		{"first of a set, none answers", "me-0", 3, 0, two, nil, true, 3},
 		{"first of a set, no DNS", "me-0", 3, 0, joinStatus{rounds: 1, listed: 1, blind: true}, nil, false, 3},
-		{"first of a set, somebody answers", "me-0", 3, 0, two, []membership.Member{joining}, false, 3},
+		{"first of a set, one answers", "me-0", 3, 0, two, []membership.Member{joining}, false, 3},
 		{"all resolved joined", "me-1", 0, 0, one, []membership.Member{joining}, true, 2},
 		{"some resolved joined, none runs", "me-1", 0, 0, two, []membership.Member{joining}, false, 3},
 		{"some resolved joined, one runs", "me-1", 0, 0, two, []membership.Member{active}, true, 1},
@@ -113,7 +113,7 @@ func TestColdStart(t *testing.T) {
 		b := newBed(c.expect)
 		b.self.ID, b.join, b.others = c.id, c.contact, c.others
 		v := b.look(c.after).view
-		// Whoever has a place on the ring still does not trust it before all the others have theirs.
+		// A member on the ring is not established before all the others have their places.
 		alone := slices.ContainsFunc(c.others, func(m membership.Member) bool {
 			return m.Role == membership.RoleMember && m.State == membership.Joining
 		})
@@ -129,8 +129,8 @@ func TestColdStart(t *testing.T) {
 	}
 }
 
-// Three members that start together see each other before all are on the ring. Until then each divides by the number
-// expected; one that never gets there holds the others up no longer than the cold start lasts.
+// Three members that start together see each other before all are on the ring. Until then, each divides by the number
+// expected. A member that never takes its place delays the others no longer than a cold start.
 func TestJoinedWhenAllHaveTheirPlaces(t *testing.T) {
 	for _, stuck := range []bool{false, true} {
 		b := newBed(3)
@@ -156,12 +156,12 @@ func TestJoinedWhenAllHaveTheirPlaces(t *testing.T) {
 		}
 		b.others = append(b.others, boot("late", 12))
 		if !b.look(time.Second).view.Joined {
-			t.Fatal("a late joiner takes the trust away again")
+			t.Fatal("a late joiner makes it not established again")
 		}
 	}
 }
 
-func TestJoinedIsForEver(t *testing.T) {
+func TestJoinedRemains(t *testing.T) {
 	b := newBed(0)
 	b.fill(2)
 	if !b.look(0).view.Joined {
@@ -169,7 +169,7 @@ func TestJoinedIsForEver(t *testing.T) {
 	}
 	b.others, b.join = nil, joinStatus{rounds: 2, listed: 3, others: []string{"10.0.0.10:7946"}}
 	if !b.look(time.Second).view.Joined {
-		t.Error("joined no more after a cut")
+		t.Error("not joined any more after a partition")
 	}
 }
 
@@ -187,7 +187,7 @@ func TestRingFollowsAtOnceButWaitsForMoreJoins(t *testing.T) {
 		t.Errorf("a join: %d members, wake %v; want 3 and the join delay", o.view.Ring.Len(), o.wake)
 	}
 	if _, ok := o.view.Find("late"); !ok {
-		t.Error("a member not on the ring yet should be known already")
+		t.Error("a member that is not on the ring yet should be in the view")
 	}
 	if o = b.look(b.timing.JoinDelay); o.view.Ring.Len() != 4 || o.wake != 0 {
 		t.Errorf("after the join delay: %d members, wake %v", o.view.Ring.Len(), o.wake)
@@ -207,7 +207,7 @@ func TestRestartReplacesAtOnce(t *testing.T) {
 	b.fill(2)
 	b.look(0)
 	again := b.others[0]
-	again.BootID, again.StartedAt = 99, 99 // same address, newer boot; the old one is not known dead
+	again.BootID, again.StartedAt = 99, 99 // same address, newer boot; the death of the old one is not known
 	b.others = append(b.others, again)
 	o := b.look(0)
 	if i := o.view.Ring.Index(again.ID); i < 0 || o.view.Ring.At(i).BootID != 99 {
@@ -239,7 +239,7 @@ func TestNRef(t *testing.T) {
 		b.lose(0, false)
 		b.look(0)
 		b.agree()
-		check(t, b, "the two of a part of five may divide by five still", 5)
+		check(t, b, "two of five still divide by five", 5)
 		b.look(59 * time.Second)
 		check(t, b, "before the decay", 5)
 		b.look(time.Second)
@@ -273,9 +273,9 @@ func TestNRef(t *testing.T) {
 		check(t, b, "left", 4)
 		b.others[0].State = membership.Leaving
 		b.lose(0, true)
-		check(t, b, "left between two looks", 3)
+		check(t, b, "left between two steps", 3)
 	})
-	t.Run("leave during a cut", func(t *testing.T) {
+	t.Run("leave during a partition", func(t *testing.T) {
 		b := start(5)
 		for range 3 {
 			b.lose(0, false)
@@ -284,7 +284,7 @@ func TestNRef(t *testing.T) {
 		b.others[0].State = membership.Leaving
 		check(t, b, "one of our two leaves", 4)
 	})
-	t.Run("heard, but no echo", func(t *testing.T) {
+	t.Run("received, but not echoed", func(t *testing.T) {
 		b := start(3)
 		b.others[0].NRef = 9
 		check(t, b, "heard", 9)
@@ -316,7 +316,7 @@ func TestCapacity(t *testing.T) {
 	if o = b.look(time.Second); o.self.State != membership.Active || o.view.Problem != "" {
 		t.Errorf("with room again: %v, problem %q", o.self.State, o.view.Problem)
 	}
-	// Two joins that raced: all agree on whom the ring has room for, and the youngest steps back.
+	// Two joins at the same time: all members agree which of them has a place, and the youngest steps back.
 	b.look(time.Second)
 	early := boot("early", 3)
 	early.State = membership.Active
@@ -328,7 +328,7 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-func TestOfTwoBootsOneStands(t *testing.T) {
+func TestResolveNames(t *testing.T) {
 	mk := func(inst uint64, s membership.MemberState, at string, pod uint64) membership.Member {
 		m := boot("x", inst)
 		m.State, m.Gossip, m.Pod = s, at, pod
@@ -337,32 +337,32 @@ func TestOfTwoBootsOneStands(t *testing.T) {
 	cases := []struct {
 		name   string
 		a, b   membership.Member
-		stands uint64
+		winner uint64
 	}{
 		{"restart at the same address", mk(1, membership.Active, "a:1", 0), mk(2, membership.Joining, "a:1", 0), 2},
 		{"restart in the same pod", mk(1, membership.Active, "a:1", 7), mk(2, membership.Joining, "b:1", 7), 2},
 		{"newcomer elsewhere", mk(1, membership.Active, "a:1", 7), mk(2, membership.Joining, "b:1", 8), 1},
 		{"newcomer whose clock is behind", mk(9, membership.Active, "a:1", 7), mk(2, membership.Joining, "b:1", 8), 9},
-		{"two that began apart", mk(1, membership.Active, "a:1", 7), mk(2, membership.Active, "b:1", 8), 1},
-		{"two that begin together", mk(1, membership.Joining, "a:1", 0), mk(2, membership.Joining, "b:1", 0), 1},
+		{"two that started apart", mk(1, membership.Active, "a:1", 7), mk(2, membership.Active, "b:1", 8), 1},
+		{"two that start together", mk(1, membership.Joining, "a:1", 0), mk(2, membership.Joining, "b:1", 0), 1},
 		{"unknown pods are not the same", mk(1, membership.Active, "a:1", 0), mk(2, membership.Active, "b:1", 0), 1},
 	}
 	for _, c := range cases {
 		for _, order := range [][2]membership.Member{{c.a, c.b}, {c.b, c.a}} {
 			self := boot("me-1", 55)
 			got, rival := resolveNames(&self, order[:])
-			if len(got) != 2 || got[1].BootID != c.stands || rival != nil {
-				t.Errorf("%s: %+v stands", c.name, got)
+			if len(got) != 2 || got[1].BootID != c.winner || rival != nil {
+				t.Errorf("%s: %+v winner", c.name, got)
 			}
 			_, rival = resolveNames(&order[0], order[1:])
-			if isLost := order[0].BootID != c.stands; isLost != (rival != nil) {
+			if isLost := order[0].BootID != c.winner; isLost != (rival != nil) {
 				t.Errorf("%s: boot %d sees rival %+v", c.name, order[0].BootID, rival)
 			}
 		}
 	}
 }
 
-func TestAMemberWithARivalStaysOffTheRing(t *testing.T) {
+func TestNameConflictStaysOffTheRing(t *testing.T) {
 	b := newBed(0)
 	b.fill(2)
 	b.others[0].ID = "me-1"
@@ -376,7 +376,7 @@ func TestAMemberWithARivalStaysOffTheRing(t *testing.T) {
 	}
 	b.lose(0, false)
 	if o = b.look(time.Second); o.nameConflict != nil || o.self.State != membership.Active {
-		t.Errorf("after it died: %v, rival %v", o.self.State, o.nameConflict)
+		t.Errorf("after it died: %v, conflict %v", o.self.State, o.nameConflict)
 	}
 }
 
@@ -395,9 +395,9 @@ func TestObserver(t *testing.T) {
 	if v.Ring.Len() != 2 || v.NRef != 2 {
 		t.Errorf("as another: ring of %d, N_ref %d", v.Ring.Len(), v.NRef)
 	}
-	c.others[1].ID = "me-1" // an observer's name is no rival's
+	c.others[1].ID = "me-1" // an observer's name does not conflict
 	if o := c.look(time.Second); o.nameConflict != nil || o.view.SelfMember().Role != membership.RoleMember {
-		t.Errorf("rival %+v", o.nameConflict)
+		t.Errorf("conflict %+v", o.nameConflict)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// full has a value in every announced field.
+// full returns a member with a value in every announced field.
 func full() membership.Member {
 	return membership.Member{
 		ID: "pod-1", BootID: 0x0102030405060708, Incarnation: 3, Weight: 2, Role: membership.RoleMember, State: membership.Active, StartedAt: 1750000000000,
@@ -24,7 +24,7 @@ func full() membership.Member {
 }
 
 func TestAnnouncementGolden(t *testing.T) {
-	// Members of other builds read these bytes: they may grow at the end, never change.
+	// Members of other builds read these bytes: they may grow at the end, and never change.
 	const want = "4b0105706f642d310209888e98a8c0e0808101030103040102060101070680b883a1f7320801090901030a01050b0a80808080808080808001" +
 		"0c010c0d01630e0e5b666430303a3a315d3a383038310f0d31302e302e302e313a37393437100d31302e302e302e313a38303030110d31302e302e302e313a39303930" +
 		"12010113010214016215010d"
@@ -63,7 +63,7 @@ func TestAnnouncementOfALaterVersion(t *testing.T) {
 	later.Role, later.State = 7, 9
 	got, err = decode(encode(&later))
 	if err != nil || got.Role != membership.RoleObserver || got.State != membership.Joining {
-		t.Errorf("unknown role and state: got %v %v, %v; want what never counts", got.Role, got.State, err)
+		t.Errorf("unknown role and state: got %v %v, %v; want an observer, joining", got.Role, got.State, err)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestLargestAnnouncementIsAnUpperBound(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no bytes make decode panic, and what it takes is fit to be a member and survives another round.
+// decode never panics. What it accepts is a valid member and survives another round.
 func FuzzDecode(f *testing.F) {
 	m := full()
 	f.Add(encode(&m))
@@ -153,7 +153,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func TestLocate(t *testing.T) {
+func TestCompleteAddresses(t *testing.T) {
 	m := membership.Member{Addresses: membership.Addresses{RLS: ":8082", Peer: "10.0.0.1:7947"}}
 	completeAddresses(&m, netip.MustParseAddr("fd00::1"))
 	if m.RLS != "[fd00::1]:8082" || m.Peer != "10.0.0.1:7947" || m.Route != "" || m.Page != "" {

@@ -29,13 +29,13 @@ func TestOptionsReportEveryFault(t *testing.T) {
 func TestStartFaults(t *testing.T) {
 	long := strings.Repeat("a", membership.MaxAddress)
 	for name, o := range map[string]Options{
-		"no name":             {},
-		"capacity":            {Node: "a", Capacity: 8193},
-		"no key":              {Node: "a", Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}},
-		"key file missing":    {Node: "a", Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}, KeyFile: "/nonexistent"},
-		"too much to gossip":  {Node: "a", Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}, Insecure: true, RLS: long, Peer: long, Route: long, Page: long},
-		"address not ours":    {Node: "a", Bind: "192.0.2.1:0", Join: []string{"127.0.0.1:1"}, Insecure: true},
-		"advertised nonsense": {Node: "a", Bind: "127.0.0.1:0", Advertise: "a:b:c", Join: []string{"127.0.0.1:1"}, Insecure: true},
+		"no name":                {},
+		"capacity":               {Node: "a", Capacity: 8193},
+		"no key":                 {Node: "a", Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}},
+		"key file missing":       {Node: "a", Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}, KeyFile: "/nonexistent"},
+		"too much to gossip":     {Node: "a", Bind: "127.0.0.1:0", Join: []string{"127.0.0.1:1"}, Insecure: true, RLS: long, Peer: long, Route: long, Page: long},
+		"foreign address":        {Node: "a", Bind: "192.0.2.1:0", Join: []string{"127.0.0.1:1"}, Insecure: true},
+		"bad advertised address": {Node: "a", Bind: "127.0.0.1:0", Advertise: "a:b:c", Join: []string{"127.0.0.1:1"}, Insecure: true},
 	} {
 		if c, err := Start(o); err == nil {
 			c.Close()
@@ -70,7 +70,7 @@ func TestParseEntry(t *testing.T) {
 	}
 }
 
-// FuzzParseEntry: what is taken has a host and a port.
+// An entry that parseEntry accepts has a host and a port.
 func FuzzParseEntry(f *testing.F) {
 	f.Add("dns+a:1")
 	f.Add("[::1]:7946")
@@ -108,7 +108,7 @@ func TestBestAddr(t *testing.T) {
 	}
 }
 
-func TestLogLinesAreBounded(t *testing.T) {
+func TestLogLinesAreLimited(t *testing.T) {
 	var out strings.Builder
 	l := &logWriter{logger: slog.New(slog.NewTextHandler(&out, nil)), limit: rate.NewLimiter(0, 3)}
 	for range 1000 {

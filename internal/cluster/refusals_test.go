@@ -13,7 +13,7 @@ func TestSourceOf(t *testing.T) {
 		"failed to receive: EOF from=[2001:db8::7]:55311":                                       "2001:db8::7",
 		"unequal label from=127.0.0.1:40000 more":                                               "127.0.0.1",
 		"Decrypt packet failed":                                                                 "",
-		"from=nobody":                                                                           "",
+		"from=a-name":                                                                           "",
 	} {
 		got, ok := sourceOf(line)
 		if ok != (want != "") || ok && got != netip.MustParseAddr(want) {
@@ -22,8 +22,8 @@ func TestSourceOf(t *testing.T) {
 	}
 }
 
-// A source is remembered once, and strangers cannot make the list long.
-func TestRefusalsAreBounded(t *testing.T) {
+// A source is recorded once, and foreign hosts cannot make the list long.
+func TestRefusalsAreLimited(t *testing.T) {
 	var r refusals
 	now := time.Unix(1e9, 0)
 	for i := range 100 {
@@ -38,7 +38,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	}
 }
 
-// Who knocks with another key is named by the members that refuse it.
+// Members name the source of gossip with another key.
 func TestRefusalsNameTheSource(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

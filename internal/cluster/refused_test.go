@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// reasons counts what members refuse.
+// reasons counts what members reject.
 type reasons struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -37,8 +37,8 @@ func (r *reasons) of(reason string) int {
 	return r.n[reason]
 }
 
-// bomb is a compressed message that unpacks to more than memberlist takes, in less than a datagram. To pack it takes
-// a second.
+// bomb returns a compressed message that decompresses to more than memberlist accepts, in less than a datagram.
+// Compressing it takes a second.
 var bomb = sync.OnceValue(func() []byte {
 	var packed bytes.Buffer
 	w := lzw.NewWriter(&packed, lzw.LSB, 8)
@@ -78,30 +78,30 @@ func stream(t *testing.T, to string, b []byte) {
 	_, _ = io.Copy(io.Discard, c)
 }
 
-// TestRefusedGossipIsCounted knows memberlist's log lines: they are all that tells of what it refuses.
+// TestRefusedGossipIsCounted depends on memberlist's log lines, which are the only report of rejected messages.
 func TestRefusedGossipIsCounted(t *testing.T) {
 	t.Parallel()
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	labelled := func(label string, b []byte) []byte {
+	labeled := func(label string, b []byte) []byte {
 		return append(append([]byte{244, byte(len(label))}, label...), b...)
 	}
-	long := append([]byte{10, 1, 0x30, 0, 0}, make([]byte, 16<<20)...) // encrypted, and says that 19 MiB follow
+	long := append([]byte{10, 1, 0x30, 0, 0}, make([]byte, 16<<20)...) // encrypted, with a header for 19 MiB
 	for _, tt := range []struct {
 		name, reason, keyFile string
 		do                    func(t *testing.T, to string)
 	}{
-		{"a datagram in the clear", "key", key, func(t *testing.T, to string) { datagram(t, to, labelled("test", []byte("\x06hello"))) }},
-		{"a stream in the clear", "key", key, func(t *testing.T, to string) { stream(t, to, labelled("test", []byte("\x06hello"))) }},
+		{"a plaintext datagram", "key", key, func(t *testing.T, to string) { datagram(t, to, labeled("test", []byte("\x06hello"))) }},
+		{"a plaintext stream", "key", key, func(t *testing.T, to string) { stream(t, to, labeled("test", []byte("\x06hello"))) }},
 		{"a member with another key", "key", key, func(t *testing.T, to string) { stranger(t, to, "test", strings.Repeat("x", 32)) }},
 		{"a member with another label", "label", key, func(t *testing.T, to string) { stranger(t, to, "other", strings.Repeat("k", 32)) }},
-		{"a datagram of another label", "label", "", func(t *testing.T, to string) { datagram(t, to, labelled("other", []byte("\x06hello"))) }},
-		{"a stream that never ends", "too_large", key, func(t *testing.T, to string) { stream(t, to, labelled("test", long)) }},
-		{"a compressed bomb as a datagram", "compressed", "", func(t *testing.T, to string) { datagram(t, to, labelled("test", bomb())) }},
-		{"a compressed bomb as a stream", "compressed", "", func(t *testing.T, to string) { stream(t, to, labelled("test", bomb())) }},
-		{"nonsense", "malformed", "", func(t *testing.T, to string) { datagram(t, to, labelled("test", []byte("\x63nonsense"))) }},
+		{"a datagram of another label", "label", "", func(t *testing.T, to string) { datagram(t, to, labeled("other", []byte("\x06hello"))) }},
+		{"a stream that never ends", "too_large", key, func(t *testing.T, to string) { stream(t, to, labeled("test", long)) }},
+		{"a compressed bomb as a datagram", "compressed", "", func(t *testing.T, to string) { datagram(t, to, labeled("test", bomb())) }},
+		{"a compressed bomb as a stream", "compressed", "", func(t *testing.T, to string) { stream(t, to, labeled("test", bomb())) }},
+		{"nonsense", "malformed", "", func(t *testing.T, to string) { datagram(t, to, labeled("test", []byte("\x63nonsense"))) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -109,11 +109,11 @@ func TestRefusedGossipIsCounted(t *testing.T) {
 			all := three(t, func(o *Options) {
 				o.KeyFile, o.OnRefused, o.Timing.Stream = tt.keyFile, refused.add, 20*time.Second
 			})
-			before := refused.of(tt.reason) // a straggler of the test before may knock at a port that is used again
+			before := refused.of(tt.reason) // a late message of the previous test may arrive at a port that is used again
 			tt.do(t, all[0].Gossip())
 			eventually(t, "counted as "+tt.reason, func() bool { return refused.of(tt.reason) > before })
 			if !whole(all...) || len(all[0].View().Members) != 3 {
-				t.Error("the cluster noticed")
+				t.Error("the cluster was affected")
 			}
 		})
 	}
@@ -131,12 +131,12 @@ func stranger(t *testing.T, to, label, key string) {
 	}
 	defer func() { _ = list.Shutdown() }()
 	if n, err := list.Join([]string{to}); err == nil {
-		t.Errorf("let in: %d", n)
+		t.Errorf("joined: %d", n)
 	}
 }
 
-// TestPackedIsFoundWhereverItHides: memberlist unpacks messages within messages.
-func TestPackedIsFoundWhereverItHides(t *testing.T) {
+// Memberlist decompresses messages within messages.
+func TestCompressedIsFoundWhenNested(t *testing.T) {
 	bomb, ping := []byte{typeCompressed, 1, 2}, []byte{0, 1, 2}
 	checked := func(b []byte) []byte { return append([]byte{typeChecked, 0, 0, 0, 0}, b...) }
 	compound := func(parts ...[]byte) []byte {
@@ -146,22 +146,22 @@ func TestPackedIsFoundWhereverItHides(t *testing.T) {
 		}
 		return append(b, bytes.Join(parts, nil)...)
 	}
-	labelled := func(b []byte) []byte { return append([]byte{typeLabeled, 4, 't', 'e', 's', 't'}, b...) }
+	labeled := func(b []byte) []byte { return append([]byte{typeLabeled, 4, 't', 'e', 's', 't'}, b...) }
 	for _, tt := range []struct {
 		b    []byte
 		want bool
 	}{
 		{nil, false},
 		{ping, false},
-		{labelled(ping), false},
-		{labelled(checked(compound(ping, ping))), false},
+		{labeled(ping), false},
+		{labeled(checked(compound(ping, ping))), false},
 		{[]byte{typeCompound, 200, 1}, false},
 		{bomb, true},
-		{labelled(bomb), true},
-		{labelled(checked(bomb)), true},
-		{labelled(checked(compound(ping, ping, bomb))), true},
+		{labeled(bomb), true},
+		{labeled(checked(bomb)), true},
+		{labeled(checked(compound(ping, ping, bomb))), true},
 		{compound(ping, checked(bomb)), true},
-		{compound(compound(compound(compound(compound(ping))))), true}, // members never nest so deep
+		{compound(compound(compound(compound(compound(ping))))), true}, // members never nest this deep
 	} {
 		if got := isCompressed(tt.b, 4); got != tt.want {
 			t.Errorf("%v: %v", tt.b, got)

@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// message is what memberlist would send about a member.
+// message is a message about a member, as memberlist would send it.
 type message struct{ about, text string }
 
 func (m message) Invalidates(memberlist.Broadcast) bool { return false }
@@ -15,10 +15,9 @@ func (m message) Name() string                          { return m.about }
 func (m message) Message() []byte                       { return []byte(m.text) }
 func (m message) Finished()                             {}
 
-// TestMemberlistsQueueLosesMessages shows why announcements have to be repeated. When a message takes the place of
-// the only other one, the queue begins to number anew, and a later message of the same length gets the same number:
-// it replaces the first one, which is about another member. When this test fails, memberlist does not lose them any
-// more.
+// TestMemberlistsQueueLosesMessages shows why announcements have to be repeated. When a message replaces the only
+// other one, the queue restarts its numbering, and a later message of the same length gets the same number: it
+// replaces the first one, which is about another member. When this test fails, memberlist has fixed this.
 func TestMemberlistsQueueLosesMessages(t *testing.T) {
 	q := memberlist.TransmitLimitedQueue{NumNodes: func() int { return 3 }, RetransmitMult: 4}
 	for _, m := range []message{{"c", "c has ring 2"}, {"c", "c is settled"}, {"a", "a has ring 2"}, {"b", "b has ring 2"}} {
@@ -29,26 +28,25 @@ func TestMemberlistsQueueLosesMessages(t *testing.T) {
 	}
 }
 
-// byGossipAlone has news travel by gossip or not at all, for as long as the test lasts.
+// byGossipAlone makes announcements arrive by gossip only, for the duration of the test.
 func byGossipAlone(o *Options) {
 	o.Timing.PushPull, o.Timing.JoinIdle = time.Hour, time.Hour
 	o.Timing.Probe, o.Timing.ProbeTimeout = 300*time.Millisecond, 100*time.Millisecond
 }
 
-// TestAnnouncementThatTheQueueLost: members that announce at the same moment have memberlist's queue lose what one of
-// them says.
-func TestAnnouncementThatTheQueueLost(t *testing.T) {
+// Members that announce at the same time make memberlist's queue lose an announcement.
+func TestAnnouncementLostByTheQueue(t *testing.T) {
 	t.Parallel()
 	var all []*Cluster
 	for i, name := range []string{"a-0", "b-1", "c-2"} {
 		o := options(name)
 		byGossipAlone(&o)
-		o.BootID = 1<<62 + uint64(i) // all announcements are of one length
+		o.BootID = 1<<62 + uint64(i) // so that all announcements have the same length
 		if i > 0 {
 			o.Join = []string{all[0].Gossip()}
 		}
 		if i == 2 {
-			o.Timing.Gossip = 2 * time.Second // its queue holds what all three say
+			o.Timing.Gossip = 2 * time.Second // its queue holds the announcements of all three
 		}
 		all = append(all, up(t, o))
 	}
@@ -60,20 +58,20 @@ func TestAnnouncementThatTheQueueLost(t *testing.T) {
 	}
 	for rules := range uint64(2) {
 		c.SetRules(rules+1, rules+1)
-		eventually(t, "own news", hears(c, c, rules+1))
+		eventually(t, "own announcement", hears(c, c, rules+1))
 		eventually(t, "announced",
 			func() bool { m, _ := decode([]byte(c.table.said())); return m.InForce == rules+1 })
 	}
 	a.SetRules(2, 2)
-	eventually(t, "the first other's news", hears(c, a, 2))
+	eventually(t, "the first other's announcement", hears(c, a, 2))
 	b.SetRules(2, 2)
-	eventually(t, "the second other's news", hears(c, b, 2))
-	eventually(t, "c's news to arrive", func() bool { return hears(a, c, 2)() && hears(b, c, 2)() })
+	eventually(t, "the second other's announcement", hears(c, b, 2))
+	eventually(t, "c's announcement", func() bool { return hears(a, c, 2)() && hears(b, c, 2)() })
 }
 
-// TestAnnouncementThatTheNetworkLost: memberlist sends an announcement a few times. If all of them are lost, the
-// other members show in their acknowledgements that they do not have it.
-func TestAnnouncementThatTheNetworkLost(t *testing.T) {
+// Memberlist sends an announcement a few times. If all of them are lost, the acknowledgements of the other members
+// show that they lack it.
+func TestAnnouncementLostByTheNetwork(t *testing.T) {
 	t.Parallel()
 	nets := map[string]*faults{}
 	all := three(t, func(o *Options) {
@@ -87,11 +85,11 @@ func TestAnnouncementThatTheNetworkLost(t *testing.T) {
 	time.Sleep(500 * time.Millisecond) // it is sent four times within 100 ms
 	nets["c"].udp.Store(false)
 	for _, m := range all[:2] {
-		eventually(t, "the news", func() bool { x, ok := m.View().Find("c"); return ok && x.InForce == 5 })
+		eventually(t, "the announcement", func() bool { x, ok := m.View().Find("c"); return ok && x.InForce == 5 })
 	}
 }
 
-// said is what memberlist last took as self's metadata.
+// said returns this member's metadata as memberlist last spread it.
 func (t *table) said() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// besiege holds n connections to an address open on which it sends say, and opens each again when it is closed.
+// besiege holds n connections to an address open, sends say on each, and opens each again when it is closed.
 func besiege(t *testing.T, n int, to string, say []byte) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -42,8 +42,8 @@ func besiege(t *testing.T, n int, to string, say []byte) {
 	})
 }
 
-// TestMembersMeetAmongSilentStreams: strangers that hold a thousand streams to each gossip port, and open each again
-// when it is closed, do not keep members from meeting, whether they say nothing or begin as a member does.
+// Foreign hosts that hold a thousand streams to each gossip port, and open each again when it is closed, do not keep
+// members from meeting, whether the streams are silent or begin like a member's.
 func TestMembersMeetAmongSilentStreams(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string
@@ -67,7 +67,7 @@ func TestMembersMeetAmongSilentStreams(t *testing.T) {
 			b := member("b", a.Gossip())
 			besiege(t, tt.strangers, b.Gossip(), tt.say)
 			eventually(t, "two members on one ring", func() bool { return whole(a, b) })
-			t.Logf("met after %v", time.Since(begin)) // TestSecurityGossipSilence bounds it, among processes of their own
+			t.Logf("met after %v", time.Since(begin)) // TestSecurityGossipSilence limits it, with processes
 			eventually(t, "counted as "+tt.reason, func() bool { return refused.of(tt.reason) > 0 })
 		})
 	}

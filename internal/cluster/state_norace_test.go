@@ -12,15 +12,15 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// TestChangesComeOneAfterTheOther: members that see each other's announcements late join and leave at random. All get
-// where they want, and hardly ever does one go while another change is on.
-func TestChangesComeOneAfterTheOther(t *testing.T) {
+// Members that receive each other's announcements late join and leave at random. All reach their final state, and a
+// change hardly ever begins during another one.
+func TestChangesAreSequential(t *testing.T) {
 	const step = 20 * time.Millisecond
 	changes, overlaps := 0, 0
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		w := &world{now: epoch}
-		w.add("m-0") // begins alone
+		w.add("m-0") // starts the cluster
 		w.run(50)
 		for i := range 6 {
 			w.add(ring.ID(fmt.Sprint("j-", i)))

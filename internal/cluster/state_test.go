@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// late is a bed whose self comes to n members that count already.
+// late returns a testbed whose member joins n established members.
 func late(n int) *testbed {
 	b := newBed(0)
 	b.handoff = true
@@ -23,7 +23,7 @@ func late(n int) *testbed {
 	return b
 }
 
-// finish has all others go by the ring of b, and be done with it.
+// finish makes all others complete the ring of b.
 func (b *testbed) finish() {
 	b.agree()
 	for i := range b.others {
@@ -31,7 +31,7 @@ func (b *testbed) finish() {
 	}
 }
 
-func TestAJoinerWaitsForItsCopies(t *testing.T) {
+func TestJoinerWaitsForReplicas(t *testing.T) {
 	b := late(2)
 	o := b.look(9 * time.Second)
 	if o.self.State != membership.Joining || o.self.AwaitsTurn || !o.view.Joined || o.view.Ring.Len() != 2 {
@@ -40,7 +40,7 @@ func TestAJoinerWaitsForItsCopies(t *testing.T) {
 	}
 	b.status.progress.Prefetched = true
 	if o = b.look(0); o.self.State != membership.Joining || !o.self.AwaitsTurn || o.wake != b.timing.JoinDelay {
-		t.Fatalf("warm: %v, waits %v, wake %v; others must hear of it first", o.self.State, o.self.AwaitsTurn, o.wake)
+		t.Fatalf("warm: %v, waits %v, wake %v; others must learn of it first", o.self.State, o.self.AwaitsTurn, o.wake)
 	}
 	if o = b.look(o.wake); o.self.State != membership.Active || o.self.AwaitsTurn {
 		t.Fatalf("its turn: %v, waits %v", o.self.State, o.self.AwaitsTurn)
@@ -50,21 +50,21 @@ func TestAJoinerWaitsForItsCopies(t *testing.T) {
 	}
 }
 
-func TestAJoinerWaitsForItsTurn(t *testing.T) {
+func TestJoinerWaitsForItsTurn(t *testing.T) {
 	first, second := boot("first", 1), boot("second", 99)
-	first.ID, first.AwaitsTurn, second.AwaitsTurn = "a-first", true, true // self is of boot 1, too, and "me-1"
+	first.ID, first.AwaitsTurn, second.AwaitsTurn = "a-first", true, true // self has boot ID 1, too, and the name "me-1"
 	cases := []struct {
 		name  string
 		upset func(b *testbed)
 		waits bool
 	}{
-		{"nothing else goes on", func(*testbed) {}, false},
+		{"no other change", func(*testbed) {}, false},
 		{"one is not complete", func(b *testbed) { b.others[1].CompleteRing = 5 }, true},
-		{"one goes by another ring", func(b *testbed) { b.others[1].Ring = 5 }, true},
-		{"one of a version that hands nothing over", func(b *testbed) { b.others[1].CompleteRing, b.others[1].ProtocolMax = 0, 1 }, false},
-		{"another came before", func(b *testbed) { b.others = append(b.others, first) }, true},
-		{"another comes after", func(b *testbed) { b.others = append(b.others, second) }, false},
-		{"another came before and is not ready", func(b *testbed) { first := first; first.AwaitsTurn = false; b.others = append(b.others, first) }, false},
+		{"one uses another ring", func(b *testbed) { b.others[1].Ring = 5 }, true},
+		{"one without support for handoff", func(b *testbed) { b.others[1].CompleteRing, b.others[1].ProtocolMax = 0, 1 }, false},
+		{"another started earlier", func(b *testbed) { b.others = append(b.others, first) }, true},
+		{"another started later", func(b *testbed) { b.others = append(b.others, second) }, false},
+		{"another started earlier and is not ready", func(b *testbed) { first := first; first.AwaitsTurn = false; b.others = append(b.others, first) }, false},
 		{"a change is about to be adopted", func(b *testbed) { m := boot("x", 50); m.State = membership.Active; b.others = append(b.others, m) }, true},
 	}
 	for _, c := range cases {
@@ -80,21 +80,21 @@ func TestAJoinerWaitsForItsTurn(t *testing.T) {
 	}
 }
 
-func TestEveryWaitOfAJoinerHasABound(t *testing.T) {
+func TestEveryWaitOfAJoinerIsLimited(t *testing.T) {
 	stuck := func() *testbed {
 		b := late(2)
 		b.others[0].CompleteRing = 5
 		return b
 	}
 	b := stuck()
-	b.look(b.timing.PrefetchTimeout) // no copies came
+	b.look(b.timing.PrefetchTimeout) // no replicas arrived
 	if o := b.look(b.timing.JoinTurn - time.Millisecond); o.self.State != membership.Joining {
 		t.Errorf("before the bound: %v", o.self.State)
 	}
 	if o := b.look(time.Millisecond); o.self.State != membership.Active {
 		t.Errorf("after the bounds: %v", o.self.State)
 	}
-	// A queue that moves has more time, but not for ever.
+	// A queue that makes progress has more time, but not forever.
 	b = stuck()
 	b.status.progress.Prefetched = true
 	b.look(0)
@@ -110,10 +110,10 @@ func TestEveryWaitOfAJoinerHasABound(t *testing.T) {
 			return
 		}
 	}
-	t.Error("waits for ever")
+	t.Error("waits forever")
 }
 
-func TestALeaverWaitsForTheLastChange(t *testing.T) {
+func TestLeaverWaitsForTheLastChange(t *testing.T) {
 	b := late(2)
 	b.status.progress.Prefetched = true
 	b.look(0)
@@ -123,7 +123,7 @@ func TestALeaverWaitsForTheLastChange(t *testing.T) {
 	}
 	b.status.draining, b.status.drainingSince = true, b.now
 	if o := b.look(b.timing.LeaveTurn - time.Millisecond); o.self.State != membership.Active {
-		t.Errorf("others have not taken over: %v", o.self.State)
+		t.Errorf("others are not complete: %v", o.self.State)
 	}
 	if o := b.look(time.Millisecond); o.self.State != membership.Leaving || o.self.HandedOff ||
 		o.view.Ring.Len() != 2 || o.view.SelfMember().State != membership.Leaving {
@@ -131,7 +131,7 @@ func TestALeaverWaitsForTheLastChange(t *testing.T) {
 	}
 	b.status.progress.HandedOff = true
 	if o := b.look(0); !o.self.HandedOff || o.self.State != membership.Leaving {
-		t.Error("handed over, but does not say so")
+		t.Error("handed off, but not announced")
 	}
 
 	b = late(2)
@@ -144,11 +144,11 @@ func TestALeaverWaitsForTheLastChange(t *testing.T) {
 	b.look(0)
 	b.status.draining, b.status.drainingSince = true, b.now
 	if o := b.look(0); o.self.State != membership.Leaving {
-		t.Errorf("nothing goes on: %v", o.self.State)
+		t.Errorf("no change in progress: %v", o.self.State)
 	}
 }
 
-func TestLeftRemembersWhoHandedOver(t *testing.T) {
+func TestLeftRemembersHandoffs(t *testing.T) {
 	start := func() *testbed {
 		b := newBed(0)
 		b.fill(3)
@@ -166,7 +166,7 @@ func TestLeftRemembersWhoHandedOver(t *testing.T) {
 		t.Errorf("forgotten early")
 	}
 	if o := b.look(time.Second); len(o.view.Left) != 0 || !o.viewChanged {
-		t.Errorf("remembered for ever: %v", o.view.Left)
+		t.Errorf("remembered forever: %v", o.view.Left)
 	}
 
 	b = start()
@@ -175,7 +175,7 @@ func TestLeftRemembersWhoHandedOver(t *testing.T) {
 	b.look(0)
 	b.lose(0, true)
 	b.look(0)
-	m.BootID, m.StartedAt, m.State = 90, 90, membership.Active // comes again
+	m.BootID, m.StartedAt, m.State = 90, 90, membership.Active // restarts
 	b.others = append(b.others, m)
 	b.look(time.Second)
 	if v := b.look(time.Second).view; v.Ring.Index(m.ID) < 0 || len(v.Left) != 1 {
@@ -187,7 +187,7 @@ func TestLeftRemembersWhoHandedOver(t *testing.T) {
 	}
 
 	b = start()
-	b.others[0].State = membership.Leaving // and ends without having handed over
+	b.others[0].State = membership.Leaving // and ends without a complete handoff
 	b.look(0)
 	b.departed[b.others[0].BootID] = departure{id: b.others[0].ID, graceful: true}
 	b.others = b.others[1:]
@@ -196,7 +196,7 @@ func TestLeftRemembersWhoHandedOver(t *testing.T) {
 	}
 }
 
-func TestANewBootSaysThatTheOldOneCrashed(t *testing.T) {
+func TestNewBootShowsACrash(t *testing.T) {
 	b := newBed(0)
 	b.fill(3)
 	b.look(0)
@@ -208,10 +208,10 @@ func TestANewBootSaysThatTheOldOneCrashed(t *testing.T) {
 		len(o.ringChange.left) != 0 {
 		t.Errorf("ring of %d, N_ref %d, %+v", o.view.Ring.Len(), o.view.NRef, o.ringChange)
 	}
-	b.departed[b.others[0].BootID] = departure{id: again.ID} // memberlist finds out at last
+	b.departed[b.others[0].BootID] = departure{id: again.ID} // memberlist notices at last
 	b.others = b.others[1:]
 	if o = b.look(time.Second); o.ringChanged || o.view.NRef != 4 {
-		t.Errorf("once more: reform %v, N_ref %d", o.ringChanged, o.view.NRef)
+		t.Errorf("again: ring changed %v, N_ref %d", o.ringChanged, o.view.NRef)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestFlapping(t *testing.T) {
 	}
 	b.look(flapMemory + maxHold)
 	if o := flap(2); o.wake > b.timing.FlapHold*6/5 {
-		t.Errorf("after a flapMemory while held for %v", o.wake)
+		t.Errorf("after flapMemory: held for %v", o.wake)
 	}
 	b.look(time.Minute)
 	if o := flap(1); o.self.State != membership.Active {
@@ -258,12 +258,12 @@ func TestFlapping(t *testing.T) {
 	}
 }
 
-// world is several machines that see each other three steps late, and complete a ring ten steps after they adopted
-// it.
+// world has several machines that receive each other's announcements three steps late, and complete a ring ten steps
+// after adopting it.
 type world struct {
 	now               time.Time
 	beds              []*testbed
-	past              [][]membership.Member // what all announced, the newest last
+	past              [][]membership.Member // announcements of all members, the newest last
 	changes, overlaps int
 }
 
@@ -312,7 +312,7 @@ func (w *world) run(steps int) {
 	}
 }
 
-// busy says whether any member on the ring is not done with it, in truth.
+// busy reports whether any member on the ring has not completed it.
 func (w *world) busy() bool {
 	for _, b := range w.beds {
 		if b.self.State == membership.Active && b.ring != nil && b.self.CompleteRing != b.ring.Fingerprint() {

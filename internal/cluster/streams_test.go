@@ -14,9 +14,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// A member that was told of others and finds none for a reason that a mistake has never begins alone, under whatever
-// name and with whatever it expects; until then it divides limits by two at least.
-func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
+// A member that does not find the others, for a reason that indicates a mistake, never starts its own cluster,
+// whatever its name and however many members it expects. Until then it divides limits by at least two.
+func TestMisconfiguredMemberNeverStarts(t *testing.T) {
 	for _, id := range []ring.ID{"me-0", "me-1"} {
 		for _, expect := range []int{0, 1, 3} {
 			for what, c := range map[membership.Cause]joinStatus{
@@ -49,26 +49,26 @@ func TestAMemberThatIsAstrayNeverBegins(t *testing.T) {
 	}
 }
 
-// When a name is found at last, the member looks for the others for as long as it would have from its start.
-func TestALateNameServiceIsNoColdStart(t *testing.T) {
+// When a name resolves at last, the member looks for others as long as it would have from its start.
+func TestLateNameService(t *testing.T) {
 	b := newBed(0)
 	b.join = joinStatus{rounds: 1, listed: 1, unresolved: true}
 	b.look(0)
 	b.look(35 * time.Second)
 	b.join = joinStatus{rounds: 2, listed: 3, others: []string{"10.0.0.10:7946", "10.0.0.11:7946"}}
 	if v := b.look(time.Second).view; v.Joined || v.Ring.Len() != 0 || v.NRef != 3 {
-		t.Errorf("as soon as the name is found: joined %v, ring of %d, N_ref %d", v.Joined, v.Ring.Len(), v.NRef)
+		t.Errorf("as soon as the name resolves: joined %v, ring of %d, N_ref %d", v.Joined, v.Ring.Len(), v.NRef)
 	}
 	if v := b.look(28 * time.Second).view; v.Joined {
-		t.Error("it began before the time of a cold start")
+		t.Error("it started before the time of a cold start")
 	}
 	if v := b.look(2 * time.Second).view; !v.Joined || v.NRef != 3 {
 		t.Errorf("after it: joined %v, N_ref %d", v.Joined, v.NRef)
 	}
 }
 
-// Members with one mistake in common meet each other, and are no cluster for that while more take them for no members
-// than do. One that is running settles it.
+// Members with the same mistake meet each other. They are not a cluster while more addresses reject them than accept
+// them. Meeting a running member ends this.
 func TestSeveralWithTheSameMistake(t *testing.T) {
 	for _, c := range []struct {
 		met, foreign int
@@ -89,15 +89,15 @@ func TestSeveralWithTheSameMistake(t *testing.T) {
 	}
 }
 
-// A member that could not be asked beside a running cluster does not begin when that has gone, all at once: it will
-// come again. When it comes, it does not count the odd one.
-func TestTheOddOneDoesNotTakeOver(t *testing.T) {
-	b := linkedBed()
+// A member that had no streams with a running cluster does not start its own when all of its members disappear at
+// once: they will return. When they do, they do not count the isolated member.
+func TestIsolatedMemberDoesNotTakeOver(t *testing.T) {
+	b := connectedBed()
 	b.look(0)
 	b.agree()
 	b.look(time.Minute)
 	if v := b.view; !v.SelfMember().Isolated || v.Cause != membership.CauseStreams {
-		t.Fatalf("odd %v, %s", v.SelfMember().Isolated, v.Problem)
+		t.Fatalf("isolated %v, %s", v.SelfMember().Isolated, v.Problem)
 	}
 	for range 3 {
 		b.lose(0, false)
@@ -107,18 +107,18 @@ func TestTheOddOneDoesNotTakeOver(t *testing.T) {
 			t.Fatalf("alone: on the ring %v", v.Ring.Index("me-1") >= 0)
 		}
 	}
-	b.others = members(1) // another odd one, of the same CA
+	b.others = members(1) // another isolated one, of the same CA
 	b.others[0].Peer, b.others[0].Isolated, b.status.streams.With = "10.0.0.9:7947", true, []ring.ID{b.others[0].ID}
 	b.look(time.Second)
 	if v := b.look(time.Hour).view; v.Ring.Index("me-1") >= 0 {
-		t.Error("two odd ones began")
+		t.Error("two isolated members started a cluster")
 	}
-	b.others[0].Isolated = false // mended
+	b.others[0].Isolated = false // repaired
 	for range 3 {
 		b.look(time.Minute)
 	}
 	if v := b.view; v.Ring.Index("me-1") < 0 || v.SelfMember().Isolated {
-		t.Errorf("mended: %s", v.Problem)
+		t.Errorf("repaired: %s", v.Problem)
 	}
 	g := newBed(0)
 	g.streams, g.others = true, members(1)
@@ -127,29 +127,29 @@ func TestTheOddOneDoesNotTakeOver(t *testing.T) {
 	g.look(0)
 	g.look(time.Minute)
 	if v := g.look(time.Minute).view; v.Ring.Index("me-1") < 0 {
-		t.Errorf("one that is well beside an odd one: %s", v.Problem)
+		t.Errorf("next to an isolated member: %s", v.Problem)
 	}
 }
 
-// A running cluster comes before any number of newcomers; where only one member is on the ring, most of all decide,
-// and where none is, half.
-func TestWhoseStreamsAreEnough(t *testing.T) {
+// A running cluster takes precedence over any number of newcomers. If only one member is on the ring, most of all
+// members decide; if none is, half.
+func TestEnoughStreams(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		ties streamCounts
 		want bool
 	}{
-		{"nobody else", streamCounts{}, true},
-		{"one of one that starts, too", streamCounts{all: 1, connected: 1}, true},
-		{"none of one that starts, too", streamCounts{all: 1}, false},
-		{"one of two that start, too", streamCounts{all: 2, connected: 1}, true},
-		{"one of three that start, too", streamCounts{all: 3, connected: 1}, false},
+		{"no other member", streamCounts{}, true},
+		{"one of one joining member", streamCounts{all: 1, connected: 1}, true},
+		{"none of one joining member", streamCounts{all: 1}, false},
+		{"one of two joining members", streamCounts{all: 2, connected: 1}, true},
+		{"one of three joining members", streamCounts{all: 3, connected: 1}, false},
 		{"two of three on the ring", streamCounts{all: 3, connected: 2, active: 3, activeConnected: 2}, true},
 		{"one of three on the ring", streamCounts{all: 3, connected: 1, active: 3, activeConnected: 1}, false},
 		{"many newcomers, none of three on the ring", streamCounts{all: 12, connected: 9, active: 3}, false},
 		{"the one on the ring", streamCounts{all: 5, connected: 1, active: 1, activeConnected: 1}, true},
 		{"another newcomer, not the one on the ring", streamCounts{all: 2, connected: 1, active: 1}, true},
-		{"nobody beside the one on the ring", streamCounts{all: 1, active: 1}, false},
+		{"not the only other member, on the ring", streamCounts{all: 1, active: 1}, false},
 		{"one of two newcomers, not the one on the ring", streamCounts{all: 3, connected: 1, active: 1}, false},
 	} {
 		if got := c.ties.enough(); got != c.want {
@@ -158,9 +158,9 @@ func TestWhoseStreamsAreEnough(t *testing.T) {
 	}
 }
 
-// Who began alone and has never had a stream with anybody gives up its place when several others are there: they are
-// asked, and it is not.
-func TestTheOddOneGivesUpItsPlace(t *testing.T) {
+// A member that started alone and has never had a stream gives up its place when several others are there, because
+// they are reachable and it is not.
+func TestIsolatedMemberGivesUpItsPlace(t *testing.T) {
 	b := newBed(0)
 	b.streams, b.join = true, joinStatus{rounds: 1, listed: 1}
 	b.look(0)
@@ -172,24 +172,24 @@ func TestTheOddOneGivesUpItsPlace(t *testing.T) {
 	b.others[0].Peer = "10.0.0.8:7947"
 	b.look(time.Second)
 	if v := b.look(time.Minute).view; v.SelfMember().State != membership.Active {
-		t.Error("it gave up its place for one that it cannot ask")
+		t.Error("it gave up its place for one without streams")
 	}
 	b.others = members(2)
 	b.others[0].Peer, b.others[1].Peer = "10.0.0.8:7947", "10.0.0.9:7947"
 	b.look(time.Second)
 	if v := b.look(time.Minute).view; v.SelfMember().State != membership.Joining ||
 		v.Cause != membership.CauseStreams {
-		t.Errorf("beside two: %v, %s", v.SelfMember().State, v.Problem)
+		t.Errorf("with two others: %v, %s", v.SelfMember().State, v.Problem)
 	}
 	b.status.streams.With = []ring.ID{"other-0"}
 	b.look(time.Second)
 	if v := b.look(time.Minute).view; v.SelfMember().State != membership.Active || v.Problem != "" {
-		t.Errorf("mended: %v, %s", v.SelfMember().State, v.Problem)
+		t.Errorf("repaired: %v, %s", v.SelfMember().State, v.Problem)
 	}
 }
 
-// Nobody begins before it has looked once, however long that takes.
-func TestNobodyBeginsUnlooked(t *testing.T) {
+// No member starts a cluster before its first round, however long that takes.
+func TestNoStartBeforeTheFirstRound(t *testing.T) {
 	b := newBed(0)
 	b.join = joinStatus{}
 	if v := b.look(time.Hour).view; v.Joined || v.Ring.Len() != 0 {
@@ -197,8 +197,8 @@ func TestNobodyBeginsUnlooked(t *testing.T) {
 	}
 }
 
-// ExpectTimeout ends that, too.
-func TestAstrayUntilExpectTimeout(t *testing.T) {
+// ExpectTimeout ends the wait after a mistake as well.
+func TestMisconfiguredUntilExpectTimeout(t *testing.T) {
 	b := newBed(3)
 	b.expectTimeout, b.join = time.Minute, joinStatus{rounds: 1, listed: 1, unresolved: true}
 	b.look(0)
@@ -210,9 +210,8 @@ func TestAstrayUntilExpectTimeout(t *testing.T) {
 	}
 }
 
-// A member that runs alone has the whole limit, also when a newcomer with another key answers at an address of its
-// list.
-func TestOneThatRunsIsNotAstray(t *testing.T) {
+// A running member that is alone has the full limit, even if an address in its list rejects it.
+func TestRunningMemberIsNotMisconfigured(t *testing.T) {
 	b := newBed(0)
 	b.self.ID, b.join = "me-0", joinStatus{rounds: 1, listed: 1}
 	b.look(0)
@@ -222,8 +221,7 @@ func TestOneThatRunsIsNotAstray(t *testing.T) {
 	}
 }
 
-// Without Expect, a member that others are listed for and that has met none keeps to its share of as many as are
-// listed.
+// Without Expect, a member that has met none of the listed others keeps its share of as many as are listed.
 func TestListedButNeverMet(t *testing.T) {
 	b := newBed(0)
 	b.join = joinStatus{rounds: 1, listed: 3, others: []string{"10.0.0.8:7946", "10.0.0.9:7946"}}
@@ -233,12 +231,12 @@ func TestListedButNeverMet(t *testing.T) {
 	}
 	b.join = joinStatus{rounds: 2, listed: 1}
 	if v := b.look(time.Second).view; v.NRef != 1 {
-		t.Errorf("with nobody listed any more: N_ref %d", v.NRef)
+		t.Errorf("without listed members: N_ref %d", v.NRef)
 	}
 }
 
-// linkedBed is a member that joins a cluster of three, and needs streams.
-func linkedBed() *testbed {
+// connectedBed returns a member that joins a cluster of three, and needs streams.
+func connectedBed() *testbed {
 	b := newBed(0)
 	b.streams = true
 	b.fill(3)
@@ -249,8 +247,8 @@ func linkedBed() *testbed {
 }
 
 // A member takes its place when it has streams with half of the members that count, and never before.
-func TestAMemberWithoutStreamsStaysOffTheRing(t *testing.T) {
-	b := linkedBed()
+func TestMemberWithoutStreamsStaysOffTheRing(t *testing.T) {
+	b := connectedBed()
 	b.look(0)
 	b.agree()
 	if v := b.look(time.Second).view; v.Problem != "" || v.Ring.Index("me-1") >= 0 {
@@ -275,11 +273,11 @@ func TestAMemberWithoutStreamsStaysOffTheRing(t *testing.T) {
 	}
 	b.status.streams.With = nil
 	if v := b.look(time.Minute).view; v.SelfMember().State != membership.Active {
-		t.Error("a member that has its place gave it up for want of streams")
+		t.Error("a member gave up its place because it lost streams")
 	}
 }
 
-// Beside a ring of one, that one admits the whole limit: who stays off it counts itself.
+// One member on the ring admits the full limit: a member that stays off the ring counts itself in addition.
 func TestOffTheRingDividesByOneMore(t *testing.T) {
 	b := newBed(0)
 	b.streams = true
@@ -293,8 +291,8 @@ func TestOffTheRingDividesByOneMore(t *testing.T) {
 	}
 }
 
-// Where nobody counts yet, those that are to count with it decide: one of three that nobody can ask leaves the other
-// two alone.
+// If no member is on the ring yet, the joining ones decide: one of three that is unreachable leaves the other two
+// alone.
 func TestStreamsInAColdStart(t *testing.T) {
 	for _, c := range []struct {
 		with []ring.ID
@@ -312,14 +310,14 @@ func TestStreamsInAColdStart(t *testing.T) {
 	}
 }
 
-// The others hear that a member is odd, on real sockets: when all of them start again beside it, they are a cluster
-// at once, and it is not.
-func TestOthersHearWhoIsOdd(t *testing.T) {
+// The others learn by gossip that a member is isolated. When all of them restart, they form a cluster at once,
+// without it.
+func TestOthersLearnWhoIsIsolated(t *testing.T) {
 	t.Parallel()
 	start := func(name string, with []ring.ID, join ...string) *Cluster {
 		o := options(name, join...)
 		o.Streams, o.Peer, o.Expect = true, "127.0.0.1:1", 2
-		mortal(&o)
+		withFastProbes(&o)
 		c := up(t, o)
 		c.SetStreams(Streams{With: with, Without: "bad certificate"})
 		return c
@@ -327,7 +325,7 @@ func TestOthersHearWhoIsOdd(t *testing.T) {
 	a := start("a-0", []ring.ID{"b"})
 	b := start("b", []ring.ID{"a-0"}, a.Gossip())
 	odd := start("odd", nil, a.Gossip(), b.Gossip())
-	eventually(t, "two on the ring, and who is odd", func() bool {
+	eventually(t, "two on the ring, and one isolated", func() bool {
 		x, found := a.View().Find("odd")
 		return a.View().Ring.Len() == 2 && found && x.Isolated && odd.View().Cause == membership.CauseStreams
 	})
@@ -336,20 +334,20 @@ func TestOthersHearWhoIsOdd(t *testing.T) {
 	b.Close()
 	a = start("a-0", []ring.ID{"b"}, append(old, odd.Gossip())...)
 	b = start("b", []ring.ID{"a-0"}, a.Gossip(), odd.Gossip())
-	eventually(t, "two joined without the odd one", func() bool {
+	eventually(t, "two joined without the isolated one", func() bool {
 		v, w := a.View(), b.View()
 		return v.Joined && w.Joined && v.Ring.Len() == 2 && v.Ring.Fingerprint() == w.Ring.Fingerprint() &&
 			v.Ring.Index("odd") < 0
 	})
 	if v := odd.View(); v.SelfMember().State != membership.Joining {
-		t.Errorf("the odd one is %v", v.SelfMember().State)
+		t.Errorf("the isolated member is %v", v.SelfMember().State)
 	}
 }
 
-// astray is a member whose cold start would be over long ago.
-func astray(o *Options) { o.Timing.ColdStart, o.Timing.Alone = time.Millisecond, time.Millisecond }
+// shortStart makes a member's cold start end at once.
+func shortStart(o *Options) { o.Timing.ColdStart, o.Timing.Alone = time.Millisecond, time.Millisecond }
 
-// keyed is a member with a gossip key of so many times c.
+// keyed returns a member whose gossip key is c repeated.
 func keyed(name, dir, c string) Options {
 	o := options(name)
 	o.Insecure, o.KeyFile = false, filepath.Join(dir, c)
@@ -359,9 +357,9 @@ func keyed(name, dir, c string) Options {
 	return o
 }
 
-// Another key or label, or a name that nobody knows: the member says so and never begins, on real sockets. When the
-// mistake is mended it joins.
-func TestAMemberWithAMistakeWaits(t *testing.T) {
+// With another key or label, or a name that does not resolve, a member reports the problem and never starts its own
+// cluster. When the mistake is corrected, it joins.
+func TestMisconfiguredMemberWaits(t *testing.T) {
 	dir := t.TempDir()
 	first := keyed("a-0", dir, "r")
 	right, wrong := first.KeyFile, keyed("", dir, "w").KeyFile
@@ -382,10 +380,10 @@ func TestAMemberWithAMistakeWaits(t *testing.T) {
 	} {
 		o := options("b-"+c.name, a.Gossip())
 		o.Insecure, o.KeyFile = false, right
-		astray(&o)
+		shortStart(&o)
 		c.change(&o)
 		b := up(t, o)
-		eventually(t, c.name+": told",
+		eventually(t, c.name+": reported",
 			func() bool { return b.View().Cause == c.cause && strings.Contains(b.View().Problem, c.text) })
 		throughout(t, c.name+": waiting", func() bool {
 			return !b.View().Joined && b.View().Ring.Len() == 0 && b.View().NRef >= 2
@@ -409,6 +407,6 @@ func TestAMemberWithAMistakeWaits(t *testing.T) {
 		}
 		eventually(t, c.name+": mended", func() bool { return whole(a, b) })
 		b.Leave(t.Context())
-		eventually(t, "one again", func() bool { return whole(a) })
+		eventually(t, "one on the ring again", func() bool { return whole(a) })
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Packets are kept apart, whole, and in memory of their own size, whatever family the sender's address has.
+// Packets are delivered separately, complete, and in memory of their own size, whatever family the sender's address
+// has.
 func TestPackets(t *testing.T) {
 	for name, host := range map[string]string{"IPv4": "127.0.0.1", "every address": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -46,8 +47,8 @@ func TestPackets(t *testing.T) {
 	}
 }
 
-// A transport whose packets and streams nobody takes ends all the same, more than once, and gives the port back.
-func TestShutdownWaitsForNobody(t *testing.T) {
+// A transport whose packets and streams are not read shuts down, more than once, and releases the port.
+func TestShutdownDoesNotWait(t *testing.T) {
 	out := log.New(io.Discard, "", 0)
 	a, err := openTransport(context.Background(), "127.0.0.1", 0, false, nil, out)
 	if err != nil {
