@@ -1,43 +1,43 @@
-// Package hotkey finds the few keys that take most hits, in fixed memory, and says where their sub-keys go.
+// Package hotkey finds the few keys with the most hits, in fixed memory, and places their sub-keys.
 //
-// Owned keys have exact decayed rates, kept only for those that were asked for often within a second; keys that are
-// merely forwarded are counted by a sketch. Nothing here reads a clock or locks.
+// Rates are exact for a few owned keys with many recent requests. Forwarded keys are counted in a sketch. The package
+// has no clock and no locks.
 package hotkey
 
 import "github.com/keyward/keyward/ring"
 
-// Digest is a counter's 128-bit digest.
+// Digest is the 128-bit digest of a counter's key.
 type Digest [2]uint64
 
-// Mode is what is done about a hot key. The numbers are part of the gossiped form.
+// Mode is how requests for a hot key are handled. The numbers are part of the gossiped encoding.
 type Mode uint8
 
-// The modes, the steps of the ladder.
+// The modes.
 const (
-	Auto      Mode = 0 // as the ladder says; by hand: what was said by hand is cleared
-	Cap       Mode = 1 // Envoy refuses locally what is certainly over
-	Dedicated Mode = 2 // all requests go to one overflow member
+	Auto      Mode = 0 // decided by the Planner; in a manual route: remove the manual route
+	Cap       Mode = 1 // Envoy refuses requests locally while the limit is certainly exceeded
+	Dedicated Mode = 2 // all requests go to one other member
 	Spread    Mode = 3 // requests go to sub-keys on several members
-	Never     Mode = 4 // by hand: nothing is done about it
+	Never     Mode = 4 // only in a manual route: requests are not rerouted
 )
 
-// Route tells every xDS server and every member what is done about one hot key's requests. Of two for the same Domain
-// and Owner one said by hand counts before others, and then the one with the greater Ver. It is gossiped, refreshed while
-// it holds, and forgotten 15 s after its last refresh.
+// Route describes to every member and every xDS server how requests for one hot key are handled. Of several routes for
+// the same Domain and Owner a manual one counts, and then the one with the highest Version. A Route is gossiped,
+// refreshed while it applies, and dropped 15 s after its last refresh.
 type Route struct {
 	Domain  string
-	Name    string // the descriptor, for people: k=v,k2=v2
-	Owner   string // owner string: the header's value that Envoy matches
+	Name    string // readable descriptor: k=v,k2=v2
+	Owner   string // owner string: the value of the header that Envoy matches
 	Mode    Mode
-	Manual  bool     // said by hand
-	Author  ring.ID  // who says it
-	Version int64    // Unix nanoseconds since when By says it like this
-	Limit   uint32   // of the rule, when Capped: in every mode
-	Window  int64    // nanoseconds, when Capped
-	Subs    []SubKey // Dedicated: one; Spread: several
+	Manual  bool     // made by an operator
+	Author  ring.ID  // member that made the route
+	Version int64    // Unix nanoseconds of the Author's last change
+	Limit   uint32   // of the rule, if Capped, in every mode
+	Window  int64    // nanoseconds, if Capped
+	Subs    []SubKey // one for Dedicated, several for Spread
 }
 
-// SubKey is an owner string that the ring puts on a certain member.
+// SubKey is an owner string that the ring assigns to a certain member.
 type SubKey struct {
 	Key    string // Owner, '#' and a number
 	Member ring.ID

@@ -14,7 +14,7 @@ func TestPlaceSpreadsKeysOverEquallyLoadedMembers(t *testing.T) {
 	for members, keys := range map[int]int{20: 500, 100: 1500} {
 		r, at := ringOf(equal(members)...), map[ring.ID]int{}
 		for i := range keys {
-			for _, id := range membersOf(placeSubKeys(r, ring.Hash, fmt.Sprint("customer-", i), 4, nil)) {
+			for _, id := range membersOf(targets(r, nil).place(fmt.Sprint("customer-", i), 4)) {
 				at[id]++
 			}
 		}
@@ -32,9 +32,9 @@ func TestPlaceDependsOnItsArgumentsAlone(t *testing.T) {
 		load[ring.ID(fmt.Sprint("m", i))] = float64(i % 7)
 	}
 	members := equal(100)
-	want := placeSubKeys(ringOf(members...), ring.Hash, "customer", 8, load)
+	want := targets(ringOf(members...), load).place("customer", 8)
 	for range 20 {
-		if got := placeSubKeys(ringOf(members...), ring.Hash, "customer", 8, load); !reflect.DeepEqual(got, want) {
+		if got := targets(ringOf(members...), load).place("customer", 8); !reflect.DeepEqual(got, want) {
 			t.Fatalf("%v, then %v", want, got)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// ringOf has members m0, m1, ... of these weights.
+// ringOf returns a ring of members m0, m1, ... with these weights.
 func ringOf(weights ...uint32) *ring.Ring {
 	var members []ring.Member
 	for i, w := range weights {
@@ -18,10 +18,12 @@ func ringOf(weights ...uint32) *ring.Ring {
 	return ring.New(members)
 }
 
-// equal is n weights of 1.
+// equal returns n weights of 1.
 func equal(n int) []uint32 { return slices.Repeat([]uint32{1}, n) }
 
-func ownerOf(r *ring.Ring, s string) ring.ID { return r.At(r.Owner(ring.Hash(s))).ID }
+func targets(r *ring.Ring, load map[ring.ID]float64) Targets { return Targets{Ring: r, Load: load} }
+
+func ownerOf(r *ring.Ring, s string) ring.ID { return targets(r, nil).ownerOf(s) }
 
 func membersOf(subs []SubKey) (ids []ring.ID) {
 	for _, s := range subs {
@@ -30,7 +32,7 @@ func membersOf(subs []SubKey) (ids []ring.ID) {
 	return ids
 }
 
-// checkPlaced holds subs to what every placement promises.
+// checkPlaced requires what every placement guarantees.
 func checkPlaced(t *testing.T, r *ring.Ring, owner string, n int, subs []SubKey) {
 	t.Helper()
 	if len(subs) != min(n, r.Len()) {
@@ -39,7 +41,7 @@ func checkPlaced(t *testing.T, r *ring.Ring, owner string, n int, subs []SubKey)
 	ids := membersOf(subs)
 	for i, s := range subs {
 		if got := ownerOf(r, s.Key); got != s.Member {
-			t.Errorf("%q is at %s, not at %s", s.Key, got, s.Member)
+			t.Errorf("%q belongs to %s, not to %s", s.Key, got, s.Member)
 		}
 		if slices.Contains(ids[:i], s.Member) {
 			t.Errorf("two sub-keys of %q at %s", owner, s.Member)
@@ -56,14 +58,14 @@ func TestPlaceOnDistinctMembers(t *testing.T) {
 		for n := 1; n <= MaxSubKeys; n++ {
 			for i := range 20 {
 				owner := fmt.Sprint("customer-", i)
-				checkPlaced(t, r, owner, n, placeSubKeys(r, ring.Hash, owner, n, nil))
+				checkPlaced(t, r, owner, n, targets(r, nil).place(owner, n))
 			}
 		}
 	}
-	if got := placeSubKeys(new(ring.Ring), ring.Hash, "a", 4, nil); got != nil {
+	if got := targets(new(ring.Ring), nil).place("a", 4); got != nil {
 		t.Errorf("%v on no members", got)
 	}
-	if got := placeSubKeys(ringOf(equal(50)...), ring.Hash, "a", 40, nil); len(got) != MaxSubKeys {
+	if got := targets(ringOf(equal(50)...), nil).place("a", 40); len(got) != MaxSubKeys {
 		t.Errorf("%d sub-keys", len(got))
 	}
 }
@@ -71,7 +73,7 @@ func TestPlaceOnDistinctMembers(t *testing.T) {
 func TestPlacePrefersTheLeastLoaded(t *testing.T) {
 	r, load := ringOf(equal(10)...), map[ring.ID]float64{}
 	for i := range 10 {
-		load[r.At(i).ID] = float64(100 * i) // m0 has none, m9 has 900
+		load[r.At(i).ID] = float64(100 * i) // m0 has 0, m9 has 900
 	}
 	for i := range 100 {
 		owner := fmt.Sprint("customer-", i)
@@ -81,7 +83,7 @@ func TestPlacePrefersTheLeastLoaded(t *testing.T) {
 				want = append(want, id)
 			}
 		}
-		got := membersOf(placeSubKeys(r, ring.Hash, owner, 4, load))
+		got := membersOf(targets(r, load).place(owner, 4))
 		slices.Sort(got)
 		if !slices.Equal(got, want) {
 			t.Errorf("%q has sub-keys at %v, the least loaded are %v", owner, got, want)
@@ -98,48 +100,48 @@ func idsOf(r *ring.Ring) (ids []ring.ID) {
 
 func TestPlaceCountsLoadByWeight(t *testing.T) {
 	r := ringOf(1, 10, 1, 1)
-	load := map[ring.ID]float64{"m0": 400, "m1": 2000, "m2": 400, "m3": 400} // 200 for each unit of m1's weight
+	load := map[ring.ID]float64{"m0": 400, "m1": 2000, "m2": 400, "m3": 400} // 200 per unit of m1's weight
 	for i := range 50 {
 		owner := fmt.Sprint("customer-", i)
-		if got := membersOf(placeSubKeys(r, ring.Hash, owner, 1, load)); ownerOf(r, owner) != "m1" && got[0] != "m1" {
+		if got := membersOf(targets(r, load).place(owner, 1)); ownerOf(r, owner) != "m1" && got[0] != "m1" {
 			t.Errorf("%q is placed at %s", owner, got)
 		}
 	}
 }
 
-func TestPlaceGivesUpWhereTheRingPutsNothing(t *testing.T) {
-	got := placeSubKeys(ringOf(equal(5)...), func(string) uint64 { return 1 }, "a", 4, nil)
-	if len(got) != 0 {
-		t.Errorf("%v: nothing hashes to these members", got)
+func TestPlaceLeavesOutMembersWithoutASubKey(t *testing.T) {
+	to := targets(ringOf(equal(5)...), nil)
+	if got := to.suffixes("a", []ring.ID{"absent"}); len(got) != 0 {
+		t.Errorf("%v: the ring assigns nothing to this member", got)
 	}
 }
 
-func TestSettleKeepsPlacements(t *testing.T) {
+func TestPlacementsAreKept(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	before, after := ringOf(equal(6)...), ringOf(equal(8)...)
 	for i := range 50 {
 		owner := fmt.Sprint("customer-", i)
-		had := placeSubKeys(before, ring.Hash, owner, 4, nil)
+		had := targets(before, nil).place(owner, 4)
 		load := map[ring.ID]float64{}
 		for j := range 8 {
 			load[ring.ID(fmt.Sprint("m", j))] = rnd.Float64() * 1000
 		}
-		if got := keepOrPlace(had, before, ring.Hash, owner, 4, load); !slices.Equal(got, had) {
+		if got := targets(before, load).keepOrPlace(had, owner, 4); !slices.Equal(got, had) {
 			t.Errorf("%v became %v with the load", had, got)
 		}
-		got := keepOrPlace(had, after, ring.Hash, owner, 4, load)
+		got := targets(after, load).keepOrPlace(had, owner, 4)
 		if !slices.Equal(membersOf(got), membersOf(had)) {
 			t.Errorf("%v became %v with the ring", had, got)
 		}
 		for _, s := range got {
 			if ownerOf(after, s.Key) != s.Member {
-				t.Errorf("%v is a stray", s)
+				t.Errorf("the ring assigns %v to another member", s)
 			}
 		}
 		without := slices.DeleteFunc(ids(before), func(m ring.Member) bool { return m.ID == had[2].Member })
-		checkPlaced(t, ring.New(without), owner, 4, keepOrPlace(had, ring.New(without), ring.Hash, owner, 4, load))
-		if got := keepOrPlace(had, before, ring.Hash, owner, 2, load); len(got) != 2 {
-			t.Errorf("%v, of 2", got)
+		checkPlaced(t, ring.New(without), owner, 4, targets(ring.New(without), load).keepOrPlace(had, owner, 4))
+		if got := targets(before, load).keepOrPlace(had, owner, 2); len(got) != 2 {
+			t.Errorf("%v, want 2", got)
 		}
 	}
 }
@@ -156,7 +158,7 @@ func BenchmarkPlace(b *testing.B) {
 		r := ringOf(equal(n)...)
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
-				placeSubKeys(r, ring.Hash, fmt.Sprint("customer-", i), 4, nil)
+				targets(r, nil).place(fmt.Sprint("customer-", i), 4)
 			}
 		})
 	}

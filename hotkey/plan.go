@@ -12,73 +12,73 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// MaxRoutes is how many routes there are at most in a cluster.
+// MaxRoutes is the maximum number of routes in a cluster.
 const MaxRoutes = 100
 
 const (
-	capTrial    = int64(5 * time.Second) // how long a cap is given to be enough
-	incumbent   = 1.25                   // how much hotter a key must be to take another's place among the routes
-	routeFields = 64                     // bytes of an encoded route beside its strings and sub-keys, at most
-	subFields   = 4                      // bytes of an encoded sub-key beside its member, as good as always
+	capTrial    = int64(5 * time.Second) // time after which a cap that is not enough is followed by sub-keys
+	incumbent   = 1.25                   // how much hotter a key must be to replace another one among the routes
+	routeFields = 64                     // maximum bytes of an encoded route in addition to its strings and sub-keys
+	subFields   = 4                      // bytes of an encoded sub-key in addition to its member, nearly always
 )
 
-// HotCounter is what a Planner is told of one hot counter.
+// HotCounter is the input of a Planner for one hot counter.
 type HotCounter struct {
 	Domain string
-	Name   string  // the descriptor, for people
-	Owner  string  // owner string; without one there is no route
-	Hash   uint64  // of Owner, as Envoy hashes; 0 is not known
-	Rate   float64 // questions a second
+	Name   string  // readable descriptor
+	Owner  string  // owner string; a counter without one has no route
+	Hash   uint64  // Envoy's hash of Owner; 0 if unknown
+	Rate   float64 // requests per second
 	Limit  uint32  // of the rule, in Window nanoseconds
 	Window int64
 
-	SubKeys    uint8 // what the rule says; 0: defaultSubKeys
-	Dedicated  bool  // the rule wants one overflow member instead of sub-keys
-	Uncapped   bool  // the rule refuses nobody
-	Splittable bool  // others can decide it from leases: the algorithm lends, and the limit is large enough for all
+	SubKeys    uint8 // of the rule; 0 means defaultSubKeys
+	Dedicated  bool  // the rule uses one other member instead of sub-keys
+	Uncapped   bool  // the rule refuses no request
+	Splittable bool  // other members can decide from leases: the algorithm supports them, and the limit is large enough
 	Since      int64 // Unix nanoseconds
 }
 
-// wellOverLimit says that more than half of a counter's questions are refused for certain, however few hits each asks for.
+// wellOverLimit reports whether more than half of the requests are certainly refused, however few hits each has.
 func (h *HotCounter) wellOverLimit() bool { return h.demand() > 2*float64(h.Limit) }
 
-// demand is questions a window.
+// demand returns the requests per window.
 func (h *HotCounter) demand() float64 { return h.Rate * float64(h.Window) / float64(time.Second) }
 
-// subject is what there is one route for.
+// subject identifies the requests that share a route.
 type subject struct{ domain, owner string }
 
-// claim is what a Planner remembers of a subject: its own route, or another member's that it would go on with.
+// claim is the last result for a subject: the member's own route, or another member's route that it would continue.
 type claim struct {
 	Route
-	cappedSince int64   // since when
-	cappedRate  float64 // when the cap was put on
+	cappedSince int64   // since when the cap applies
+	cappedRate  float64 // rate when the cap started
 }
 
-// Planner turns one member's hot keys into its routes. Of several counters with the same owner string, which share a
-// route, the one with the loosest limit speaks for all. The ladder's steps, for each:
+// Planner computes the routes of one member's hot keys. Several counters with the same owner string share a route; the
+// one with the loosest limit for its demand determines it. The steps for each subject are:
 //
-//	cap        while the demand is above twice the limit, and then until it is below the limit, Envoy refuses what is
-//	           certainly over
-//	dedicated  if the rule says so, all requests go to one member that does not own the key
-//	split      else to sub-keys on several members
+//	cap        from a demand above twice the limit until it falls below the limit, Envoy refuses requests while
+//	           the limit is certainly exceeded
+//	dedicated  if the rule requires it, all requests go to one member that does not own the key
+//	spread     otherwise they go to sub-keys on several members
 //
-// The last two need a key that members can decide from leases, or they would only ask its owner from elsewhere. Where there
-// is a cap they wait: until it has been on for 5 s, and the rate is still above half of what it was. Once taken they
-// stay until the key cools. A key with neither has no route.
+// The last two need a key that members can decide from leases; otherwise they would only forward requests to its owner
+// from another member. If there is a cap, they start when it has applied for 5 s and the rate is still above half of
+// what it was. They then remain until the key is no longer hot. A key with none of these steps has no route.
 //
-// A placement stays as Settle says, also when the key's ownership moves to this member. What is said by hand counts before
-// all; where another member says something newer, this one is silent. There are at most max routes in the cluster: the
-// hottest of this member in the room that older ones leave.
+// A placement is kept where possible, even if this member becomes the owner of the key. Manual routes override all
+// others. If another member has a newer route for a subject, this member makes none. A cluster has at most max routes:
+// a member adds its hottest ones to the older ones of other members.
 //
-// A Planner is not for concurrent use, and reads no clock.
+// A Planner has no clock and is not safe for concurrent use.
 type Planner struct {
 	self   ring.ID
 	max    int
 	claims map[subject]claim
 }
 
-// NewPlanner makes the planner of member self. max 0 is MaxRoutes.
+// NewPlanner returns the planner of member self. max 0 means MaxRoutes.
 func NewPlanner(self ring.ID, max int) *Planner {
 	if max <= 0 {
 		max = MaxRoutes
@@ -86,12 +86,12 @@ func NewPlanner(self ring.ID, max int) *Planner {
 	return &Planner{self: self, max: max, claims: map[subject]claim{}}
 }
 
-// Plan says this member's routes from now on, given all its hot counters, the members' load in questions a second, and
-// what all members say, itself perhaps among them. It is to be called once a second. hash is Envoy's.
-func (p *Planner) Plan(now int64, r *ring.Ring, hash func(string) uint64, hot []HotCounter, load map[ring.ID]float64, others []Route) []Route {
-	load = maps.Clone(load)
-	if load == nil {
-		load = map[ring.ID]float64{}
+// Plan returns this member's routes from now on. hot are all its hot counters; others are the routes of all members,
+// which may include its own. Call it once a second.
+func (p *Planner) Plan(now int64, to Targets, hot []HotCounter, others []Route) []Route {
+	to.Load = maps.Clone(to.Load)
+	if to.Load == nil {
+		to.Load = map[ring.ID]float64{}
 	}
 	elsewhere := p.bestOfOthers(others)
 	said := map[subject]claim{}
@@ -103,7 +103,7 @@ func (p *Planner) Plan(now int64, r *ring.Ring, hash func(string) uint64, hot []
 			said[id] = claimFrom(&o)
 			continue
 		}
-		c, ok := p.decide(now, r, hash, &h, &had, load)
+		c, ok := p.decide(now, to, &h, &had)
 		if !ok || countBefore(elsewhere, &c.Route)+len(routes) >= p.max {
 			continue
 		}
@@ -114,7 +114,8 @@ func (p *Planner) Plan(now int64, r *ring.Ring, hash func(string) uint64, hot []
 	return routes
 }
 
-// claimFrom is what to go on with when o ends: its step and its placement, or of one said by hand only the placement.
+// claimFrom returns what this member would continue when o ends: its step and placement, or only the placement of a
+// manual route.
 func claimFrom(o *Route) claim {
 	if o.Manual {
 		return claim{Route: Route{Subs: o.Subs}}
@@ -122,7 +123,7 @@ func claimFrom(o *Route) claim {
 	return claim{Route: *o}
 }
 
-// bestOfOthers finds which route of others counts for each subject; an order by hand to clear what was said by hand leaves none.
+// bestOfOthers returns the route that counts for each subject. A manual route with mode Auto removes the subject.
 func (p *Planner) bestOfOthers(others []Route) map[subject]Route {
 	best := map[subject]Route{}
 	for _, o := range others {
@@ -135,7 +136,7 @@ func (p *Planner) bestOfOthers(others []Route) map[subject]Route {
 	return best
 }
 
-// newer says that a counts rather than b.
+// newer reports whether a counts instead of b.
 func newer(a, b *Route) bool {
 	if a.Manual != b.Manual {
 		return a.Manual
@@ -143,7 +144,7 @@ func newer(a, b *Route) bool {
 	return cmp.Or(cmp.Compare(a.Version, b.Version), strings.Compare(string(b.Author), string(a.Author))) > 0
 }
 
-// countBefore counts the routes that have their place before r.
+// countBefore returns the number of routes that have precedence over r.
 func countBefore(routes map[subject]Route, r *Route) int {
 	n := 0
 	for _, o := range routes {
@@ -154,7 +155,7 @@ func countBefore(routes map[subject]Route, r *Route) int {
 	return n
 }
 
-// rank gives one counter of each owner string, the hottest first, with some favour for those that have a route.
+// rank returns one counter for each owner string, the hottest first. Counters with a route rank higher than their rate.
 func (p *Planner) rank(hot []HotCounter) []HotCounter {
 	hot = slices.Clone(hot)
 	slices.SortStableFunc(hot, func(a, b HotCounter) int {
@@ -173,9 +174,9 @@ func (p *Planner) rankRate(h *HotCounter) float64 {
 	return h.Rate
 }
 
-// decide is what this member says of h, having said had; false when that is nothing.
-func (p *Planner) decide(now int64, r *ring.Ring, hash func(string) uint64, h *HotCounter, had *claim, load map[ring.ID]float64) (claim, bool) {
-	if h.Hash != 0 && h.Hash != hash(h.Owner) {
+// decide returns this member's claim for h after had, or false if there is none.
+func (p *Planner) decide(now int64, to Targets, h *HotCounter, had *claim) (claim, bool) {
+	if h.Hash != 0 && h.Hash != ring.Hash(h.Owner) {
 		return claim{}, false // no header has this value
 	}
 	c := claim{Route: Route{Domain: h.Domain, Owner: h.Owner, Author: p.self, Version: now}}
@@ -186,8 +187,9 @@ func (p *Planner) decide(now int64, r *ring.Ring, hash func(string) uint64, h *H
 			c.cappedSince, c.cappedRate = now, h.Rate
 		}
 	}
-	if h.Splittable && r.Len() > 1 && (c.Mode == Auto || had.Mode > Cap || now-c.cappedSince >= capTrial && h.Rate > c.cappedRate/2) {
-		p.place(&c.Route, r, hash, h, had, load)
+	capFailed := now-c.cappedSince >= capTrial && h.Rate > c.cappedRate/2
+	if h.Splittable && to.Ring.Len() > 1 && (c.Mode == Auto || had.Mode > Cap || capFailed) {
+		place(&c.Route, to, h, had)
 	}
 	c.fit(h.Name)
 	if had.Author == p.self && same(&c.Route, &had.Route) {
@@ -198,8 +200,8 @@ func (p *Planner) decide(now int64, r *ring.Ring, hash func(string) uint64, h *H
 	return c, c.Mode != Auto && c.Validate() == nil
 }
 
-// place gives route c sub-keys. A new placement counts as load for the next.
-func (p *Planner) place(c *Route, r *ring.Ring, hash func(string) uint64, h *HotCounter, had *claim, load map[ring.ID]float64) {
+// place adds sub-keys to route c. A new placement counts as load for the next one.
+func place(c *Route, to Targets, h *HotCounter, had *claim) {
 	n := int(h.SubKeys)
 	if n == 0 {
 		n = defaultSubKeys
@@ -207,13 +209,13 @@ func (p *Planner) place(c *Route, r *ring.Ring, hash func(string) uint64, h *Hot
 	if h.Dedicated {
 		n = 1
 	}
-	subs := keepOrPlace(had.Subs, r, hash, h.Owner, min(n, c.room(r)), load)
+	subs := to.keepOrPlace(had.Subs, h.Owner, min(n, c.room(to.Ring)))
 	if len(subs) == 0 || !h.Dedicated && len(subs) < 2 {
 		return
 	}
 	if !slices.Equal(subs, had.Subs) {
 		for _, s := range subs {
-			load[s.Member] += h.Rate / float64(len(subs))
+			to.Load[s.Member] += h.Rate / float64(len(subs))
 		}
 	}
 	c.Mode, c.Subs = Spread, subs
@@ -222,7 +224,7 @@ func (p *Planner) place(c *Route, r *ring.Ring, hash func(string) uint64, h *Hot
 	}
 }
 
-// room is how many sub-keys fit into an encoded route besides the other strings, without a name.
+// room returns the number of sub-keys that fit into an encoded route with its other strings, without a name.
 func (c *Route) room(r *ring.Ring) int {
 	longest := 1
 	for i := range r.Len() {
@@ -232,22 +234,23 @@ func (c *Route) room(r *ring.Ring) int {
 	return min(max(free, 0)/(longest+subFields), MaxSubKeys)
 }
 
-// fit names c, as far as there is room, with nothing in the name that terminals act on.
+// fit sets the name of c, shortened to fit and without control characters.
 func (c *Route) fit(name string) {
 	name = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return utf8.RuneError
 		}
 		return r
-	}, name) // makes it valid UTF-8, too
-	end := max(min(len(name), MaxText, maxRoute-c.size()-2), 0)
+	}, name) // also makes the name valid UTF-8
+	end := max(min(len(name), maxText, maxRoute-c.size()-2), 0)
 	for end > 0 && end < len(name) && !utf8.RuneStart(name[end]) {
 		end--
 	}
 	c.Name = name[:end]
 }
 
-// same says that two routes of one member and subject say the same.
+// same reports whether two routes for one subject by one member are equal except for their version.
 func same(a, b *Route) bool {
-	return a.Mode == b.Mode && a.Limit == b.Limit && a.Window == b.Window && a.Name == b.Name && slices.Equal(a.Subs, b.Subs)
+	return a.Mode == b.Mode && a.Limit == b.Limit && a.Window == b.Window &&
+		a.Name == b.Name && slices.Equal(a.Subs, b.Subs)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// bench is one planner and what it is told each second.
+// bench is a planner with its input of each second.
 type bench struct {
 	t      *testing.T
 	now    int64
@@ -27,30 +27,30 @@ func newBench(t *testing.T, members int) *bench {
 	return &bench{t: t, now: 1_700_000_000 * second, at: ringOf(equal(members)...), p: NewPlanner("m0", 0)}
 }
 
-// plan lets a second pass. Every route it gives must be valid, and its sub-keys where they are said to be.
+// plan advances time by a second. Every route must be valid, and the ring must assign its sub-keys to their members.
 func (b *bench) plan(hot ...HotCounter) []Route {
 	b.t.Helper()
 	b.now += second
-	routes := b.p.Plan(b.now, b.at, ring.Hash, hot, b.load, b.others)
+	routes := b.p.Plan(b.now, targets(b.at, b.load), hot, b.others)
 	for _, r := range routes {
 		if err := r.Validate(); err != nil || r.Manual || r.Author != "m0" {
 			b.t.Errorf("%+v: %v", r, err)
 		}
 		for _, s := range r.Subs {
 			if ownerOf(b.at, s.Key) != s.Member {
-				b.t.Errorf("%q is not at %s", s.Key, s.Member)
+				b.t.Errorf("%q is not assigned to %s", s.Key, s.Member)
 			}
 		}
 	}
 	return routes
 }
 
-// alice asks rate times a second of a limit of 1000 a second.
+// alice is a key with this rate and a limit of 1000 per second.
 func alice(rate float64) HotCounter {
 	return HotCounter{Domain: "d", Name: "user=alice", Owner: "alice", Hash: ring.Hash("alice"), Rate: rate, Limit: 1000, Window: second, Splittable: true}
 }
 
-func TestLadder(t *testing.T) {
+func TestSteps(t *testing.T) {
 	type step struct {
 		rate   float64 // 0: not hot
 		mode   Mode
@@ -59,10 +59,10 @@ func TestLadder(t *testing.T) {
 	steps := func(s ...step) []step { return s }
 	for name, c := range map[string]struct {
 		change func(h *HotCounter)
-		steps  []step // one a second
+		steps  []step // one per second
 	}{
-		"below its limit: split": {func(*HotCounter) {}, steps(step{900, Spread, false}, step{900, Spread, false}, step{0, Auto, false})},
-		"twice its limit: split": {func(*HotCounter) {}, steps(step{2000, Spread, false})},
+		"below its limit: spread": {func(*HotCounter) {}, steps(step{900, Spread, false}, step{900, Spread, false}, step{0, Auto, false})},
+		"twice its limit: split":  {func(*HotCounter) {}, steps(step{2000, Spread, false})},
 		"a cap that is enough": {func(*HotCounter) {}, steps(step{2100, Cap, true}, step{2100, Cap, true}, step{1000, Cap, true},
 			step{1040, Cap, true}, step{1040, Cap, true}, step{1040, Cap, true}, step{1040, Cap, true}, step{1000, Cap, true})},
 		"a cap that is not enough": {func(*HotCounter) {}, steps(step{8000, Cap, true}, step{8000, Cap, true}, step{8000, Cap, true}, step{8000, Cap, true},
@@ -72,7 +72,7 @@ func TestLadder(t *testing.T) {
 		"dedicated":                      {func(h *HotCounter) { h.Dedicated = true }, steps(step{900, Dedicated, false}, step{2100, Dedicated, true})},
 		"not to be split":                {func(h *HotCounter) { h.Splittable, h.Dedicated = false, true }, steps(step{900, Auto, false}, step{2100, Cap, true}, step{1000, Cap, true}, step{999, Auto, false})},
 		"limit 0":                        {func(h *HotCounter) { h.Limit, h.Splittable = 0, false }, steps(step{5000, Auto, false})},
-		"nobody knows its name":          {func(h *HotCounter) { h.Owner, h.Hash = "", 0 }, steps(step{900, Auto, false})},
+		"without an owner string":        {func(h *HotCounter) { h.Owner, h.Hash = "", 0 }, steps(step{900, Auto, false})},
 		"no header has its value":        {func(h *HotCounter) { h.Hash++ }, steps(step{900, Auto, false})},
 		"no header can have its value":   {func(h *HotCounter) { h.Owner = "alice "; h.Hash = ring.Hash(h.Owner) }, steps(step{900, Auto, false})},
 	} {
@@ -102,8 +102,8 @@ func TestPlanSubKeys(t *testing.T) {
 		subs    uint8
 		want    int // 0: no route
 	}{
-		"default": {10, 0, 4}, "what the rule says": {10, 7, 7}, "at most 16": {30, 200, 16}, "all members": {3, 0, 3},
-		"both": {2, 0, 2}, "nobody else": {1, 0, 0}, "no ring": {0, 0, 0},
+		"default": {10, 0, 4}, "as in the rule": {10, 7, 7}, "at most 16": {30, 200, 16}, "all members": {3, 0, 3},
+		"both": {2, 0, 2}, "no other member": {1, 0, 0}, "no ring": {0, 0, 0},
 	} {
 		b := newBench(t, c.members)
 		h := alice(900)
@@ -161,7 +161,7 @@ func TestPlanSpreadsManyKeys(t *testing.T) {
 		}
 	}
 	if len(b.load) > 0 {
-		t.Error("the load it was given changed")
+		t.Error("Plan modified its argument Load")
 	}
 }
 
@@ -185,7 +185,7 @@ func TestPlanHottestFirst(t *testing.T) {
 	if len(first) != 10 || !slices.Contains(first, "customer-29") || slices.Contains(first, "customer-19") {
 		t.Errorf("routes for %v", first)
 	}
-	hot[0].Rate = 100 + 200*1.24 // not hotter than the coldest by a quarter
+	hot[0].Rate = 100 + 200*1.24 // less than a quarter hotter than the coldest
 	if got := owners(); !slices.Equal(got, first) {
 		t.Errorf("%v became %v", first, got)
 	}
@@ -198,11 +198,11 @@ func TestPlanHottestFirst(t *testing.T) {
 	}
 	b.others = append(b.others, Route{Domain: "d", Owner: "younger", Mode: Cap, Author: "m1", Version: 2 * b.now})
 	if got := owners(); len(got) != 6 {
-		t.Errorf("%d routes beside 4 older and a younger one, of 10", len(got))
+		t.Errorf("%d routes in addition to 4 older and a newer one, of 10", len(got))
 	}
 }
 
-func TestPlanOneCounterSpeaksForAnOwnerString(t *testing.T) {
+func TestPlanOneCounterForAnOwnerString(t *testing.T) {
 	b := newBench(t, 5)
 	strict, loose := alice(2100), alice(2100)
 	strict.Limit, loose.Window, loose.Name = 5, second/10, "user=alice,path=/"
@@ -212,7 +212,7 @@ func TestPlanOneCounterSpeaksForAnOwnerString(t *testing.T) {
 	}
 }
 
-func TestPlanObeysWhatIsSaidByHand(t *testing.T) {
+func TestPlanObeysManualRoutes(t *testing.T) {
 	b := newBench(t, 5)
 	byHand := func(by ring.ID, mode Mode, ver int64) Route {
 		return Route{Domain: "d", Owner: "alice", Manual: true, Author: by, Mode: mode, Version: ver}
@@ -237,36 +237,36 @@ func TestPlanObeysWhatIsSaidByHand(t *testing.T) {
 	b.plan(alice(3000))
 	b.others = nil
 	if got := b.plan(alice(3000)); len(got) != 1 || got[0].Mode != Cap {
-		t.Errorf("after an order has ended the ladder begins at %+v", got)
+		t.Errorf("after a manual route has ended, the first step is %+v", got)
 	}
 }
 
-func TestPlanOfTwoClaimantsTheNewerSays(t *testing.T) {
+func TestPlanYieldsToANewerRoute(t *testing.T) {
 	b := newBench(t, 6)
 	mine := b.plan(alice(900))[0]
 	rival := Route{Domain: "d", Owner: "alice", Name: "user=alice", Author: "m1", Mode: Spread, Version: mine.Version - 1,
-		Subs: placeSubKeys(b.at, ring.Hash, "alice", 4, map[ring.ID]float64{mine.Subs[0].Member: 1000})}
+		Subs: targets(b.at, map[ring.ID]float64{mine.Subs[0].Member: 1000}).place("alice", 4)}
 	if slices.Equal(rival.Subs, mine.Subs) {
-		t.Fatal("the two place alike: this tests nothing")
+		t.Fatal("both members place alike: this tests nothing")
 	}
 	b.others = []Route{rival, mine}
 	if got := b.plan(alice(900)); !reflect.DeepEqual(got, []Route{mine}) {
-		t.Errorf("silent before an older one: %+v", got)
+		t.Errorf("no route next to an older one: %+v", got)
 	}
 	rival.Version = mine.Version + 1
 	b.others = []Route{rival, mine}
 	for range 3 {
 		if got := b.plan(alice(900)); len(got) != 0 {
-			t.Errorf("not silent before a newer one: %+v", got)
+			t.Errorf("a route next to a newer one: %+v", got)
 		}
 	}
 	b.others = nil // the key moved from m1 to m0
 	if got := b.plan(alice(900)); len(got) != 1 || got[0].Version != b.now || !slices.Equal(got[0].Subs, rival.Subs) {
-		t.Errorf("%+v does not go on with %+v", got, rival)
+		t.Errorf("%+v does not continue %+v", got, rival)
 	}
 }
 
-func TestPlanTriesACapThatItInheritsAnew(t *testing.T) {
+func TestPlanTriesAnInheritedCapAgain(t *testing.T) {
 	b := newBench(t, 6)
 	b.others = []Route{{Domain: "d", Owner: "alice", Author: "m1", Mode: Cap, Limit: 1000, Window: second, Version: 1}}
 	b.plan(alice(3000))
@@ -288,8 +288,8 @@ func TestPlannersAgreeOnOne(t *testing.T) {
 	for i := range 10 {
 		now += second
 		var next []Route
-		for _, id := range idsOf(r) { // all believe that they own the key
-			next = append(next, planners[id].Plan(now, r, ring.Hash, []HotCounter{alice(900)}, nil, said)...)
+		for _, id := range idsOf(r) { // each considers itself the owner
+			next = append(next, planners[id].Plan(now, targets(r, nil), []HotCounter{alice(900)}, said)...)
 		}
 		if i > 2 && !reflect.DeepEqual(next, said) {
 			t.Errorf("%+v became %+v", said, next)
@@ -334,6 +334,6 @@ func BenchmarkPlan(b *testing.B) {
 	now := int64(time.Hour)
 	for b.Loop() {
 		now += second
-		p.Plan(now, r, ring.Hash, hot, nil, nil)
+		p.Plan(now, targets(r, nil), hot, nil)
 	}
 }

@@ -7,56 +7,57 @@ import (
 )
 
 const (
-	// maxTracked is how many keys a Rates follows.
+	// maxTracked is the number of keys that a Rates tracks.
 	maxTracked = 64
-	// defaultFactor is how many times the mean rate of active keys a hot key has, where its rule says nothing.
+	// defaultFactor is the multiple of the mean rate of active keys above which a key is hot, if its rule does not set
+	// it.
 	defaultFactor = 10
 
-	rateTau      = float64(time.Second) // counts fade by e in this time, so that a count is a rate per second
+	rateTau      = float64(time.Second) // time constant of counts, which makes a count a rate per second
 	coolAfter    = int64(30 * time.Second)
 	reportLife   = int64(3 * time.Second)
 	maxReports   = 256 // of one key
-	idleFraction = 8   // what is below this part of Load.Absolute is not followed any more
+	idleFraction = 8   // keys below Absolute divided by this are no longer tracked
 )
 
-// Baseline is what a key's rate is measured against, in questions a second.
+// Baseline contains the rates with which keys are compared, in requests per second.
 type Baseline struct {
-	Mean     float64 // of a key that is active
-	Absolute float64 // 5 % of what the member can decide; 0: nothing is hot
+	Mean     float64 // mean rate of an active key
+	Absolute float64 // 5% of what the member can decide; 0: no key is hot
 }
 
-// Rates follows the rates of a few keys that may be hot, and says which are. A rate is an exact decayed one: every
-// question weighs e^-t after t seconds; what holders of leases decide by themselves is added.
+// Rates tracks the rates of a few keys and reports which are hot. A rate is an exact decayed count: every request has a
+// weight of e^-t after t seconds. Requests that holders of leases decide are added.
 //
-// A key is hot when its rate is above max(factor x Mean, Absolute) in two ticks after each other, or above twice that in
-// one. It is not hot any more when its rate has been below Absolute/2 for 30 s. The zero value is ready; guarded by the
-// caller.
+// A key becomes hot when its rate is above max(factor x Mean, Absolute) at two consecutive ticks, or above twice that
+// at one. It stops being hot when its rate has been below Absolute/2 for 30 s. The zero value is ready to use; the
+// caller guards it.
 type Rates struct {
 	index map[Digest]int
 	keys  []tracked
 }
 
-// tracked is one followed key.
+// tracked is the state of one key.
 type tracked struct {
 	key       Digest
 	factor    float64
 	count     float64 // decayed to at
 	at        int64
-	coldSince int64 // since when it is below Absolute/2; 0 is not at all
+	coldSince int64 // since when it is below Absolute/2; 0: it is not
 	hot       bool
-	wasAbove  bool // at the last tick
+	wasAbove  bool // above the bound at the last tick
 	reports   []report
 }
 
-// report is what one holder said last.
+// report is the last report of one holder.
 type report struct {
 	who  uint64
 	at   int64
 	rate float64
 }
 
-// Follow begins to follow k, which seems to be asked for so often a second, by the factor of its rule (0:
-// defaultFactor). It is false when maxTracked others are hot or hotter.
+// Follow starts to track k at an estimated rate, with the factor of its rule; 0 means defaultFactor. It returns false
+// if maxTracked other keys are hot or have higher rates.
 func (r *Rates) Follow(now int64, k Digest, perSecond float64, factor uint16) bool {
 	_, known := r.index[k]
 	t := r.findOrAdd(now, k, perSecond)
@@ -70,7 +71,8 @@ func (r *Rates) Follow(now int64, k Digest, perSecond float64, factor uint16) bo
 	return true
 }
 
-// Count adds n questions for k, if it is followed. It costs a look into a small map, and nothing while that is empty.
+// Count adds n requests for k and reports whether k is tracked. It costs a lookup in a small map, or nothing if that is
+// empty.
 func (r *Rates) Count(k Digest, now int64, n float64) (tracked bool) {
 	t := r.find(k)
 	if t == nil {
@@ -81,8 +83,8 @@ func (r *Rates) Count(k Digest, now int64, n float64) (tracked bool) {
 	return true
 }
 
-// Report says how many questions for k holder who decides by itself a second. It holds for 3 s or until who says
-// something else. A key that is not followed is considered.
+// Report sets the rate at which a holder decides requests for k. It expires after 3 s. If k is not tracked, Report
+// starts to track it.
 func (r *Rates) Report(now int64, k Digest, who uint64, perSecond float64) {
 	t := r.findOrAdd(now, k, perSecond)
 	if t == nil {
@@ -98,14 +100,15 @@ func (r *Rates) Report(now int64, k Digest, who uint64, perSecond float64) {
 	}
 }
 
-// HotChange says that a key became hot, or is not any more.
+// HotChange is a key that became hot or stopped being hot.
 type HotChange struct {
 	Key  Digest
 	Hot  bool
-	Rate float64 // questions a second
+	Rate float64 // requests per second
 }
 
-// Tick judges all keys; it is to be called twice a second. It lets go of keys that are neither hot nor near it.
+// Tick updates all keys and returns those that changed. Call it twice a second. Keys that are not nearly hot are no
+// longer tracked.
 func (r *Rates) Tick(now int64, l Baseline) []HotChange {
 	if l.Absolute <= 0 {
 		l.Absolute = math.Inf(1)
@@ -127,7 +130,7 @@ func (r *Rates) Tick(now int64, l Baseline) []HotChange {
 	return changes
 }
 
-// update says whether t is hot from now on.
+// update reports whether t is hot from now on.
 func (t *tracked) update(now int64, rate float64, l Baseline) bool {
 	if t.hot {
 		switch {
@@ -150,7 +153,7 @@ func (t *tracked) update(now int64, rate float64, l Baseline) bool {
 	return t.hot
 }
 
-// RateOf is k's rate in questions a second, with what holders report; 0 when it is not followed.
+// RateOf returns k's rate in requests per second, including reports, or 0 if it is not tracked.
 func (r *Rates) RateOf(now int64, k Digest) float64 {
 	if t := r.find(k); t != nil {
 		return t.rate(now)
@@ -158,16 +161,16 @@ func (r *Rates) RateOf(now int64, k Digest) float64 {
 	return 0
 }
 
-// Hot says whether k is hot.
+// Hot reports whether k is hot.
 func (r *Rates) Hot(k Digest) bool {
 	t := r.find(k)
 	return t != nil && t.hot
 }
 
-// Len is the number of keys that are followed.
+// Len returns the number of tracked keys.
 func (r *Rates) Len() int { return len(r.keys) }
 
-// All shows every key that is followed, in no meaningful order.
+// All calls visit for every tracked key, in no particular order.
 func (r *Rates) All(now int64, visit func(k Digest, rate float64, hot bool)) {
 	for i := range r.keys {
 		t := &r.keys[i]
@@ -175,7 +178,7 @@ func (r *Rates) All(now int64, visit func(k Digest, rate float64, hot bool)) {
 	}
 }
 
-// find is nil when k is not followed.
+// find returns nil if k is not tracked.
 func (r *Rates) find(k Digest) *tracked {
 	if len(r.keys) == 0 {
 		return nil
@@ -186,7 +189,7 @@ func (r *Rates) find(k Digest) *tracked {
 	return nil
 }
 
-// findOrAdd finds k, or makes place for a key of this rate; nil if there is none.
+// findOrAdd returns the state of k, which it creates if there is room for a key with this rate, otherwise nil.
 func (r *Rates) findOrAdd(now int64, k Digest, rate float64) *tracked {
 	if t := r.find(k); t != nil {
 		return t
@@ -202,7 +205,7 @@ func (r *Rates) findOrAdd(now int64, k Digest, rate float64) *tracked {
 	return &r.keys[len(r.keys)-1]
 }
 
-// evict lets go of the coldest key that is not hot, if its rate is below this one.
+// evict removes the key with the lowest rate that is not hot, if it is below this rate.
 func (r *Rates) evict(now int64, rate float64) bool {
 	coldest := -1
 	for i := range r.keys {
@@ -216,7 +219,7 @@ func (r *Rates) evict(now int64, rate float64) bool {
 	return coldest >= 0
 }
 
-// remove puts the last key in the place of the i-th.
+// remove moves the last key to the place of the i-th.
 func (r *Rates) remove(i int) {
 	last := len(r.keys) - 1
 	delete(r.index, r.keys[i].key)
@@ -228,7 +231,7 @@ func (r *Rates) remove(i int) {
 	r.keys = r.keys[:last]
 }
 
-// localRate is the count of t without reports, decayed to now. A clock that goes back stands still.
+// localRate returns the count without reports, decayed to now. If the clock went back, it does not change.
 func (t *tracked) localRate(now int64) float64 {
 	if now <= t.at {
 		return t.count
@@ -236,7 +239,7 @@ func (t *tracked) localRate(now int64) float64 {
 	return t.count * math.Exp(-float64(now-t.at)/rateTau)
 }
 
-// rate is t's rate with what holders report.
+// rate returns t's rate including reports.
 func (t *tracked) rate(now int64) float64 {
 	sum := t.localRate(now)
 	for _, p := range t.reports {
@@ -247,7 +250,7 @@ func (t *tracked) rate(now int64) float64 {
 	return sum
 }
 
-// dropOldReports drops reports that are too old.
+// dropOldReports drops expired reports.
 func (t *tracked) dropOldReports(now int64) {
 	t.reports = slices.DeleteFunc(t.reports, func(p report) bool { return now-p.at >= reportLife })
 }

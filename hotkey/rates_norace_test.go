@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// twin keeps every event there was of every followed key.
+// twin keeps every event of every tracked key.
 type twin map[Digest]*twinKey
 
 type twinKey struct {
@@ -33,7 +33,7 @@ func (k *twinKey) rate(now int64) float64 {
 	return sum
 }
 
-// follow is nil when there is no place.
+// follow returns nil if there is no room.
 func (w twin) follow(now int64, k Digest, rate float64) *twinKey {
 	if w[k] == nil && len(w) == maxTracked {
 		var out *Digest
@@ -74,13 +74,13 @@ func TestRatesAgainstTwin(t *testing.T) {
 				known := w[k] != nil
 				x := w.follow(now, k, rate)
 				if r.Follow(now, k, rate, 0) != (x != nil) {
-					t.Fatalf("seed %d: considered: %v", seed, x == nil)
+					t.Fatalf("seed %d: followed: %v", seed, x == nil)
 				}
 				if x != nil && !known {
 					x.at, x.n = append(x.at, now), append(x.n, rate)
 				}
 			case 1:
-				if x, who := w[k], rnd.Uint64N(4); x != nil { // one that a report brings in may tie with others at 0
+				if x, who := w[k], rnd.Uint64N(4); x != nil { // a key added by a report may tie with others at 0
 					x.reports[who] = report{who, now, rate}
 					r.Report(now, k, who, rate)
 				}
@@ -112,10 +112,10 @@ func compare(t *testing.T, r *Rates, w twin, now int64) {
 		seen++
 		x := w[k]
 		if x == nil || x.hot != hot || r.Hot(k) != hot || rate != r.RateOf(now, k) || math.Abs(rate-x.rate(now)) > 1e-6*(1+rate) {
-			t.Fatalf("key %x: %v a second, hot %v; twin %+v", k, rate, hot, x)
+			t.Fatalf("key %x: %v per second, hot %v; twin %+v", k, rate, hot, x)
 		}
 	})
 	if seen != len(w) || r.Len() != seen {
-		t.Fatalf("%d keys, %d are followed, the twin has %d", r.Len(), seen, len(w))
+		t.Fatalf("%d keys, %d are tracked, the twin has %d", r.Len(), seen, len(w))
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// repeat is n times rate.
+// repeat returns n times rate.
 func repeat(rate float64, n int) []float64 { return slices.Repeat([]float64{rate}, n) }
 
 func TestHotAndNotHot(t *testing.T) {
@@ -13,27 +13,27 @@ func TestHotAndNotHot(t *testing.T) {
 	for name, c := range map[string]struct {
 		load   Baseline
 		factor uint16
-		rates  []float64 // one a tick
-		want   []int     // ticks from 0 at which it becomes hot and not hot in turn
+		rates  []float64 // one per tick
+		want   []int     // ticks from 0 at which it becomes hot and stops being hot, alternating
 	}{
-		"above in one tick":          {load, 0, []float64{1500, 900, 1500, 900}, nil},
-		"above in two ticks":         {load, 0, []float64{900, 1001, 1001}, []int{2}},
-		"at the bound":               {load, 0, repeat(1000, 5), nil},
-		"twice the bound":            {load, 0, []float64{2000, 900}, nil},
-		"above twice the bound":      {load, 0, []float64{2001}, []int{0}},
-		"relative: at the bound":     {Baseline{Mean: 200, Absolute: 1000}, 0, repeat(2000, 3), nil},
-		"relative: above":            {Baseline{Mean: 200, Absolute: 1000}, 0, repeat(2001, 2), []int{1}},
-		"relative: twice Absolute":   {Baseline{Mean: 200, Absolute: 1000}, 0, []float64{3999, 0}, nil},
-		"relative: above twice":      {Baseline{Mean: 200, Absolute: 1000}, 0, []float64{4001}, []int{0}},
-		"factor of the rule":         {Baseline{Mean: 200, Absolute: 1000}, 6, repeat(1201, 2), []int{1}},
-		"factor below Absolute":      {Baseline{Mean: 200, Absolute: 1000}, 1, repeat(999, 3), nil},
-		"half the bound keeps it":    {load, 0, append([]float64{3000}, repeat(500, 100)...), []int{0}},
-		"29 s below half keep it":    {load, 0, append([]float64{3000}, repeat(499, 30)...), []int{0}},
-		"30 s below half":            {load, 0, append([]float64{3000}, repeat(499, 31)...), []int{0, 31}},
-		"a tick at half begins anew": {load, 0, slices.Concat([]float64{3000}, repeat(499, 30), []float64{500}, repeat(499, 31)), []int{0, 62}},
-		"hot again as at first":      {load, 0, slices.Concat([]float64{3000}, repeat(499, 31), []float64{1500, 1500}), []int{0, 31, 33}},
-		"cools as slowly again":      {load, 0, slices.Concat([]float64{3000}, repeat(499, 31), []float64{3000}, repeat(499, 31)), []int{0, 31, 32, 63}},
-		"no capacity known":          {Baseline{}, 0, repeat(1e9, 10), nil},
+		"above in one tick":           {load, 0, []float64{1500, 900, 1500, 900}, nil},
+		"above in two ticks":          {load, 0, []float64{900, 1001, 1001}, []int{2}},
+		"at the bound":                {load, 0, repeat(1000, 5), nil},
+		"twice the bound":             {load, 0, []float64{2000, 900}, nil},
+		"above twice the bound":       {load, 0, []float64{2001}, []int{0}},
+		"relative: at the bound":      {Baseline{Mean: 200, Absolute: 1000}, 0, repeat(2000, 3), nil},
+		"relative: above":             {Baseline{Mean: 200, Absolute: 1000}, 0, repeat(2001, 2), []int{1}},
+		"relative: twice Absolute":    {Baseline{Mean: 200, Absolute: 1000}, 0, []float64{3999, 0}, nil},
+		"relative: above twice":       {Baseline{Mean: 200, Absolute: 1000}, 0, []float64{4001}, []int{0}},
+		"factor of the rule":          {Baseline{Mean: 200, Absolute: 1000}, 6, repeat(1201, 2), []int{1}},
+		"factor below Absolute":       {Baseline{Mean: 200, Absolute: 1000}, 1, repeat(999, 3), nil},
+		"half the bound keeps it":     {load, 0, append([]float64{3000}, repeat(500, 100)...), []int{0}},
+		"29 s below half keep it":     {load, 0, append([]float64{3000}, repeat(499, 30)...), []int{0}},
+		"30 s below half":             {load, 0, append([]float64{3000}, repeat(499, 31)...), []int{0, 31}},
+		"a tick at half starts again": {load, 0, slices.Concat([]float64{3000}, repeat(499, 30), []float64{500}, repeat(499, 31)), []int{0, 62}},
+		"hot again as at first":       {load, 0, slices.Concat([]float64{3000}, repeat(499, 31), []float64{1500, 1500}), []int{0, 31, 33}},
+		"cools as slowly again":       {load, 0, slices.Concat([]float64{3000}, repeat(499, 31), []float64{3000}, repeat(499, 31)), []int{0, 31, 32, 63}},
+		"no capacity known":           {Baseline{}, 0, repeat(1e9, 10), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var r Rates
@@ -42,7 +42,7 @@ func TestHotAndNotHot(t *testing.T) {
 			r.Follow(now, k, 0, c.factor)
 			for i, rate := range c.rates {
 				now += second
-				r.Report(now, k, 1, rate) // says a rate exactly
+				r.Report(now, k, 1, rate) // sets an exact rate
 				r.Follow(now, k, 0, c.factor)
 				for _, ch := range r.Tick(now, c.load) {
 					if ch.Key != k || ch.Rate != rate || ch.Hot != (len(got)%2 == 0) || r.Hot(k) != ch.Hot {
@@ -58,7 +58,7 @@ func TestHotAndNotHot(t *testing.T) {
 	}
 }
 
-func TestColdKeysAreLetGo(t *testing.T) {
+func TestColdKeysAreDropped(t *testing.T) {
 	var r Rates
 	r.Follow(0, testKey(1), 124, 0)
 	r.Follow(0, testKey(2), 126, 0)
@@ -71,10 +71,10 @@ func TestColdKeysAreLetGo(t *testing.T) {
 		r.Tick(now*second, Baseline{Absolute: 1000})
 	}
 	if r.Len() != 0 {
-		t.Errorf("%d keys after 40 s without a question", r.Len())
+		t.Errorf("%d keys after 40 s without a request", r.Len())
 	}
 	if r.Count(testKey(3), 41*second, 1) {
-		t.Error("counts a key that is not followed")
+		t.Error("counts a key that is not tracked")
 	}
 }
 
@@ -82,29 +82,29 @@ func TestHotKeysKeepTheirPlace(t *testing.T) {
 	var r Rates
 	r.Follow(0, testKey(0), 5000, 0)
 	r.Tick(0, Baseline{Absolute: 1000})
-	now := 20 * second // it is the coldest by now
+	now := 20 * second // it has the lowest rate by now
 	for i := range uint64(maxTracked - 1) {
 		r.Follow(now, testKey(1+i), float64(100+i), 0)
 	}
 	if r.Follow(now, testKey(100), 99, 0) || !r.Follow(now, testKey(101), 101, 0) {
-		t.Error("the coldest does not give way to what is hotter alone")
+		t.Error("the coldest key is not replaced by a hotter one only")
 	}
 	if r.Len() != maxTracked || !r.Hot(testKey(0)) || r.RateOf(now, testKey(1)) != 0 {
-		t.Errorf("%d keys, hot: %v, the coldest other at %v a second", r.Len(), r.Hot(testKey(0)), r.RateOf(now, testKey(1)))
+		t.Errorf("%d keys, hot: %v, the coldest other at %v per second", r.Len(), r.Hot(testKey(0)), r.RateOf(now, testKey(1)))
 	}
 }
 
-func TestReportBringsItsKeyIn(t *testing.T) {
+func TestReportStartsTracking(t *testing.T) {
 	var r Rates
 	k := testKey(1)
 	r.Report(0, k, 1, 3000)
 	r.Report(0, k, 2, 500)
-	r.Report(second, k, 2, 400) // instead of the 500
+	r.Report(second, k, 2, 400) // replaces the 500
 	if got := r.RateOf(second, k); got != 3400 {
-		t.Errorf("%v a second", got)
+		t.Errorf("%v per second", got)
 	}
 	if got := r.RateOf(3*second, k); got != 400 {
-		t.Errorf("%v a second when the first report is 3 s old", got)
+		t.Errorf("%v per second when the first report is 3 s old", got)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestReportsAreBounded(t *testing.T) {
 		r.Report(0, k, who, 1)
 	}
 	if got := r.RateOf(0, k); got != maxReports {
-		t.Errorf("%v a second reported, want %d", got, maxReports)
+		t.Errorf("%v per second reported, want %d", got, maxReports)
 	}
 }
 

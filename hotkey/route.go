@@ -14,39 +14,39 @@ import (
 )
 
 const (
-	// maxRoute is the longest encoded Route in bytes, so that one fits into a packet of gossip.
+	// maxRoute is the maximum size of an encoded Route in bytes, so that it fits into a gossip packet.
 	maxRoute = 1024
-	// MaxText is the most bytes in a Route's Domain, Name and Owner each.
-	MaxText = 256
+	// maxText is the maximum size in bytes of a Route's Domain, Name and Owner each.
+	maxText = 256
 
 	routeFormat = 1
 	flagManual  = 1
 )
 
-// Capped says that Envoy refuses locally what is certainly over. Besides routes of mode Cap, Dedicated and Spread ones
-// can be capped, too.
+// Capped reports whether Envoy refuses requests locally while the limit is certainly exceeded. Routes with mode
+// Dedicated or Spread can be capped, too.
 func (r *Route) Capped() bool { return r.Limit > 0 && r.Window > 0 }
 
-// Validate says everything that keeps r from being acted on. What comes from other members must pass it.
+// Validate reports every reason why r cannot be used. Routes from other members must pass it.
 func (r *Route) Validate() error {
 	faults := []error{
 		checkNonEmpty("domain", r.Domain), checkNonEmpty("owner", r.Owner), checkText("name", r.Name),
-		checkMember("by", r.Author), r.validSubs(),
+		checkMember("author", r.Author), r.validSubs(),
 	}
 	if r.Owner != strings.Trim(r.Owner, " \t") {
-		faults = append(faults, fmt.Errorf("owner %q: no header's value begins or ends with blanks", r.Owner))
+		faults = append(faults, fmt.Errorf("owner %q: starts or ends with blanks, which no header value does", r.Owner))
 	}
 	if r.Mode > Never {
 		faults = append(faults, fmt.Errorf("mode %d: unknown", r.Mode))
 	}
 	if (r.Mode == Auto || r.Mode == Never) && !r.Manual {
-		faults = append(faults, fmt.Errorf("mode %d: only by hand", r.Mode))
+		faults = append(faults, fmt.Errorf("mode %d: only allowed in a manual route", r.Mode))
 	}
 	if r.Version <= 0 || r.Window < 0 {
-		faults = append(faults, fmt.Errorf("ver %d, window %d: out of range", r.Version, r.Window))
+		faults = append(faults, fmt.Errorf("version %d, window %d: out of range", r.Version, r.Window))
 	}
 	if (r.Limit > 0) != (r.Window > 0) || r.Mode == Cap && !r.Capped() {
-		faults = append(faults, fmt.Errorf("limit %d in %d ns: a cap needs both", r.Limit, r.Window))
+		faults = append(faults, fmt.Errorf("limit %d in %d ns: a cap needs both a limit and a window", r.Limit, r.Window))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (r *Route) Validate() error {
 	return nil
 }
 
-// validSubs checks that there are as many sub-keys as the mode needs, each of its own member and of this owner string.
+// validSubs requires as many sub-keys as the mode needs, each on another member and with this owner string.
 func (r *Route) validSubs() error {
 	least, most := 0, 0
 	switch r.Mode {
@@ -78,14 +78,14 @@ func (r *Route) validSubs() error {
 		}
 		for _, other := range r.Subs[:i] {
 			if other.Member == s.Member || other.Key == s.Key {
-				return fmt.Errorf("sub-key %q at %q: is there twice", s.Key, s.Member)
+				return fmt.Errorf("sub-key %q at %q: duplicate", s.Key, s.Member)
 			}
 		}
 	}
 	return nil
 }
 
-// number is the number in a sub-key.
+// number returns the number in a sub-key.
 func (r *Route) number(s SubKey) (n uint64, ok bool) {
 	digits, found := strings.CutPrefix(s.Key, r.Owner+"#")
 	n, err := strconv.ParseUint(digits, 10, 64)
@@ -100,11 +100,11 @@ func checkNonEmpty(field, s string) error {
 	return checkText(field, s)
 }
 
-// checkText checks what people read on terminals and Envoy compares with headers.
+// checkText checks a text that is shown on terminals and that Envoy compares with headers.
 func checkText(field, s string) error {
 	switch {
-	case len(s) > MaxText:
-		return fmt.Errorf("%s: has %d bytes, at most %d are allowed", field, len(s), MaxText)
+	case len(s) > maxText:
+		return fmt.Errorf("%s: has %d bytes, at most %d are allowed", field, len(s), maxText)
 	case !utf8.ValidString(s):
 		return fmt.Errorf("%s %q: is not UTF-8", field, s)
 	case strings.ContainsFunc(s, unicode.IsControl):
@@ -120,8 +120,9 @@ func checkMember(field string, id ring.ID) error {
 	return nil
 }
 
-// AppendRoute appends the gossiped form of a valid r to dst: a format byte, the fields in their order, varints for
-// numbers, a length before each string, and of sub-keys only the number and the member. Later versions append fields.
+// AppendRoute appends the gossiped encoding of a valid r to dst: a format byte, the fields in order, varints for
+// numbers, a length before each string, and only the number and the member of each sub-key. Later versions append
+// fields.
 func AppendRoute(dst []byte, r *Route) []byte {
 	flags := byte(0)
 	if r.Manual {
@@ -139,17 +140,18 @@ func AppendRoute(dst []byte, r *Route) []byte {
 	return w
 }
 
-// size is the length of r's gossiped form.
+// size returns the length of r's encoding.
 func (r *Route) size() int { return len(AppendRoute(nil, r)) }
 
-// ParseRoute reads what AppendRoute wrote, or a later version's. A route without error is Valid, and holds nothing of b.
+// ParseRoute decodes what AppendRoute of this or a later version has encoded. The route is valid and does not refer to
+// b.
 func ParseRoute(b []byte) (Route, error) {
 	in := wire.NewReader(b)
 	if in.U8() != routeFormat || len(b) > maxRoute {
 		return Route{}, errRoute
 	}
 	r := Route{Mode: Mode(in.U8()), Manual: in.U8()&flagManual != 0}
-	r.Domain, r.Name, r.Owner = readText(&in, MaxText), readText(&in, MaxText), readText(&in, MaxText)
+	r.Domain, r.Name, r.Owner = readText(&in, maxText), readText(&in, maxText), readText(&in, maxText)
 	r.Author = ring.ID(readText(&in, ring.MaxID))
 	r.Version, r.Limit = int64(readNumber(&in, math.MaxInt64)), uint32(readNumber(&in, math.MaxUint32))
 	r.Window = int64(readNumber(&in, math.MaxInt64))
@@ -166,7 +168,7 @@ func ParseRoute(b []byte) (Route, error) {
 	return r, nil
 }
 
-var errRoute = errors.New("not a route's encoding")
+var errRoute = errors.New("malformed route")
 
 // readNumber reads a varint. A number above most is an error.
 func readNumber(r *wire.Reader, most uint64) uint64 {

@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// busy is a valid route with everything in it.
+// busy returns a valid route with every field set.
 func busy() Route {
 	return Route{
 		Domain: "api", Name: "api_key=bärbel", Owner: "bärbel", Mode: Spread, Manual: true, Author: "pod-1",
@@ -22,7 +22,7 @@ func busy() Route {
 	}
 }
 
-// golden is busy's gossiped form: members of another version read it.
+// golden is the encoding of busy, which members with other versions read.
 const golden = "010301" + "03617069" + "0f6170695f6b65793d62c3a47262656c" + "0762c3a47262656c" + "05706f642d31" +
 	"959a97ece39fe7cb17" + "8827" + "80b09dc2df01" + "02" + "0005706f642d32" + "ac0205706f642d30"
 
@@ -48,7 +48,7 @@ func TestRouteGolden(t *testing.T) {
 }
 
 func TestValid(t *testing.T) {
-	long := strings.Repeat("x", MaxText+1)
+	long := strings.Repeat("x", maxText+1)
 	for name, c := range map[string]struct {
 		change func(r *Route)
 		want   string // part of the error; empty: valid
@@ -60,11 +60,11 @@ func TestValid(t *testing.T) {
 		"without a cap":        {func(r *Route) { r.Limit, r.Window = 0, 0 }, ""},
 		"never":                {func(r *Route) { r.Mode, r.Subs, r.Limit, r.Window = Never, nil, 0, 0 }, ""},
 		"cleared":              {func(r *Route) { r.Mode, r.Subs, r.Limit, r.Window = Auto, nil, 0, 0 }, ""},
-		"never by itself":      {func(r *Route) { r.Mode, r.Subs, r.Manual = Never, nil, false }, "only by hand"},
+		"never by itself":      {func(r *Route) { r.Mode, r.Subs, r.Manual = Never, nil, false }, "only allowed in a manual route"},
 		"no domain":            {func(r *Route) { r.Domain = "" }, "domain: missing"},
 		"no owner":             {func(r *Route) { r.Owner, r.Mode, r.Subs = "", Cap, nil }, "owner: missing"},
-		"nobody":               {func(r *Route) { r.Author = "" }, "by: "},
-		"long by":              {func(r *Route) { r.Author = ring.ID(long) }, "by: "},
+		"no author":            {func(r *Route) { r.Author = "" }, "author: "},
+		"long author":          {func(r *Route) { r.Author = ring.ID(long) }, "author: "},
 		"long domain":          {func(r *Route) { r.Domain = long }, "domain: has 257 bytes"},
 		"long name":            {func(r *Route) { r.Name = long }, "name: has 257 bytes"},
 		"long owner":           {func(r *Route) { r.Owner, r.Mode, r.Subs = long, Cap, nil }, "owner: has 257 bytes"},
@@ -74,20 +74,20 @@ func TestValid(t *testing.T) {
 		"blank at the end":     {func(r *Route) { r.Owner, r.Mode, r.Subs = "a ", Cap, nil }, "blanks"},
 		"escape in the name":   {func(r *Route) { r.Name = "\x1b[2J" }, "control"},
 		"unknown mode":         {func(r *Route) { r.Mode, r.Subs = Never+1, nil }, "unknown"},
-		"no version":           {func(r *Route) { r.Version = 0 }, "ver 0"},
-		"half a cap":           {func(r *Route) { r.Window = 0 }, "needs both"},
-		"cap without a limit":  {func(r *Route) { r.Mode, r.Subs, r.Limit, r.Window = Cap, nil, 0, 0 }, "needs both"},
+		"no version":           {func(r *Route) { r.Version = 0 }, "version 0"},
+		"half a cap":           {func(r *Route) { r.Window = 0 }, "needs both a limit"},
+		"cap without a limit":  {func(r *Route) { r.Mode, r.Subs, r.Limit, r.Window = Cap, nil, 0, 0 }, "needs both a limit"},
 		"negative window":      {func(r *Route) { r.Window = -1 }, "window -1"},
 		"cap with sub-keys":    {func(r *Route) { r.Mode = Cap }, "2 sub-keys"},
 		"two dedicated":        {func(r *Route) { r.Mode = Dedicated }, "2 sub-keys"},
-		"spread over nobody":   {func(r *Route) { r.Subs = nil }, "0 sub-keys"},
+		"spread, no sub-keys":  {func(r *Route) { r.Subs = nil }, "0 sub-keys"},
 		"17 sub-keys":          {func(r *Route) { r.Subs = make([]SubKey, 17) }, "17 sub-keys"},
 		"of another key":       {func(r *Route) { r.Subs[0].Key = "anna#0" }, "sub-key"},
 		"no number":            {func(r *Route) { r.Subs[0].Key = "bärbel#" }, "sub-key"},
 		"a number's other way": {func(r *Route) { r.Subs[0].Key = "bärbel#00" }, "sub-key"},
-		"one member twice":     {func(r *Route) { r.Subs[0].Member = r.Subs[1].Member }, "twice"},
-		"one sub-key twice":    {func(r *Route) { r.Subs[0].Key = r.Subs[1].Key }, "twice"},
-		"a sub-key of nobody":  {func(r *Route) { r.Subs[0].Member = "" }, "sub-key: "},
+		"one member twice":     {func(r *Route) { r.Subs[0].Member = r.Subs[1].Member }, "duplicate"},
+		"one sub-key twice":    {func(r *Route) { r.Subs[0].Key = r.Subs[1].Key }, "duplicate"},
+		"a sub-key, no member": {func(r *Route) { r.Subs[0].Member = "" }, "sub-key: "},
 		"too long in all":      {makeHuge, "bytes, at most 1024"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// makeHuge gives r as many sub-keys as there may be, on members with long names.
+// makeHuge gives r as many sub-keys as allowed, on members with long names.
 func makeHuge(r *Route) {
 	r.Subs = nil
 	for i := range MaxSubKeys {

@@ -18,7 +18,7 @@ func TestSketchFindsHeavyKeysAndNoOthers(t *testing.T) {
 				truth[k]++
 				got, most := s.Add(now, testKey(k)), float64(truth[k])/max(float64(now)/1e9, 1)
 				if got > most*1.000001 {
-					t.Fatalf("key %d: %v a second, more than %v", k, got, most)
+					t.Fatalf("key %d: %v per second, more than %v", k, got, most)
 				}
 			}
 			heavy, now := 0, 5*second-1
@@ -29,7 +29,7 @@ func TestSketchFindsHeavyKeysAndNoOthers(t *testing.T) {
 				heavy++
 				want := float64(count+1) / 5
 				if got := s.Add(now, testKey(k)); math.Abs(got-want) > want/1000+1 {
-					t.Errorf("key %d: %v a second, want %v within 0.1 %%", k, got, want)
+					t.Errorf("key %d: %v per second, want %v within 0.1 %%", k, got, want)
 				}
 			}
 			if heavy < 5 {

@@ -9,15 +9,15 @@ import (
 
 const second = int64(time.Second)
 
-// testKey is the digest of the i-th key.
+// testKey returns the digest of the i-th key.
 func testKey(i uint64) Digest { return Digest{mix(i + 1), mix(i ^ 0xABCDEF)} }
 
-// stream draws keys: most by a law that a test is about.
+// stream draws keys.
 type stream func() uint64
 
 func zipf(r *rand.Rand) stream { return rand.NewZipf(r, 1.1, 1, 1<<20-1).Uint64 }
 
-// attack gives each of 5 keys 0.2 % of all questions and asks for every other key once.
+// attack gives each of 5 keys 0.2% of all requests and uses every other key once.
 func attack(r *rand.Rand) stream {
 	fresh := uint64(1000)
 	return func() uint64 {
@@ -29,7 +29,7 @@ func attack(r *rand.Rand) stream {
 	}
 }
 
-// exactly is what a sketch that never runs out of buckets answers: the turns are those since the first question.
+// exactly returns what a sketch with unlimited cells would return. Periods count from the first request.
 func exactly(events []int64, born, now int64) float64 {
 	turn := (now - born) / sketchPeriod
 	sum, rest := 0.0, 1-float64((now-born)%sketchPeriod)/float64(sketchPeriod)
@@ -53,10 +53,10 @@ func TestSketchFollowsTheLastSeconds(t *testing.T) {
 		events[k], all = append(events[k], now), append(all, now)
 		got, want := s.Add(now, testKey(k)), exactly(events[k], born, now)
 		if math.Abs(got-want) > 1e-6*want {
-			t.Fatalf("%v after birth key %d has %v a second, want %v", time.Duration(now-born), k, got, want)
+			t.Fatalf("%v after birth key %d has %v per second, want %v", time.Duration(now-born), k, got, want)
 		}
 		if got, want := s.Total(now), exactly(all, born, now); math.Abs(got-want) > 1e-6*want {
-			t.Fatalf("%v after birth all have %v a second, want %v", time.Duration(now-born), got, want)
+			t.Fatalf("%v after birth all have %v per second, want %v", time.Duration(now-born), got, want)
 		}
 		now += r.Int64N(second / 50)
 		if r.IntN(500) == 0 {
@@ -65,13 +65,13 @@ func TestSketchFollowsTheLastSeconds(t *testing.T) {
 	}
 }
 
-func TestSketchBeginsAnewWhenTheClockGoesBack(t *testing.T) {
+func TestSketchIsClearedWhenTheClockGoesBack(t *testing.T) {
 	s := NewSketch(1)
 	for i := range int64(1000) {
 		s.Add(100*second+i*second/1000, testKey(1))
 	}
 	if got := s.Add(50*second, testKey(1)); got != 1 {
-		t.Errorf("%v a second after the step, want 1", got)
+		t.Errorf("%v per second after the step, want 1", got)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestSketchIsDeterministic(t *testing.T) {
 		same = same && x == other.Add(now, k)
 	}
 	if same {
-		t.Error("another seed makes no difference")
+		t.Error("another seed gives the same estimates")
 	}
 }
 

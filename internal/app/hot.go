@@ -64,7 +64,7 @@ func (m *sidecar) orderHot(o api.HotOrder) (api.HotRoute, error) {
 			r.Version = max(r.Version, old.Version+1)
 		}
 	}
-	if r, err = hotkey.ManualRoute(r, c.View().Ring, ring.Hash, n, c.Loads()); err != nil {
+	if r, err = hotkey.ManualRoute(r, hotkey.Targets{Ring: c.View().Ring, Load: c.Loads()}, n); err != nil {
 		return api.HotRoute{}, err
 	}
 	if err := c.SetManualRoute(r); err != nil {
@@ -123,7 +123,7 @@ func (m *sidecar) refreshManual(at *ring.Ring) {
 		if !old.Manual || old.Author != ring.ID(m.Flags.Node) || len(old.Subs) == 0 {
 			continue
 		}
-		r, err := hotkey.ManualRoute(old, at, ring.Hash, m.manual.wanted[[2]string{old.Domain, old.Owner}], c.Loads())
+		r, err := hotkey.ManualRoute(old, hotkey.Targets{Ring: at, Load: c.Loads()}, m.manual.wanted[[2]string{old.Domain, old.Owner}])
 		if err != nil || slices.Equal(r.Subs, old.Subs) {
 			continue
 		}

@@ -25,7 +25,8 @@ func (m *sidecar) plan(ctx context.Context) {
 		}
 		now := m.peer.Now()
 		c.SetLoad(m.peer.Load())
-		c.SetRoutes(planner.Plan(now, c.View().Ring, ring.Hash, routable(m.node.HotKeys(now)), c.Loads(), m.manual.routes()))
+		to := hotkey.Targets{Ring: c.View().Ring, Load: c.Loads()}
+		c.SetRoutes(planner.Plan(now, to, routable(m.node.HotKeys(now)), m.manual.routes()))
 	}
 }
 

@@ -211,7 +211,7 @@ func TestMergeRefuses(t *testing.T) {
 		return appendRoute(nil, &routeRecord{origin: origin{bootID: bootID, seq: 99}, route: r})
 	}
 	long := capOf("a", "k", 6)
-	long.Name = string(bytes.Repeat([]byte{'n'}, hotkey.MaxText+1))
+	long.Name = string(bytes.Repeat([]byte{'n'}, 257))
 	for name, tt := range map[string]struct {
 		msg []byte
 		bad bool
