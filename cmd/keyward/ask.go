@@ -21,7 +21,7 @@ import (
 	"github.com/keyward/keyward/internal/certs"
 )
 
-// askOptions say what is asked.
+// askOptions are the flags of `keyward ask`.
 type askOptions struct {
 	domain, limit string
 	keys          []string
@@ -38,7 +38,7 @@ func newAsk() *cobra.Command {
 	var output *string
 	cmd := &cobra.Command{
 		Use:     "ask ADDRESS --domain D --key NAME=VALUE",
-		Short:   "Ask a rate-limit service as Envoy would, and show what it answers",
+		Short:   "Call a rate limit service as Envoy does, and print the answer",
 		Long:    helpText("ask"),
 		Example: helpExamples("ask"),
 		Args:    cobra.ExactArgs(1),
@@ -56,22 +56,22 @@ func newAsk() *cobra.Command {
 	s := cmd.Flags()
 	s.SortFlags = false
 	s.StringVar(&o.domain, "domain", "", "`domain` of the rules")
-	s.StringArrayVar(&o.keys, "key", nil, "`NAME=VALUE` of an entry of the descriptor; again for every entry, in order")
-	s.Uint32Var(&o.hits, "hits", 1, "what the question counts for")
-	s.StringVar(&o.limit, "limit", "", "`N/UNIT` instead of the rule's limit: second, minute, hour, day, month or year")
-	s.IntVar(&o.times, "times", 1, "how often to ask")
-	s.StringSliceVar(&o.want, "want", nil, "`answers` that there must be: ok or over_limit, with commas")
-	s.DurationVar(&o.timeout, "timeout", 10*time.Second, "for each answer, connecting included")
-	s.StringVar(&o.tls.Cert, "tls-cert", "", "`file` of the certificate to show")
+	s.StringArrayVar(&o.keys, "key", nil, "`NAME=VALUE` of an entry of the descriptor; repeat it for each entry, in order")
+	s.Uint32Var(&o.hits, "hits", 1, "hits of the call")
+	s.StringVar(&o.limit, "limit", "", "`N/UNIT` to use instead of the rule's limit: second, minute, hour, day, month or year")
+	s.IntVar(&o.times, "times", 1, "number of calls")
+	s.StringSliceVar(&o.want, "want", nil, "expected `answers`, ok or over_limit, separated by commas")
+	s.DurationVar(&o.timeout, "timeout", 10*time.Second, "time for each answer, including the connection")
+	s.StringVar(&o.tls.Cert, "tls-cert", "", "`file` of the client certificate")
 	s.StringVar(&o.tls.Key, "tls-key", "", "`file` of its key")
 	s.StringVar(&o.tls.CA, "tls-ca", "", "`file` of the CA that signs the service")
-	s.StringSliceVar(&o.names, "tls-peer-name", nil, "URI or DNS `names`, one of which the service's certificate must carry (default: any of the CA's)")
+	s.StringSliceVar(&o.names, "tls-peer-name", nil, "URI or DNS `names`, one of which the service's certificate must carry (default: any certificate of the CA)")
 	output = outputFlag(cmd)
 	_, _ = cmd.MarkFlagRequired("domain"), cmd.MarkFlagRequired("key") // the flags exist
 	return cmd
 }
 
-// askAnswer is one answer. Remaining and ResetSeconds are of the first limit that was there.
+// askAnswer is one answer.
 type askAnswer struct {
 	Code     string            `json:"code"` // ok or over_limit
 	Statuses []askStatus       `json:"statuses"`
@@ -81,13 +81,13 @@ type askAnswer struct {
 
 type askStatus struct {
 	Code         string  `json:"code"`
-	Limit        *uint32 `json:"limit,omitempty"` // none: nothing limits the descriptor
+	Limit        *uint32 `json:"limit,omitempty"` // nil if no rule limits the descriptor
 	Unit         string  `json:"unit,omitempty"`
 	Remaining    uint32  `json:"remaining"`
 	ResetSeconds float64 `json:"reset_seconds"`
 }
 
-// askService asks o.times times over one connection.
+// askService makes o.times calls over one connection.
 func askService(ctx context.Context, address string, o askOptions) ([]askAnswer, error) {
 	req, err := o.request()
 	if err != nil {
@@ -103,14 +103,14 @@ func askService(ctx context.Context, address string, o askOptions) ([]askAnswer,
 	}
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds))
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", address, err)
+		return nil, fmt.Errorf("call %s: %w", address, err)
 	}
 	defer conn.Close()
 	client := pb.NewRateLimitServiceClient(conn)
 	answers := make([]askAnswer, o.times)
 	for i := range answers {
 		if answers[i], err = askOnce(ctx, client, req, o.timeout); err != nil {
-			return nil, fmt.Errorf("ask %s: %w", address, err)
+			return nil, fmt.Errorf("call %s: %w", address, err)
 		}
 	}
 	return answers, nil
@@ -141,7 +141,7 @@ func askOnce(ctx context.Context, client pb.RateLimitServiceClient, req *pb.Rate
 	return a, nil
 }
 
-// request is the message of one question.
+// request returns the message of a call.
 func (o *askOptions) request() (*pb.RateLimitRequest, error) {
 	d := &common.RateLimitDescriptor{}
 	for _, text := range o.keys {
@@ -151,7 +151,7 @@ func (o *askOptions) request() (*pb.RateLimitRequest, error) {
 		}
 		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: key, Value: value})
 	}
-	if o.hits == 0 { // the request's own 0 means 1
+	if o.hits == 0 { // HitsAddend 0 of the message means 1
 		d.HitsAddend = wrapperspb.UInt64(0)
 	}
 	if o.limit != "" {
@@ -186,7 +186,7 @@ func writeAnswers(w io.Writer, answers []askAnswer) error {
 	return nil
 }
 
-// wanted compares the codes with those that there should be.
+// wanted returns an error unless the answers have the expected codes.
 func wanted(answers []askAnswer, want []string) error {
 	if len(want) == 0 {
 		return nil
@@ -196,7 +196,7 @@ func wanted(answers []askAnswer, want []string) error {
 		got[i] = a.Code
 	}
 	if g, w := strings.Join(got, ","), strings.Join(want, ","); g != w {
-		return fmt.Errorf("the answers were %s, wanted %s", g, w)
+		return fmt.Errorf("the answers are %s, want %s", g, w)
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func TestAsk(t *testing.T) {
 	if _, err := runAsk(append(question, "--times", "3", "--want", "ok,ok,over_limit")...); err != nil {
 		t.Error(err)
 	}
-	if _, err := runAsk(append(question, "--want", "ok")...); err == nil || !strings.Contains(err.Error(), "were over_limit, wanted ok") {
+	if _, err := runAsk(append(question, "--want", "ok")...); err == nil || !strings.Contains(err.Error(), "are over_limit, want ok") {
 		t.Errorf("another answer than wanted: %v", err)
 	}
 	if out, err := runAsk(address, "--domain", "shop", "--key", "other=x"); err != nil || !strings.Contains(out, "no limit") {

@@ -35,7 +35,7 @@ type benchOptions struct {
 	tls                              certs.Files
 }
 
-// The most that is asked for: this is for comparing servers, not for wearing them out.
+// The limits of a run: it compares servers and must not exhaust them.
 const (
 	mostInflight = 1024
 	mostMinutes  = 30
@@ -46,7 +46,7 @@ func newBench() *cobra.Command {
 	var output *string
 	cmd := &cobra.Command{
 		Use:     "bench --compare ADDRESS,ADDRESS --domain D --descriptor NAME=VALUE",
-		Short:   "Load rate-limit services in turns and compare CPU per decision, throughput and latency",
+		Short:   "Load rate limit services in turns and compare CPU per decision, throughput and latency",
 		Long:    helpText("bench"),
 		Example: helpExamples("bench"),
 		Args:    cobra.NoArgs,
@@ -68,27 +68,27 @@ func newBench() *cobra.Command {
 func (o *benchOptions) define(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	s.StringSliceVar(&o.compare, "compare", nil, "`addresses` of rate-limit services, host:port with commas")
+	s.StringSliceVar(&o.compare, "compare", nil, "`addresses` of rate limit services, host:port, separated by commas")
 	s.StringVar(&o.domain, "domain", "", "`domain` of the rules")
-	s.StringArrayVar(&o.descriptor, "descriptor", nil, "`NAME=VALUE` of an entry of the descriptor; again for every entry, in order")
-	s.IntVar(&o.keys, "keys", 1000, "different numbers for {} in values, taken at random")
-	s.IntSliceVar(&o.inflight, "inflight", []int{1, 16, 64}, "questions that are open at a time; each `number` is measured apart")
-	s.Float64Var(&o.rate, "rate", 500, "and then so many questions a second; 0: none")
-	s.Float64Var(&o.plan.Seconds, "seconds", 2, "for each of these, each server and each round")
-	s.IntVar(&o.plan.Rounds, "rounds", 3, "how often everything is measured")
-	s.IntVar(&o.conns, "connections", 4, "that questions are spread over")
-	s.StringArrayVar(&o.pids, "pid", nil, "`ADDRESS=PID` of a process whose CPU counts (default: the one that listens there); again for each")
-	s.BoolVar(&o.remote, "yes-remote", false, "ask hosts other than this one, too")
-	s.StringVar(&o.tls.Cert, "tls-cert", "", "`file` of the certificate to show")
+	s.StringArrayVar(&o.descriptor, "descriptor", nil, "`NAME=VALUE` of an entry of the descriptor; repeat it for each entry, in order")
+	s.IntVar(&o.keys, "keys", 1000, "number of random values of {}")
+	s.IntSliceVar(&o.inflight, "inflight", []int{1, 16, 64}, "calls that are open at a time; each `number` is measured separately")
+	s.Float64Var(&o.rate, "rate", 500, "calls per second of a further measurement; 0: none")
+	s.Float64Var(&o.plan.Seconds, "seconds", 2, "duration of each measurement of each server in each round")
+	s.IntVar(&o.plan.Rounds, "rounds", 3, "number of rounds")
+	s.IntVar(&o.conns, "connections", 4, "number of connections for each server")
+	s.StringArrayVar(&o.pids, "pid", nil, "`ADDRESS=PID` of a process whose CPU time counts (default: the one that listens there); repeat it for each")
+	s.BoolVar(&o.remote, "yes-remote", false, "allow calls to hosts other than this one")
+	s.StringVar(&o.tls.Cert, "tls-cert", "", "`file` of the client certificate")
 	s.StringVar(&o.tls.Key, "tls-key", "", "`file` of its key")
 	s.StringVar(&o.tls.CA, "tls-ca", "", "`file` of the CA that signs the services")
-	s.StringSliceVar(&o.names, "tls-peer-name", nil, "URI or DNS `names`, one of which the services' certificates must carry (default: any of the CA's)")
+	s.StringSliceVar(&o.names, "tls-peer-name", nil, "URI or DNS `names`, one of which the services' certificates must carry (default: any certificate of the CA)")
 	for _, name := range []string{"compare", "domain", "descriptor"} {
 		_ = cmd.MarkFlagRequired(name) // the flag exists
 	}
 }
 
-// validate tells all faults at once.
+// validate returns all faults of the flags, joined.
 func (o *benchOptions) validate() error {
 	var faults []error
 	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -97,7 +97,7 @@ func (o *benchOptions) validate() error {
 		if err != nil {
 			fail("--compare %s: want host:port", a)
 		} else if ip := net.ParseIP(host); !o.remote && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			fail("--compare %s: this is a load test, of another host: confirm with --yes-remote", a)
+			fail("--compare %s: this would load another host: confirm with --yes-remote", a)
 		}
 	}
 	for _, n := range o.inflight {
@@ -109,7 +109,7 @@ func (o *benchOptions) validate() error {
 		fail("--keys (at most a million), --connections, --rounds and --seconds must be positive, --rate not negative")
 	}
 	if len(o.phases()) == 0 {
-		fail("--inflight or --rate: want something to measure")
+		fail("--inflight and --rate are empty: nothing to measure")
 	}
 	if t := o.lasts(); t > mostMinutes*time.Minute {
 		fail("this would take %v: at most %d minutes", t, mostMinutes)
@@ -128,13 +128,13 @@ func (o *benchOptions) phases() []loadtest.Phase {
 	return all
 }
 
-// lasts is how long the whole comparison takes.
+// lasts returns the duration of the comparison.
 func (o *benchOptions) lasts() time.Duration {
 	each := o.plan.Seconds*float64(len(o.phases())) + benchWarm
 	return time.Duration(each * float64(len(o.compare)*o.plan.Rounds) * float64(time.Second))
 }
 
-// benchWarm is the seconds before each server's turn that are not measured.
+// benchWarm is the warm-up before each server's turn, in seconds.
 const benchWarm = 0.5
 
 func (o *benchOptions) run(ctx context.Context, messages io.Writer) (*loadtest.Report, error) {
@@ -178,7 +178,7 @@ func (o *benchOptions) run(ctx context.Context, messages io.Writer) (*loadtest.R
 	return loadtest.NewReport(o.plan, rows), nil
 }
 
-// calls are the questions, one a key.
+// calls returns the calls, one for each key.
 func (o *benchOptions) calls() ([]loadtest.LoadCall, error) {
 	n := 1
 	if strings.Contains(strings.Join(o.descriptor, ""), "{}") {
@@ -203,7 +203,7 @@ func (o *benchOptions) calls() ([]loadtest.LoadCall, error) {
 	return calls, nil
 }
 
-// processes are those whose CPU counts, by address. Where nobody names one, whoever listens there is taken.
+// processes returns the processes whose CPU time counts, by address: those of --pid, or else the one that listens there.
 func (o *benchOptions) processes(messages io.Writer) (map[string][]int, error) {
 	all := map[string][]int{}
 	for _, text := range o.pids {
@@ -224,13 +224,13 @@ func (o *benchOptions) processes(messages io.Writer) (map[string][]int, error) {
 		case err == nil:
 			all[a] = append(all[a], pid)
 		case all[a] == nil:
-			fmt.Fprintf(messages, "the CPU of %s is not known: %v\n", a, err)
+			fmt.Fprintf(messages, "the CPU time of %s is unknown: %v\n", a, err)
 		}
 	}
 	return all, nil
 }
 
-// cpuOf adds the CPU time of processes up; nil of none.
+// cpuOf returns a function that sums the CPU time of processes, or nil without processes.
 func cpuOf(pids []int) func() (time.Duration, error) {
 	if len(pids) == 0 {
 		return nil

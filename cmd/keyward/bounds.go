@@ -21,7 +21,7 @@ func newBounds() *cobra.Command {
 	var policy string
 	cmd := &cobra.Command{
 		Use:     "bounds RULES --members N",
-		Short:   "How far may a fault take each limit, in hits?",
+		Short:   "Print by how many hits a fault can exceed each limit",
 		Long:    helpText("bounds"),
 		Example: helpExamples("bounds"),
 		Args:    cobra.ExactArgs(1),
@@ -35,15 +35,15 @@ func newBounds() *cobra.Command {
 		}
 		return show(cmd.OutOrStdout(), *output, boundsReport{c, rules}, func(out io.Writer) error { return writeBounds(out, c, rules) })
 	}
-	cmd.Flags().IntVar(&c.Members, "members", 0, "`N`, the members of the cluster")
-	cmd.Flags().StringVar(&policy, "policy", string(rulecheck.PartShare), "the members' --partition: share, available or quorum")
-	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "most `hits` a second that one key gets (default: unknown)")
-	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().IntVar(&c.Members, "members", 0, "`number` of members of the cluster")
+	cmd.Flags().StringVar(&policy, "policy", string(rulecheck.PartShare), "the members' `policy` (--partition): share, available or quorum")
+	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "largest number of `hits` per second for one key (default: unknown)")
+	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
 	_ = cmd.MarkFlagRequired("members") // the flag exists
 	return cmd
 }
 
-// boundsOf checks the flags, all at once, and computes.
+// boundsOf checks the flags and computes the bounds of all rules.
 func boundsOf(path string, o config.Options, c rulecheck.Conditions) ([]rulecheck.RuleBounds, error) {
 	var faults []error
 	if c.Members < 1 || c.Members > ring.MaxCapacity {
@@ -95,7 +95,7 @@ func writeBounds(out io.Writer, c rulecheck.Conditions, rules []rulecheck.RuleBo
 	return nil
 }
 
-// known is the formula of a bound that is not plainly 0.
+// known returns the formula of a bound, or "" if it is simply 0.
 func known(formula string) string {
 	if formula == "0" {
 		return ""
@@ -110,7 +110,7 @@ func overText(b rulecheck.Bound) string {
 	return fmt.Sprintf("%d + rate x %v", b.Over, b.Traffic.Duration())
 }
 
-// wayOf says in words how the rule counts.
+// wayOf describes how the rule counts.
 func wayOf(b *rulecheck.RuleBounds) string {
 	r, x := b.Spec, &b.Spec.Extension
 	window := r.Unit.String()

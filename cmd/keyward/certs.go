@@ -21,7 +21,7 @@ func newCerts() *cobra.Command {
 	var r clusterRenewal
 	cmd := &cobra.Command{
 		Use:     "certs",
-		Short:   "Make a demo CA, certificates for sidecars, xDS and Envoy, and a gossip key",
+		Short:   "Create a demo CA, certificates for sidecars, xDS and Envoy, and a gossip key",
 		Long:    helpText("certs"),
 		Example: helpExamples("certs"),
 		Args:    cobra.NoArgs,
@@ -42,18 +42,18 @@ func newCerts() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&dir, "dir", "certs", "`directory` to write to")
-	f.StringSliceVar(&o.Hosts, "host", nil, "host names and addresses beside localhost, 127.0.0.1 and ::1")
-	f.BoolVar(&o.Renew, "renew", false, "keep the CA that is there and make new certificates")
-	f.BoolVar(&o.Overwrite, "overwrite", false, "replace the CA that is there: everything it has signed becomes worthless")
+	f.StringSliceVar(&o.Hosts, "host", nil, "host `names` and addresses in addition to localhost, 127.0.0.1 and ::1")
+	f.BoolVar(&o.Renew, "renew", false, "keep the existing CA and create new certificates")
+	f.BoolVar(&o.Overwrite, "overwrite", false, "replace the existing CA: the certificates that it has signed become invalid")
 	f.DurationVar(&o.Lifetime, "lifetime", 365*24*time.Hour, "how long new certificates are valid")
-	f.StringVar(&r.CASecret, "ca-secret", "", "`Secret` with the CA's tls.crt and tls.key: renew certificates in Secrets")
-	f.StringSliceVar(&r.Secrets, "secret", nil, "`Secrets` with tls.crt, tls.key and ca.crt of that CA")
-	f.DurationVar(&r.Before, "before", 30*24*time.Hour, "replace certificates of --secret that end within this time")
+	f.StringVar(&r.CASecret, "ca-secret", "", "`Secret` with tls.crt and tls.key of the CA, to renew certificates in Secrets")
+	f.StringSliceVar(&r.Secrets, "secret", nil, "`Secrets` with tls.crt, tls.key and ca.crt, to be renewed")
+	f.DurationVar(&r.Before, "before", 30*24*time.Hour, "renew certificates that expire within this time")
 	f.StringVar(&r.Account, "service-account", serviceAccount, "`folder` of the pod's token, ca.crt and namespace")
 	return cmd
 }
 
-// makeGossipKey writes a new AES-256 key, unless there is one: replacing it would cut a running cluster in two.
+// makeGossipKey writes a new AES-256 key, unless the file exists: replacing the key would partition a running cluster.
 func makeGossipKey(file string) error {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails

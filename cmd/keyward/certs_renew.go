@@ -20,7 +20,7 @@ import (
 	"github.com/keyward/keyward/internal/certs"
 )
 
-// clusterRenewal replaces certificates in Secrets of the namespace that the process runs in.
+// clusterRenewal renews certificates in Secrets of the process's namespace.
 type clusterRenewal struct {
 	CASecret string   // name of the Secret with the CA's certificate and key
 	Secrets  []string // names of the Secrets with certificates of that CA
@@ -28,7 +28,7 @@ type clusterRenewal struct {
 	certs.RenewOptions
 }
 
-// run renews what is due and prints a line for each Secret. The CA comes first; a Secret that cannot be renewed does not keep others from it.
+// run renews what is due, the CA first, and prints a line for each Secret. A Secret that cannot be renewed does not stop the others.
 func (r clusterRenewal) run(ctx context.Context, out io.Writer) error {
 	if r.CASecret == "" || len(r.Secrets) == 0 {
 		return errors.New("--ca-secret and --secret belong together: give both")
@@ -93,7 +93,7 @@ func (r clusterRenewal) renew(ctx context.Context, out io.Writer, api *secretsAP
 	return report(out, name, renewed, b)
 }
 
-// report prints when the certificate of a Secret ends.
+// report prints when the certificate of a Secret expires.
 func report(out io.Writer, name string, renewed bool, b certs.Bundle) error {
 	pair, err := tls.X509KeyPair(b.Cert, b.Key)
 	if err != nil {
@@ -107,10 +107,10 @@ func report(out io.Writer, name string, renewed bool, b certs.Bundle) error {
 	return err
 }
 
-// serviceAccount is where Kubernetes mounts a pod's token.
+// serviceAccount is the folder of a pod's token in Kubernetes.
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// maxSecret bounds what is read of the API server's answer. A Secret has at most 1 MiB, in base64.
+// maxSecret is the largest answer of the API server that is read. A Secret has at most 1 MiB, in base64.
 const maxSecret = 4 << 20
 
 // secretsAPI reads and replaces Secrets of one namespace.
@@ -119,7 +119,7 @@ type secretsAPI struct {
 	http        *http.Client
 }
 
-// newSecretsAPI reads the service account's folder and the address that Kubernetes gives to every container.
+// newSecretsAPI reads the service account's folder and the environment variables of the API server's address.
 func newSecretsAPI(account string) (*secretsAPI, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -146,8 +146,8 @@ func newSecretsAPI(account string) (*secretsAPI, error) {
 	}, nil
 }
 
-// secret is a Secret with all its fields, so that an update changes its data alone. Its resourceVersion makes an update fail where another
-// one came in between.
+// secret is a Secret with all of its fields, so that an update changes only its data. Its resourceVersion makes an update fail after
+// another update.
 type secret map[string]any
 
 func (s secret) entry(name string) []byte {

@@ -21,7 +21,7 @@ func newCheck() *cobra.Command {
 	var strict bool
 	cmd := &cobra.Command{
 		Use:     "check DIR",
-		Short:   "Check rate-limit rules as ratelimit_config_check does, and say what is suspicious",
+		Short:   "Check rate limit rules for errors and likely mistakes",
 		Long:    helpText("check"),
 		Example: helpExamples("check"),
 		Args:    cobra.ExactArgs(1),
@@ -40,14 +40,14 @@ func newCheck() *cobra.Command {
 		}
 		return err
 	}
-	cmd.Flags().StringVar(&against, "against", "", "`directory` of the rules in force: say what changes")
-	cmd.Flags().IntVar(&o.Members, "members", 0, "`N`, the members of the cluster, as --expect tells the service (default 1)")
-	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
-	cmd.Flags().BoolVar(&strict, "strict", false, "exit code 1 for warnings, too")
+	cmd.Flags().StringVar(&against, "against", "", "`directory` of the rules in force: print what changes")
+	cmd.Flags().IntVar(&o.Members, "members", 0, "`number` of members of the cluster, as --expect of the sidecars (default 1)")
+	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit code 1 also for warnings")
 	return cmd
 }
 
-// newConfigCheck is what the program does when it is called ratelimit_config_check.
+// newConfigCheck returns the command that runs when the program is called ratelimit_config_check.
 func newConfigCheck() *cobra.Command {
 	var dir string
 	var o config.Options
@@ -69,7 +69,7 @@ func newConfigCheck() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&dir, "config_dir", "", "path to directory containing rate limit configs")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge_domain_configs", false, "whether to merge configurations, referencing the same domain")
-	// Its flags have one dash, and `-flag value` and `-flag=value` mean the same.
+	// Its flags have one dash, and their values follow after a space or =.
 	args := make([]string, 0, len(os.Args))
 	for _, a := range os.Args[1:] {
 		if len(a) > 2 && a[0] == '-' && a[1] != '-' {
@@ -91,7 +91,7 @@ type checkReport struct {
 	lines map[string][]string // of the files, to show them
 }
 
-// checkFiles checks the rules at path, and with another path says what changes from there.
+// checkFiles checks the rules at path. If old is not empty, it compares them with the rules at old.
 func checkFiles(path, old string, o config.Options) (*checkReport, error) {
 	files, err := readRules(path)
 	if err != nil {
@@ -119,17 +119,17 @@ func checkFiles(path, old string, o config.Options) (*checkReport, error) {
 	return r, nil
 }
 
-// noRules is the warning about a path whose files, if there are any, limit nothing.
+// noRules returns the warning about a path without any rule.
 func noRules(path string, files int) config.Diagnostic {
-	f := config.Diagnostic{Kind: "no-rules", File: path, Text: "no file here has a rate_limit: no request is limited"}
+	f := config.Diagnostic{Kind: "no-rules", File: path, Text: "no file has a rate_limit: no request is limited"}
 	if files > 0 {
 		return f
 	}
-	f.Text = "there are no files here: no request is limited"
-	entries, _ := os.ReadDir(path) // it was read a moment ago
+	f.Text = "the directory has no files: no request is limited"
+	entries, _ := os.ReadDir(path) // it has just been read
 	for _, e := range entries {
 		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
-			f.Hint = fmt.Sprintf("files in folders below are not read: did you mean %s?", filepath.Join(path, e.Name()))
+			f.Hint = fmt.Sprintf("subdirectories are not read: did you mean %s?", filepath.Join(path, e.Name()))
 			break
 		}
 	}
@@ -181,7 +181,7 @@ func (r *checkReport) write(out io.Writer, format string) error {
 	})
 }
 
-// where is the file with the line, where one is known.
+// where returns the file, and the line if that is known.
 func where(f config.Diagnostic) string {
 	if f.Line > 0 {
 		return fmt.Sprintf("%s:%d", f.File, f.Line)
@@ -189,7 +189,7 @@ func where(f config.Diagnostic) string {
 	return f.File
 }
 
-// faultText begins with the service's own words; the line comes last, where it is known.
+// faultText starts with the service's message and ends with the line, if that is known.
 func faultText(f config.Diagnostic) string {
 	if f.Line > 0 {
 		return fmt.Sprintf("%s: %s (line %d)", f.File, f.Text, f.Line)
@@ -197,7 +197,7 @@ func faultText(f config.Diagnostic) string {
 	return fmt.Sprintf("%s: %s", f.File, f.Text)
 }
 
-// source shows the line that f is about, with a caret under the place, and what may be meant.
+// source prints the line of f with a caret below the column, and the hint.
 func (r *checkReport) source(b *strings.Builder, f config.Diagnostic) {
 	if lines := r.lines[f.File]; f.Line > 0 && f.Line <= len(lines) {
 		line := strings.TrimSuffix(lines[f.Line-1], "\r")
@@ -209,7 +209,7 @@ func (r *checkReport) source(b *strings.Builder, f config.Diagnostic) {
 	}
 }
 
-// visible is a line as a terminal may show it; tabs stay.
+// visible replaces the control characters of a line, except tabs.
 func visible(line string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\t' && (r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0) {
@@ -219,7 +219,8 @@ func visible(line string) string {
 	}, line)
 }
 
-// indent is what stands before a column, all of it blank; without a column, before the first thing on the line.
+// indent returns the line up to the column, with blanks for all characters except tabs. Without a column, it ends at the first
+// character that is not blank.
 func indent(line string, column int) string {
 	if column == 0 {
 		column = 1 + len(line) - len(strings.TrimLeft(line, " \t-"))

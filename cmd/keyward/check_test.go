@@ -120,10 +120,10 @@ func TestCheckWithoutRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dir, want := range map[string]string{
-		"empty": "warning: empty: there are no files here: no request is limited\nall rate limit configs ok\n",
-		"up": "warning: up: there are no files here: no request is limited\n      = files in folders below are not read: did you mean up/config?\n" +
+		"empty": "warning: empty: the directory has no files: no request is limited\nall rate limit configs ok\n",
+		"up": "warning: up: the directory has no files: no request is limited\n      = subdirectories are not read: did you mean up/config?\n" +
 			"all rate limit configs ok\n",
-		"idle": "warning: idle: no file here has a rate_limit: no request is limited\nall rate limit configs ok\n",
+		"idle": "warning: idle: no file has a rate_limit: no request is limited\nall rate limit configs ok\n",
 	} {
 		if out, err := runCheck(dir); err != nil || out != want {
 			t.Errorf("check %s: %v\n got %q\nwant %q", dir, err, out, want)

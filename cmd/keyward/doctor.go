@@ -26,16 +26,16 @@ func newDoctor() *cobra.Command {
 	var o config.Options
 	cmd := &cobra.Command{
 		Use:     "doctor",
-		Short:   "Ask all members, and Envoys, what is wrong with the cluster, and say what to do",
+		Short:   "Find problems of a cluster and of the Envoys in front of it, with advice",
 		Long:    helpText("doctor"),
 		Example: helpExamples("doctor"),
 		Args:    cobra.NoArgs,
 	}
 	members, output := memberFlag(cmd), outputFlag(cmd)
-	strict := cmd.Flags().Bool("strict", false, "exit code 1 for warnings, too")
-	cmd.Flags().StringSliceVar(&envoys, "envoy", nil, "`host:port` of an Envoy's admin page, several with commas")
-	cmd.Flags().StringVar(&rules, "rules", "", "`directory` or file of the rules that should be in force")
-	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "with --rules: let several files add to one domain (MERGE_DOMAIN_CONFIG)")
+	strict := cmd.Flags().Bool("strict", false, "exit code 1 also for warnings")
+	cmd.Flags().StringSliceVar(&envoys, "envoy", nil, "`host:port` of an Envoy's admin page, or several, separated by commas")
+	cmd.Flags().StringVar(&rules, "rules", "", "`directory` or file of the rules that are expected to be in force")
+	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "with --rules: merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
 	cmd.Flags().StringVar(&o.KeyPrefix, "key-prefix", "", "with --rules: the members' CACHE_KEY_PREFIX")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := gather(cmd.Context(), *members, envoys)
@@ -55,10 +55,10 @@ func newDoctor() *cobra.Command {
 	return cmd
 }
 
-// rulesHere reads the rules that should be in force.
+// rulesHere reads the rules that are expected to be in force.
 func rulesHere(path string, o config.Options, f *doctor.Snapshot) *doctor.LocalRules {
 	h := &doctor.LocalRules{Path: path}
-	for i := range f.Members { // what the members go by is a part of the version
+	for i := range f.Members { // the label is a part of the version
 		if c := f.Members[i].Cluster.Label; c != "" {
 			o.Cluster = c
 		}
@@ -72,7 +72,7 @@ func rulesHere(path string, o config.Options, f *doctor.Snapshot) *doctor.LocalR
 	return h
 }
 
-// gather asks everyone at once.
+// gather asks all members and Envoys, and probes all ports, in parallel.
 func gather(ctx context.Context, members, envoys []string) (*doctor.Snapshot, error) {
 	c, err := discover(ctx, members)
 	if err != nil {
@@ -142,7 +142,7 @@ func askEnvoy(ctx context.Context, addr string) doctor.EnvoyPages {
 	return e
 }
 
-// probes are the ports of all members that anybody knows of.
+// probes returns the ports of all members that any member lists.
 func probes(c *clusterSeen) (all []doctor.Probe) {
 	seen := map[string]bool{}
 	add := func(member, what, address string) {
@@ -153,7 +153,7 @@ func probes(c *clusterSeen) (all []doctor.Probe) {
 	}
 	for _, p := range c.procs {
 		if p.cluster.Standalone {
-			continue // it has no port for others
+			continue // it has no listener for others
 		}
 		for _, m := range p.cluster.Members {
 			add(m.ID, "gossip/tcp", m.Gossip)
@@ -164,8 +164,8 @@ func probes(c *clusterSeen) (all []doctor.Probe) {
 	return all
 }
 
-// probeBound is how long a port may take. A UDP port that is open answers nothing to somebody without the gossip key; one
-// that nobody listens on is refused.
+// probeBound is the time for a port to answer. An open UDP port does not answer a packet without the gossip key. A closed one refuses
+// it.
 const (
 	probeBound = 2 * time.Second
 	udpBound   = 300 * time.Millisecond
@@ -193,7 +193,7 @@ func probe(ctx context.Context, p *doctor.Probe) error {
 	return nil
 }
 
-// plainly is what the system says, without the address, which is said anyway.
+// plainly returns the system's error without the address, which the message already contains.
 func plainly(err error) error {
 	var sys *os.SyscallError
 	if errors.As(err, &sys) {

@@ -20,7 +20,7 @@ func newDrain() *cobra.Command {
 	timeout := 30 * time.Second
 	cmd := &cobra.Command{
 		Use:   "drain",
-		Short: "Have the sidecar beside this command leave the ring and hand its counters over",
+		Short: "Make this pod's sidecar leave the ring and send its counters to the other members",
 		Long:  helpText("drain"),
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,12 +35,12 @@ func newDrain() *cobra.Command {
 		},
 	}
 	socket = socketFlag(cmd.Flags())
-	cmd.Flags().StringVar(&envoy, "envoy", "", "`host:port` of the admin page of an Envoy to drain, too")
-	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
+	cmd.Flags().StringVar(&envoy, "envoy", "", "`host:port` of the admin page of an Envoy to drain first")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "time to wait")
 	return cmd
 }
 
-// drainEnvoy has an Envoy send its clients away while it goes on listening. It does not wait until they have gone.
+// drainEnvoy makes an Envoy ask its clients to disconnect while it continues to listen. It does not wait for them.
 func drainEnvoy(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -54,12 +54,12 @@ func drainEnvoy(ctx context.Context, address string) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("drain Envoy: %s says %s", address, res.Status)
+		return fmt.Errorf("drain Envoy: %s answers %s", address, res.Status)
 	}
 	return nil
 }
 
-// drain tells the sidecar behind socket to leave, and prints how far it is until it has.
+// drain makes the sidecar behind socket leave, and prints its progress until it has.
 func drain(ctx context.Context, out io.Writer, socket string) error {
 	res, err := overSocket(ctx, socket, http.MethodPost, "/drain", nil)
 	if err != nil {
@@ -76,18 +76,18 @@ func follow(ctx context.Context, out io.Writer, body io.Reader) error {
 	for {
 		if err := lines.Decode(&p); err != nil {
 			if ctx.Err() != nil {
-				return fmt.Errorf("not drained in time; the sidecar goes on: %w", ctx.Err())
+				return fmt.Errorf("timeout; the sidecar continues to drain: %w", ctx.Err())
 			}
-			return fmt.Errorf("the sidecar went away before it had drained: %w", err)
+			return fmt.Errorf("the sidecar stopped before it had drained: %w", err)
 		}
 		if p.Done {
 			break
 		}
-		fmt.Fprintf(out, "%5.1f s  %s, %d counters handed over, %d members to go\n", p.Seconds, p.State, p.HandedOver, p.Incomplete)
+		fmt.Fprintf(out, "%5.1f s  %s, %d counters sent, %d members incomplete\n", p.Seconds, p.State, p.HandedOver, p.Incomplete)
 	}
 	if !p.Complete {
-		return errors.New("given up: others do not have all counters; what they lack counts from their replicas")
+		return errors.New("drain incomplete: other members lack some counters and continue from their replicas")
 	}
-	fmt.Fprintf(out, "drained in %.1f s, %d counters handed over\n", p.Seconds, p.HandedOver)
+	fmt.Fprintf(out, "drained in %.1f s, %d counters sent\n", p.Seconds, p.HandedOver)
 	return nil
 }

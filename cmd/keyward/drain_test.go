@@ -46,15 +46,15 @@ func TestDrain(t *testing.T) {
 	if err := drain(t.Context(), &out, socket); err != nil {
 		t.Error(err)
 	}
-	if got := out.String(); !strings.Contains(got, "leaving, 3 counters handed over, 2 members to go") || !strings.Contains(got, "drained in 0.7 s, 7 counters") {
+	if got := out.String(); !strings.Contains(got, "leaving, 3 counters sent, 2 members incomplete") || !strings.Contains(got, "drained in 0.7 s, 7 counters") {
 		t.Errorf("prints %q", got)
 	}
-	if err := drain(t.Context(), &out, sidecar(t, api.DrainStatus{Done: true})); err == nil || !strings.Contains(err.Error(), "given up") {
+	if err := drain(t.Context(), &out, sidecar(t, api.DrainStatus{Done: true})); err == nil || !strings.Contains(err.Error(), "drain incomplete") {
 		t.Errorf("not handed over: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := drain(ctx, &out, sidecar(t, leaving)); err == nil || !strings.Contains(err.Error(), "in time") {
+	if err := drain(ctx, &out, sidecar(t, leaving)); err == nil || !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("too slow: %v", err)
 	}
 	for _, bad := range []string{"/no/prefix", "unix:" + filepath.Join(t.TempDir(), "nobody")} {

@@ -14,7 +14,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// envoyConfigFlags are the flags that are no field of snippet.Options as they stand.
+// envoyConfigFlags are the flags that are not fields of snippet.Options.
 type envoyConfigFlags struct {
 	shape, part, rules, envoy string
 	from, members             []string
@@ -28,7 +28,7 @@ func newEnvoyConfig() *cobra.Command {
 	var f envoyConfigFlags
 	cmd := &cobra.Command{
 		Use:     "envoy-config",
-		Short:   "Print the Envoy configuration that asks each key's owner, made from your rules",
+		Short:   "Print the Envoy configuration for your rules",
 		Long:    helpText("envoy-config"),
 		Example: helpExamples("envoy-config"),
 		Args:    cobra.NoArgs,
@@ -54,36 +54,36 @@ func newEnvoyConfig() *cobra.Command {
 func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	s.StringVar(&f.gateway, "for", "envoy", "`whose` configuration: envoy, istio, envoy-gateway, contour or kgateway")
-	s.StringVar(&f.shape, "shape", "owner-direct", "owner-direct, routes or plain")
-	s.StringVar(&f.part, "part", "bootstrap", "bootstrap, filter, cluster, sds-client or sds-ca")
-	s.StringVar(&f.rules, "rules", "", "`directory` of the rate-limit rules")
-	s.BoolVar(&f.merge, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
-	s.StringArrayVar(&f.from, "from", nil, "`KEY=SOURCE`: where a descriptor key's value is in a request; again for every key")
-	s.StringVar(&f.envoy, "envoy", "", "`file` of your own Envoy configuration, whose rate_limits say the same")
-	s.StringVar(&o.Key, "key", "", "descriptor `key` whose owner is asked, when rules of a domain differ (default: the first rule's)")
-	s.StringVar(&o.RouteHeader, "route-header", "", "shape routes, and --hot-routes: `header` whose value places the request (default: what the rules say, else x-api-key)")
-	s.BoolVar(&o.HotRoutes, "hot-routes", false, "take the listener's routes from xDS, which spreads hot keys over several members; with --routed: the Envoy in front does")
+	s.StringVar(&f.gateway, "for", "envoy", "`kind` of configuration: envoy, istio, envoy-gateway, contour or kgateway")
+	s.StringVar(&f.shape, "shape", "owner-direct", "`shape`: owner-direct, routes or plain")
+	s.StringVar(&f.part, "part", "bootstrap", "`part` to print: bootstrap, filter, cluster, sds-client or sds-ca")
+	s.StringVar(&f.rules, "rules", "", "`directory` of the rate limit rules")
+	s.BoolVar(&f.merge, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
+	s.StringArrayVar(&f.from, "from", nil, "`KEY=SOURCE` of a descriptor key's value in a request; repeat it for each key")
+	s.StringVar(&f.envoy, "envoy", "", "`file` of an Envoy configuration whose rate_limits define the sources instead of --from")
+	s.StringVar(&o.Key, "key", "", "descriptor `key` whose owner is called, if the rules of a domain have several (default: the first rule's)")
+	s.StringVar(&o.RouteHeader, "route-header", "", "shape routes, and --hot-routes: `header` whose value determines the owner (default: from the rules, else x-api-key)")
+	s.BoolVar(&o.HotRoutes, "hot-routes", false, "take the listener's routes from xDS, which spreads hot keys over several members; with --routed, the edge Envoy does")
 	s.StringVar(&o.Listen, "listen", "0.0.0.0:10000", "`host:port` of Envoy's listener")
 	s.StringVar(&o.Admin, "envoy-admin", "127.0.0.1:9901", "`host:port` of Envoy's admin page")
 	s.StringVar(&o.Upstream, "upstream", "127.0.0.1:8000", "`host:port` of the application")
 	s.StringVar(&o.XDS, "xds", "", "`host:port` of the xDS server: cmd/xds, or a sidecar with --xds")
-	s.StringVar(&o.ADS, "ads", "delta", "how the xDS server is asked: delta or sotw")
-	s.StringArrayVar(&f.members, "member", nil, "`NAME=host:port` of a sidecar, instead of --xds; again for every one")
+	s.StringVar(&o.ADS, "ads", "delta", "xDS `protocol`: delta or sotw")
+	s.StringArrayVar(&f.members, "member", nil, "`NAME=host:port` of a sidecar, instead of --xds; repeat it for each")
 	s.IntVar(&o.Capacity, "ring-capacity", ring.DefaultCapacity, "the sidecars' --ring-capacity, with --member or --sds")
-	s.StringVar(&o.Sidecar, "sidecar", "127.0.0.1:8081", "shape plain: `host:port` of the rate-limit service")
-	s.BoolVar(&o.SidecarTLS, "sidecar-tls", false, "shape plain: the sidecar wants mTLS by the --tls-* files, too")
-	s.BoolVar(&o.FailureModeDeny, "failure-mode-deny", false, "refuse requests whose question failed, instead of letting them pass uncounted")
-	s.BoolVar(&o.Routed, "routed", false, "shape plain: an edge Envoy's ring-hash routes bring the requests here, so tell the sidecar the key, which then counts direct hits")
-	s.DurationVar(&o.Timeout, "timeout", 0, "for a question; an owner has 0.4 of it before its heir is asked (default 100ms)")
-	s.DurationVar(&o.Connect, "connect-timeout", 0, "to connect to an owner, with --member or --sds; xDS says its own (default 25ms)")
-	s.StringVar(&o.TLSCert, "tls-cert", "", "this Envoy's certificate, a `file` as Envoy sees it")
-	s.StringVar(&o.TLSKey, "tls-key", "", "its private key, a `file` as Envoy sees it")
-	s.StringVar(&o.TLSCA, "tls-ca", "", "CA of the sidecars and the xDS server, a `file` as Envoy sees it")
-	s.StringArrayVar(&o.XDSNames, "xds-san", nil, "URI or DNS `name` that the xDS server's certificate must carry (default: any of the CA's)")
+	s.StringVar(&o.Sidecar, "sidecar", "127.0.0.1:8081", "shape plain: `host:port` of the rate limit service")
+	s.BoolVar(&o.SidecarTLS, "sidecar-tls", false, "shape plain: use mTLS with the --tls-* files to call the sidecar")
+	s.BoolVar(&o.FailureModeDeny, "failure-mode-deny", false, "deny requests whose rate limit call fails, instead of admitting them uncounted")
+	s.BoolVar(&o.Routed, "routed", false, "shape plain: requests arrive by an edge Envoy's ring-hash routes; send the key, so that the sidecar counts direct hits")
+	s.DurationVar(&o.Timeout, "timeout", 0, "time for a rate limit call; after 0.4 of it Envoy calls the successor (default 100ms)")
+	s.DurationVar(&o.Connect, "connect-timeout", 0, "time to connect to an owner, with --member or --sds; xDS has its own (default 25ms)")
+	s.StringVar(&o.TLSCert, "tls-cert", "", "`file` of this Envoy's certificate, as Envoy sees it")
+	s.StringVar(&o.TLSKey, "tls-key", "", "`file` of its private key, as Envoy sees it")
+	s.StringVar(&o.TLSCA, "tls-ca", "", "`file` of the CA of the sidecars and the xDS server, as Envoy sees it")
+	s.StringArrayVar(&o.XDSNames, "xds-san", nil, "URI or DNS `name` that the xDS server's certificate must carry (default: any certificate of the CA)")
 	s.StringArrayVar(&o.ServerNames, "tls-peer-name", nil, "URI or DNS `name` that a sidecar's certificate must carry, with --member or --sds")
 	s.StringVar(&o.SDS, "sds", "", "`directory`, as Envoy sees it, of keyward_client.yaml and keyward_ca.yaml, which --part sds-client and sds-ca print: rotated certificates are used without a restart")
-	s.StringVar(&o.EnvoyVersion, "envoy-version", "1.36", "oldest Envoy that must accept it; from 1.40 on Retry-After is sent")
+	s.StringVar(&o.EnvoyVersion, "envoy-version", "1.36", "oldest `version` of Envoy that must accept the configuration; from 1.40 on, Retry-After is sent")
 	s.StringVar(&f.kube.Release, "release", "keyward", "--for: full `name` of the chart's objects")
 	s.StringVar(&f.kube.Namespace, "namespace", "keyward", "--for: their `namespace`")
 	s.StringVar(&f.kube.Gateway, "gateway", "gateway", "--for envoy-gateway, kgateway: `name` of the Gateway")
@@ -93,7 +93,7 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s.BoolVar(&f.kube.Plaintext, "no-tls", false, "--for: the release has tls.mode: off")
 }
 
-// generate prints for an Envoy, or for a gateway.
+// generate returns the configuration of an Envoy, or the resources of a gateway.
 func (f *envoyConfigFlags) generate(cmd *cobra.Command, o snippet.Options) ([]byte, []string, error) {
 	if f.gateway == "envoy" {
 		return snippet.Generate(o)
@@ -111,7 +111,7 @@ func (f *envoyConfigFlags) generate(cmd *cobra.Command, o snippet.Options) ([]by
 	return snippet.Generate(o)
 }
 
-// fill reads what the flags name.
+// fill sets the options that flags refer to by name or file.
 func (f *envoyConfigFlags) fill(o *snippet.Options) error {
 	var faults []error
 	o.Shape, o.Part = snippet.Shape(f.shape), snippet.Part(f.part)

@@ -25,15 +25,15 @@ func newExplain() *cobra.Command {
 	var names []string
 	cmd := &cobra.Command{
 		Use:     "explain DOMAIN KEY=VALUE... [+ KEY=VALUE...]",
-		Short:   "Say which rule limits a descriptor and why, who counts it, how it stands and what Envoy would answer",
+		Short:   "Show which rule limits a descriptor and why, its owner, its count and the next decision",
 		Long:    helpText("explain"),
 		Example: helpExamples("explain"),
 		Args:    cobra.MinimumNArgs(2),
 	}
 	members, output := memberFlag(cmd), outputFlag(cmd)
-	cmd.Flags().StringVar(&rules, "rules", "", "`directory` or file of rules, in place of a running member")
+	cmd.Flags().StringVar(&rules, "rules", "", "`directory` or file of rules, instead of a running member")
 	cmd.Flags().StringSliceVar(&names, "members", nil, "with --rules: names of the members, as `name` or name=weight")
-	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "with --rules: let several files add to one domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "with --rules: merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		descriptors, err := parseDescriptors(args[1:])
 		if err != nil {
@@ -55,7 +55,7 @@ func newExplain() *cobra.Command {
 	return cmd
 }
 
-// showExplained prints one descriptor, or what becomes of a request with several.
+// showExplained prints the explanation of one descriptor, or of a call with several.
 func showExplained(out io.Writer, format, domain string, all []api.Explanation) error {
 	if len(all) == 1 {
 		return show(out, format, all[0], func(out io.Writer) error { return writeExplain(out, &all[0]) })
@@ -64,7 +64,7 @@ func showExplained(out io.Writer, format, domain string, all []api.Explanation) 
 	return show(out, format, r, r.write)
 }
 
-// parseEntries reads KEY=VALUE arguments.
+// parseEntries parses KEY=VALUE arguments.
 func parseEntries(args []string) (entries []config.Entry, err error) {
 	for _, pair := range args {
 		k, v, ok := strings.Cut(pair, "=")
@@ -76,7 +76,7 @@ func parseEntries(args []string) (entries []config.Entry, err error) {
 	return entries, nil
 }
 
-// descriptorQuery names a descriptor as /v1/counters and /v1/explain take it.
+// descriptorQuery returns the query of /v1/counters and /v1/explain for a descriptor.
 func descriptorQuery(domain string, entries []config.Entry) string {
 	q := url.Values{"domain": {domain}}
 	for _, e := range entries {
@@ -85,7 +85,7 @@ func descriptorQuery(domain string, entries []config.Entry) string {
 	return q.Encode()
 }
 
-// askFirst asks the first of the members that answers.
+// askFirst returns the document of the first member that answers.
 func askFirst[T any](ctx context.Context, members []string, path string) (v T, err error) {
 	urls, err := memberURLs(members)
 	if err != nil {
@@ -101,7 +101,7 @@ func askFirst[T any](ctx context.Context, members []string, path string) (v T, e
 	return v, errors.Join(faults...)
 }
 
-// explainFiles is what files say of a descriptor, and the ring of the named members.
+// explainFiles explains a descriptor by rule files and the ring of the given members.
 func explainFiles(path string, o config.Options, names []string, domain string, entries []config.Entry) (api.Explanation, error) {
 	rules, err := loadPath(path, o)
 	if err != nil {
@@ -153,15 +153,15 @@ func writeExplain(out io.Writer, e *api.Explanation) error {
 func writeStep(row func(name, format string, args ...any), s *api.ExplainStep) {
 	name := printable(s.Entry.Key + "=" + s.Entry.Value)
 	if s.Taken == nil {
-		row(name, "taken by no descriptor: the walk ends here")
+		row(name, "no descriptor matches: the search ends here")
 	} else {
-		row(name, "taken by %s (%s:%d): %s", s.Taken.Descriptor, s.Taken.File, s.Taken.Line, s.Taken.Why)
+		row(name, "matches %s (%s:%d): %s", s.Taken.Descriptor, s.Taken.File, s.Taken.Line, s.Taken.Why)
 	}
 	for _, p := range s.Passed {
-		row("", "not by %s (%s:%d): %s", p.Descriptor, p.File, p.Line, p.Why)
+		row("", "not %s (%s:%d): %s", p.Descriptor, p.File, p.Line, p.Why)
 	}
 	if s.More > 0 {
-		row("", "nor by %s of other keys or values", count(s.More, "descriptor"))
+		row("", "nor %s with other keys or values", count(s.More, "descriptor"))
 	}
 }
 
@@ -187,7 +187,7 @@ func ruleText(r *api.ExplainRule) string {
 }
 
 func ownerText(e *api.Explanation) string {
-	text := "not looked up: say --members"
+	text := "unknown: set --members"
 	if e.Owner != "" {
 		text = printable(e.Owner)
 	}

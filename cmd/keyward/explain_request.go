@@ -10,10 +10,10 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// nextDescriptor is the argument between the descriptors of one request.
+// nextDescriptor separates the descriptors of a call in the arguments.
 const nextDescriptor = "+"
 
-// parseDescriptors reads the entries of one descriptor or more.
+// parseDescriptors parses the entries of one or several descriptors.
 func parseDescriptors(args []string) (all [][]config.Entry, err error) {
 	var faults []error
 	for from, i := 0, 0; i <= len(args); i++ {
@@ -32,7 +32,7 @@ func parseDescriptors(args []string) (all [][]config.Entry, err error) {
 	return all, errors.Join(faults...)
 }
 
-// explainedRequest is what becomes of a request with several descriptors. Fields are only ever added.
+// explainedRequest explains a call with several descriptors. Fields are only ever added.
 type explainedRequest struct {
 	Domain      string            `json:"domain"`
 	Verdict     string            `json:"verdict"`
@@ -41,9 +41,9 @@ type explainedRequest struct {
 	Descriptors []api.Explanation `json:"descriptors"` // in the order of the request
 }
 
-// explainRequest puts the descriptors of a request together. The request is refused when one of them is.
+// explainRequest combines the explanations of the descriptors of a call. The call is over the limit if one of them is.
 func explainRequest(domain string, all []api.Explanation) *explainedRequest {
-	r := &explainedRequest{Domain: domain, Verdict: api.VerdictNoRule, Why: "No rule is about any of its descriptors.", RefusedBy: []int{}, Descriptors: all}
+	r := &explainedRequest{Domain: domain, Verdict: api.VerdictNoRule, Why: "No rule matches any of its descriptors.", RefusedBy: []int{}, Descriptors: all}
 	named := false
 	for i := range all {
 		e := &all[i]
@@ -51,9 +51,9 @@ func explainRequest(domain string, all []api.Explanation) *explainedRequest {
 		case e.Verdict == api.VerdictOver:
 			r.RefusedBy = append(r.RefusedBy, i)
 		case e.Verdict == api.VerdictLimited:
-			r.Verdict, r.Why = e.Verdict, "Rules limit it; no member was asked how they stand."
+			r.Verdict, r.Why = e.Verdict, "Rules limit it; without a running member the counts are unknown."
 		case e.Matched && r.Verdict == api.VerdictNoRule:
-			r.Verdict, r.Why = api.VerdictOK, "No descriptor refuses it."
+			r.Verdict, r.Why = api.VerdictOK, "No descriptor is over its limit."
 		}
 		named = named || e.Rule != nil && e.Rule.Name != ""
 	}
@@ -62,15 +62,15 @@ func explainRequest(domain string, all []api.Explanation) *explainedRequest {
 		for _, i := range r.RefusedBy {
 			by = append(by, fmt.Sprintf("descriptor %d (%s)", i+1, descriptorText(&all[i])))
 		}
-		verb := "refuses"
+		verb := "denies"
 		if len(by) > 1 {
-			verb = "refuse"
+			verb = "deny"
 		}
 		r.Verdict = api.VerdictOver
-		r.Why = fmt.Sprintf("%s %s it. The other descriptors are counted all the same, unless STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is set.", strings.Join(by, " and "), verb)
+		r.Why = fmt.Sprintf("%s %s it. The other descriptors are still charged, unless STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is set.", strings.Join(by, " and "), verb)
 	}
 	if named {
-		r.Why += " A rule that replaces another one by its name is not taken into account here."
+		r.Why += " Rules that replace others by name are not considered here."
 	}
 	return r
 }

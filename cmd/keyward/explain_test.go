@@ -107,12 +107,12 @@ func TestExplainRequest(t *testing.T) {
 	}))
 	defer srv.Close()
 	for args, want := range map[string]string{
-		"user=bob + path=busy": "request  over_limit\nwhy      descriptor 2 (path=busy) refuses it. The other descriptors are counted all the same, " +
-			"unless STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is set. A rule that replaces another one by its name is not taken into account here.\n",
-		"path=busy + trial=busy + path=busy": "request  over_limit\nwhy      descriptor 1 (path=busy) and descriptor 3 (path=busy) refuse it. The other descriptors are counted all the same, " +
+		"user=bob + path=busy": "request  over_limit\nwhy      descriptor 2 (path=busy) denies it. The other descriptors are still charged, " +
+			"unless STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is set. Rules that replace others by name are not considered here.\n",
+		"path=busy + trial=busy + path=busy": "request  over_limit\nwhy      descriptor 1 (path=busy) and descriptor 3 (path=busy) deny it. The other descriptors are still charged, " +
 			"unless STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT is set.\n",
-		"path=bob + trial=busy": "request  ok\nwhy      No descriptor refuses it.\n",
-		"a=b + c=d":             "request  no_rule\nwhy      No rule is about any of its descriptors.\n",
+		"path=bob + trial=busy": "request  ok\nwhy      No descriptor is over its limit.\n",
+		"a=b + c=d":             "request  no_rule\nwhy      No rule matches any of its descriptors.\n",
 	} {
 		out, err := run(t, append([]string{"explain", "edge", "--member", srv.URL}, strings.Fields(args)...)...)
 		if err != nil || !strings.HasSuffix(out, "\n\n"+want) || strings.Count(out, "descriptor 1 of ") != 1 || strings.Count(out, "verdict ") != 1+strings.Count(args, "+") {
@@ -140,7 +140,7 @@ func TestKeysReset(t *testing.T) {
 		return api.ResetResult{Before: 9, After: 2, Owner: "pod-1"}, nil
 	}})
 	out, err := run(t, "keys", "reset", "edge", "plan=gold", "user=a=b", "--admin", socket)
-	if err != nil || out != "7 hits given back at pod-1; 2 stand now\n" {
+	if err != nil || out != "7 hits refunded at pod-1; 2 remain\n" {
 		t.Errorf("%q %v", out, err)
 	}
 	if len(got.Descriptor.Entries) != 2 || got.Descriptor.Entries[1] != (api.KeyValue{Key: "user", Value: "a=b"}) {

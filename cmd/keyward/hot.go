@@ -19,7 +19,7 @@ import (
 func newHot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "hot",
-		Short:   "Say by hand what is done about a hot key: split, pin, cap, never, clear; or list what is done",
+		Short:   "Set or list the routes of hot keys: split, pin, cap, never, clear",
 		Long:    helpText("hot"),
 		Example: helpExamples("hot"),
 	}
@@ -28,9 +28,9 @@ func newHot() *cobra.Command {
 		newHotList(socket),
 		newHotOrder(socket, hotkey.Spread, "split", "Spread the key's requests over sub-keys on several members"),
 		newHotOrder(socket, hotkey.Dedicated, "pin", "Send all of the key's requests to the least loaded member"),
-		newHotOrder(socket, hotkey.Cap, "cap", "Have Envoy refuse locally what is certainly over the key's limit"),
-		newHotOrder(socket, hotkey.Never, "never", "Do nothing about the key, however hot it is"),
-		newHotOrder(socket, hotkey.Auto, "clear", "Take back what was said by hand"),
+		newHotOrder(socket, hotkey.Cap, "cap", "Make Envoy deny locally what is certainly over the key's limit"),
+		newHotOrder(socket, hotkey.Never, "never", "Leave the key with its owner, however hot it is"),
+		newHotOrder(socket, hotkey.Auto, "clear", "Return the key to automatic relief"),
 	)
 	return cmd
 }
@@ -41,7 +41,7 @@ func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Co
 	cmd := &cobra.Command{
 		Use:     name + " DOMAIN KEY=VALUE...",
 		Short:   short,
-		Long:    short + ".\n\nKEY=VALUE is each entry of the descriptor, in its order; in its place --owner-string names the key.",
+		Long:    short + ".\n\nKEY=VALUE are the entries of the descriptor, in order. Alternatively, --owner-string names the key.",
 		Example: "  keyward hot " + name + " edge api_key=alice",
 		Args:    cobra.MinimumNArgs(1),
 	}
@@ -60,9 +60,9 @@ func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Co
 		}
 		return suggestExplain(giveOrder(cmd.Context(), cmd.OutOrStdout(), *socket, *output, &o), o.Domain, entries)
 	}
-	cmd.Flags().StringVar(&o.OwnerString, "owner-string", "", "the key's x-keyward-key")
+	cmd.Flags().StringVar(&o.OwnerString, "owner-string", "", "the key's x-keyward-key `header`")
 	if mode == hotkey.Spread {
-		cmd.Flags().IntVar(&o.Members, "members", 0, "sub-keys, each on a member of its own, 2 to 16 (default as the rule says)")
+		cmd.Flags().IntVar(&o.Members, "members", 0, "`number` of sub-keys, each on its own member, 2 to 16 (default: from the rule)")
 	}
 	return cmd
 }
@@ -77,7 +77,7 @@ func giveOrder(ctx context.Context, out io.Writer, socket, output string, o *api
 	defer res.Body.Close()
 	var r api.HotRoute
 	if err := json.NewDecoder(res.Body).Decode(&r); err != nil {
-		return fmt.Errorf("read the sidecar's answer: %w", err)
+		return fmt.Errorf("decode the sidecar's answer: %w", err)
 	}
 	return show(out, output, r, func(out io.Writer) error {
 		_, err := fmt.Fprintf(out, "%s: %s; %s announces it\n", keyName(r.Domain, r.Name, r.OwnerString), routeText(&r), printable(r.By))
@@ -85,7 +85,7 @@ func giveOrder(ctx context.Context, out io.Writer, socket, output string, o *api
 	})
 }
 
-// keyName is a key for people: its domain and descriptor, or what else is known of it.
+// keyName returns a key's domain and descriptor, or its owner string if the descriptor is unknown.
 func keyName(domain, name, ownerString string) string {
 	if name == "" {
 		name = ownerString
@@ -96,7 +96,7 @@ func keyName(domain, name, ownerString string) string {
 	return printable(domain) + " " + printable(name)
 }
 
-// routeText is what is done about a key.
+// routeText describes a route.
 func routeText(r *api.HotRoute) string {
 	var to []string
 	for _, s := range r.SubKeys {
@@ -105,7 +105,7 @@ func routeText(r *api.HotRoute) string {
 	text := r.Mode.String()
 	switch hotkey.Mode(r.Mode) {
 	case hotkey.Auto:
-		return "as measured"
+		return "automatic"
 	case hotkey.Cap:
 		text = "capped by Envoy"
 	case hotkey.Dedicated:
@@ -116,7 +116,7 @@ func routeText(r *api.HotRoute) string {
 		text = "left alone"
 	}
 	if r.Manual {
-		text += ", by hand"
+		text += ", manual"
 	}
 	return text
 }
@@ -124,7 +124,7 @@ func routeText(r *api.HotRoute) string {
 func newHotList(socket *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "List what is done about hot keys anywhere, and the hot keys that this sidecar counts",
+		Short:   "List the routes of all hot keys, and the hot keys of this sidecar",
 		Example: helpExamples("hot-list"),
 		Args:    cobra.NoArgs,
 	}
@@ -145,7 +145,7 @@ func listHot(ctx context.Context, out io.Writer, socket, output string) error {
 	defer res.Body.Close()
 	var h api.HotKeys
 	if err := json.NewDecoder(res.Body).Decode(&h); err != nil {
-		return fmt.Errorf("read the sidecar's answer: %w", err)
+		return fmt.Errorf("decode the sidecar's answer: %w", err)
 	}
 	return show(out, output, h, func(out io.Writer) error { return printHot(out, &h) })
 }
@@ -153,7 +153,7 @@ func listHot(ctx context.Context, out io.Writer, socket, output string) error {
 func printHot(out io.Writer, h *api.HotKeys) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(h.Routes) == 0 {
-		fmt.Fprintln(t, "Nothing is done about any key.")
+		fmt.Fprintln(t, "No key has a route.")
 	} else {
 		fmt.Fprintln(t, "KEY\tDONE\tANNOUNCED BY\tSINCE")
 	}

@@ -57,12 +57,12 @@ func TestHotCommands(t *testing.T) {
 		return api.HotRoute{Domain: o.Domain, Name: "k=v", Mode: *o.Mode, Manual: true, By: "pod-a", SubKeys: []api.RouteSubKey{{Member: "pod-b"}, {Member: "pod-c"}}}, nil
 	}})
 	for args, want := range map[string][2]string{
-		"hot split edge k=v l=a=b --members 8": {`split edge "" 8 [{k v} {l a=b}]`, "edge k=v: split over pod-b pod-c, by hand; pod-a announces it\n"},
+		"hot split edge k=v l=a=b --members 8": {`split edge "" 8 [{k v} {l a=b}]`, "edge k=v: split over pod-b pod-c, manual; pod-a announces it\n"},
 		"hot split edge k=v":                   {`split edge "" 0 [{k v}]`, "split over"},
 		"hot pin edge k=v":                     {`pin edge "" 0 [{k v}]`, "pinned to"},
-		"hot cap edge k=v":                     {`cap edge "" 0 [{k v}]`, "capped by Envoy, by hand"},
-		"hot never edge --owner-string v":      {`never edge "v" 0`, "left alone, by hand"},
-		"hot clear edge k=v":                   {`clear edge "" 0 [{k v}]`, "as measured"},
+		"hot cap edge k=v":                     {`cap edge "" 0 [{k v}]`, "capped by Envoy, manual"},
+		"hot never edge --owner-string v":      {`never edge "v" 0`, "left alone, manual"},
+		"hot clear edge k=v":                   {`clear edge "" 0 [{k v}]`, "automatic"},
 	} {
 		got = nil
 		out, err := run(t, append(strings.Fields(args), "--admin", socket)...)
@@ -98,7 +98,7 @@ func TestHotList(t *testing.T) {
 	h := api.HotKeys{Member: "pod-a"}
 	socket := serve(t, admin.SocketOptions{HotKeys: func() api.HotKeys { return h }})
 	out, err := run(t, "hot", "list", "--admin", socket)
-	if err != nil || !strings.Contains(out, "Nothing is done about any key.") || !strings.Contains(out, "No key that pod-a counts is hot.") {
+	if err != nil || !strings.Contains(out, "No key has a route.") || !strings.Contains(out, "No key that pod-a counts is hot.") {
 		t.Errorf("nothing: %v\n%s", err, out)
 	}
 	h.Routes = []api.HotRoute{{Domain: "edge", Name: "k=v", Mode: api.HotMode(hotkey.Dedicated), By: "pod-b", SubKeys: []api.RouteSubKey{{Member: "pod-c"}}}}

@@ -48,19 +48,19 @@ func newInject() *cobra.Command {
 	s := cmd.Flags()
 	s.SortFlags = false
 	s.StringArrayVarP(&files, "filename", "f", nil, "`file` of manifests, - for standard input; again for more")
-	s.StringVar(&o.Release, "release", "keyward", "full `name` of the chart's objects: of the Service NAME-gossip without the end")
+	s.StringVar(&o.Release, "release", "keyward", "full `name` of the chart's objects: that of the Service NAME-gossip without -gossip")
 	s.StringVar(&o.Image, "image", o.Image, "the sidecar's `image`")
 	s.StringVar(&o.PullPolicy, "pull-policy", "IfNotPresent", "its imagePullPolicy")
-	s.StringVar(&o.EnvoyAdmin, "envoy-admin", "", "`host:port` of the pod's Envoy's admin page: it is told to drain when the pod ends")
+	s.StringVar(&o.EnvoyAdmin, "envoy-admin", "", "`host:port` of the admin page of the pod's Envoy, to drain it when the pod ends")
 	s.StringVar(&o.CPU, "cpu", "20m", "CPU requested")
 	s.StringVar(&o.MemoryRequest, "memory-request", "64Mi", "memory requested")
-	s.StringVar(&o.Memory, "memory", "256Mi", "memory at most; about 120 bytes a key, see --max-keys of the sidecar")
-	s.StringArrayVar(&o.Args, "arg", nil, "a further `flag` of the sidecar; again for more")
+	s.StringVar(&o.Memory, "memory", "256Mi", "memory limit; about 120 bytes for each key, see --max-keys of the sidecar")
+	s.StringArrayVar(&o.Args, "arg", nil, "additional `flag` of the sidecar; repeat it for more")
 	s.StringVar(&o.RulesConfigMap, "rules", "", "`ConfigMap` of the rules (default RELEASE-rules)")
 	s.StringVar(&o.GossipSecret, "gossip-secret", "", "`Secret` with gossip.key (default RELEASE-gossip)")
 	s.StringVar(&o.TLSSecret, "tls-secret", "", "`Secret` with tls.crt, tls.key and ca.crt (default RELEASE-tls)")
 	s.BoolVar(&noTLS, "no-tls", false, "the release has tls.mode: off")
-	s.IntVar(&o.Grace, "grace", 60, "seconds that a pod has to end, at least")
+	s.IntVar(&o.Grace, "grace", 60, "minimum `seconds` that a pod has to stop")
 	_ = cmd.MarkFlagRequired("filename") // the flag exists
 	return cmd
 }

@@ -17,7 +17,7 @@ import (
 func newKeys() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
-		Short: "Look at one key's count, or give it back",
+		Short: "Print or reset the count of a key",
 	}
 	cmd.AddCommand(newKeysGet(), newKeysReset())
 	return cmd
@@ -26,7 +26,7 @@ func newKeys() *cobra.Command {
 func newKeysGet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "get DOMAIN KEY=VALUE...",
-		Short:   "Print how a key stands with its owner, whichever member is asked",
+		Short:   "Print the count of a key at its owner",
 		Long:    helpText("keys-get"),
 		Example: helpExamples("keys-get"),
 		Args:    cobra.MinimumNArgs(2),
@@ -53,7 +53,7 @@ func newKeysGet() *cobra.Command {
 func newKeysReset() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "reset DOMAIN KEY=VALUE...",
-		Short:   "Give a key's count back, so that its caller has the whole limit again",
+		Short:   "Refund the hits of a key, so that its caller has the full limit again",
 		Long:    helpText("keys-reset"),
 		Example: helpExamples("keys-reset"),
 		Args:    cobra.MinimumNArgs(2),
@@ -69,14 +69,14 @@ func newKeysReset() *cobra.Command {
 			return suggestExplain(err, args[0], entries)
 		}
 		return show(cmd.OutOrStdout(), *output, r, func(out io.Writer) error {
-			_, err := fmt.Fprintf(out, "%d hits given back at %s; %d stand now\n", r.Before-min(r.Before, r.After), printable(r.Owner), r.After)
+			_, err := fmt.Fprintf(out, "%d hits refunded at %s; %d remain\n", r.Before-min(r.Before, r.After), printable(r.Owner), r.After)
 			return err
 		})
 	}
 	return cmd
 }
 
-// descriptorOf is a descriptor as JSON has it.
+// descriptorOf returns a descriptor in JSON.
 func descriptorOf(entries []config.Entry) *api.KeyDescriptor {
 	d := new(api.KeyDescriptor)
 	for _, e := range entries {
@@ -95,7 +95,7 @@ func resetKey(ctx context.Context, socket, domain string, entries []config.Entry
 	}
 	defer res.Body.Close()
 	if err := json.NewDecoder(res.Body).Decode(&r); err != nil {
-		return r, fmt.Errorf("read the sidecar's answer: %w", err)
+		return r, fmt.Errorf("decode the sidecar's answer: %w", err)
 	}
 	return r, nil
 }

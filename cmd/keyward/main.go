@@ -1,5 +1,5 @@
-// Command keyward is the operators' tool: it checks rules, explains the ring, prints Envoy's configuration, makes demo
-// certificates and shows the whole product at work on one machine.
+// Command keyward is the tool of operators. It checks rules, explains decisions, prints Envoy's configuration, diagnoses clusters and
+// runs a demo.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 // version is set by the linker (-ldflags "-X main.version=v1.2.3").
 var version = "dev"
 
-// errFailed ends a command with exit code 1 when it has already said why.
+// errFailed is the error of a command that has already printed why it fails.
 var errFailed = errors.New("failed")
 
 func main() {
@@ -40,10 +40,10 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
-	root.AddCommand(newMigrate(), newMirror(), newSimulate()) // moving over
+	root.AddCommand(newMigrate(), newMirror(), newSimulate()) // migration
 	root.AddCommand(newAsk(), newInject())
 	root.AddCommand(newBench())
-	root.AddCommand(newExplain(), newKeys(), newXDS(), newDoctor(), newMan()) // asking a cluster
+	root.AddCommand(newExplain(), newKeys(), newXDS(), newDoctor(), newMan()) // reading a cluster
 	nameMembersAlike(root)
 	return root
 }

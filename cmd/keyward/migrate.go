@@ -26,7 +26,7 @@ func newMigrate() *cobra.Command {
 	var f migrateFlags
 	cmd := &cobra.Command{
 		Use:     "migrate [-f FILE] [--env-file FILE] [--rules DIR]",
-		Short:   "Say what becomes of an envoyproxy/ratelimit deployment, and write what takes its place",
+		Short:   "Plan the migration of an envoyproxy/ratelimit deployment, and write its manifest or values",
 		Long:    helpText("migrate"),
 		Example: helpExamples("migrate"),
 		Args:    cobra.NoArgs,
@@ -46,13 +46,13 @@ func (f *migrateFlags) define(cmd *cobra.Command) {
 	s.SortFlags = false
 	s.StringVarP(&f.file, "filename", "f", "", "YAML `file` of the deployment: objects of Kubernetes, compose, or a chart's values")
 	s.StringVar(&f.container, "container", "", "`name` of its container (default: the one whose image or command is ratelimit)")
-	s.StringVar(&f.envFile, "env-file", "", "`file` of NAME=VALUE lines, which go before those of -f")
+	s.StringVar(&f.envFile, "env-file", "", "`file` of NAME=VALUE lines, which take precedence over those of -f")
 	s.StringVar(&f.rules, "rules", "", "`directory` of the rules (default: those in the file's ConfigMaps)")
-	s.IntVar(&f.replicas, "replicas", 0, "`N`, the replicas that there are to be (default: as many as there are)")
+	s.IntVar(&f.replicas, "replicas", 0, "`number` of replicas (default: that of the deployment)")
 	s.StringVar(&f.image, "image", image, "Keyward's image")
 	s.StringVar(&f.patch, "patch", "", "`file` to write the patched manifest to")
 	s.StringVar(&f.values, "values", "", "`file` to write values for charts/keyward to")
-	s.BoolVar(&f.clean, "clean", false, "with --patch: take out variables that have no effect any more")
+	s.BoolVar(&f.clean, "clean", false, "with --patch: remove variables that have no effect anymore")
 	s.BoolVar(&f.all, "all", false, "list every variable of envoyproxy/ratelimit, not only those that are set")
 }
 

@@ -38,7 +38,7 @@ func newMirror() *cobra.Command {
 	var f mirrorFlags
 	cmd := &cobra.Command{
 		Use:     "mirror --old HOST:PORT --new HOST:PORT",
-		Short:   "Answer with the old rate limit service's verdicts, ask Keyward too, report every difference",
+		Short:   "Return the old rate limit service's answers, call Keyward as well, and report differences",
 		Long:    helpText("mirror"),
 		Example: helpExamples("mirror"),
 		Args:    cobra.NoArgs,
@@ -56,20 +56,20 @@ func newMirror() *cobra.Command {
 func (f *mirrorFlags) define(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	s.StringVar(&f.listen, "listen", ":8081", "`host:port` for Envoy's questions")
+	s.StringVar(&f.listen, "listen", ":8081", "`host:port` to listen on for Envoy")
 	s.StringVar(&f.options.Old, "old", "", "`host:port` of envoyproxy/ratelimit, gRPC")
 	s.StringVar(&f.options.New, "new", "", "`host:port` of Keyward, gRPC")
-	s.StringVar(&f.answer, "answer", "old", "whose verdicts count: old, or new (then the old one's where the new one fails)")
-	s.StringVar(&f.metrics, "metrics", ":9090", "`host:port` of /metrics, /healthcheck and the sum at /; empty: none")
-	s.StringVar(&f.log, "log", "-", "`file` for the differences, one JSON line each; -: standard error; empty: none")
-	s.Float64Var(&f.options.LogRate, "log-rate", 10, "the most `lines` a second; all differences are counted")
-	s.DurationVar(&f.options.Timeout, "timeout", time.Second, "for the service that nobody waits for")
-	s.IntVar(&f.options.InFlight, "in-flight", 1024, "questions to it that may be open; more are not mirrored, and counted")
+	s.StringVar(&f.answer, "answer", "old", "`service` whose answers are returned: old, or new (and the old one's if the new one fails)")
+	s.StringVar(&f.metrics, "metrics", ":9090", "`host:port` of /metrics, /healthcheck and the summary at /; empty: none")
+	s.StringVar(&f.log, "log", "-", "`file` for differences, a JSON line for each; -: standard error; empty: none")
+	s.Float64Var(&f.options.LogRate, "log-rate", 10, "largest number of `lines` per second; all differences are counted")
+	s.DurationVar(&f.options.Timeout, "timeout", time.Second, "time for the answer that callers do not wait for")
+	s.IntVar(&f.options.InFlight, "in-flight", 1024, "open calls to that service; further calls are not mirrored, and counted")
 	s.DurationVar(&f.lasts, "for", 0, "end after this time (default: at SIGTERM or SIGINT)")
-	s.BoolVar(&f.listenTLS, "listen-tls", false, "serve Envoy with TLS, by the --tls-* files")
-	s.BoolVar(&f.oldTLS, "old-tls", false, "ask the old service with TLS, by the --tls-* files")
-	s.BoolVar(&f.newTLS, "new-tls", false, "ask the new service with TLS, by the --tls-* files")
-	s.StringVar(&f.tls.Cert, "tls-cert", "", "`file` of a certificate (read again when it changes)")
+	s.BoolVar(&f.listenTLS, "listen-tls", false, "serve Envoy with TLS, using the --tls-* files")
+	s.BoolVar(&f.oldTLS, "old-tls", false, "call the old service with TLS, using the --tls-* files")
+	s.BoolVar(&f.newTLS, "new-tls", false, "call the new service with TLS, using the --tls-* files")
+	s.StringVar(&f.tls.Cert, "tls-cert", "", "`file` of a certificate, reloaded when it changes")
 	s.StringVar(&f.tls.Key, "tls-key", "", "`file` of its key")
 	s.StringVar(&f.tls.CA, "tls-ca", "", "`file` of the CA of the other side")
 	for _, name := range []string{"old", "new"} {

@@ -32,7 +32,7 @@ func outputFlagOf(cmd *cobra.Command, formats ...string) *string {
 	return &o.value
 }
 
-// oneOf is a flag's value that is one of a few words.
+// oneOf is the value of a flag that takes one of a few words.
 type oneOf struct {
 	value string
 	of    []string
@@ -59,13 +59,13 @@ func show(w io.Writer, format string, v any, text func(w io.Writer) error) error
 	return e.Encode(v)
 }
 
-// memberFlag adds --member, the addresses of members' pages.
+// memberFlag adds --member, the addresses of members' admin endpoints.
 func memberFlag(cmd *cobra.Command) *[]string {
 	members := []string{"127.0.0.1:9090"}
 	if s := os.Getenv("KEYWARD_MEMBERS"); s != "" {
 		members = strings.Split(s, ",")
 	}
-	list := cmd.Flags().StringSlice("member", members, "`host:port` of a member's page (its --metrics), several with commas; also KEYWARD_MEMBERS")
+	list := cmd.Flags().StringSlice("member", members, "`host:port` of a member's --metrics, or several, separated by commas; also KEYWARD_MEMBERS")
 	_ = cmd.Flags().SetAnnotation("member", pageFlag, nil) // the flag exists
 	return list
 }
@@ -73,8 +73,8 @@ func memberFlag(cmd *cobra.Command) *[]string {
 // pageFlag marks the --member flags that take pages.
 const pageFlag = "page"
 
-// nameMembersAlike lets every command that takes members' pages take them as --members and --addr, too, where these are
-// no flags of its own.
+// nameMembersAlike adds --members and --addr as aliases of --member to every command that takes pages, unless the command has flags
+// with these names.
 func nameMembersAlike(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		nameMembersAlike(sub)
@@ -95,7 +95,7 @@ func nameMembersAlike(cmd *cobra.Command) {
 	})
 }
 
-// memberURLs are the members' pages as URLs without a path: host:port, or a URL as it is given.
+// memberURLs returns the members' pages as URLs without a path. It accepts host:port and URLs.
 func memberURLs(members []string) ([]string, error) {
 	var urls []string
 	var faults []error
@@ -117,13 +117,13 @@ func memberURLs(members []string) ([]string, error) {
 	return urls, errors.Join(faults...)
 }
 
-// getBound is how long one answer may take.
+// getBound is the time for one answer.
 const getBound = 5 * time.Second
 
-// errNotServed is the error of a page that the process which was asked does not have.
+// errNotServed is the error for a page that a process does not serve.
 var errNotServed = errors.New("not served there")
 
-// get fetches a page that answers JSON. Its errors name the page and say what the other side said.
+// get fetches a JSON document. Its errors contain the page and the answer.
 func get[T any](ctx context.Context, page string) (v T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, getBound)
 	defer cancel()
@@ -137,7 +137,7 @@ func get[T any](ctx context.Context, page string) (v T, err error) {
 	return v, nil
 }
 
-// getBytes fetches any page; every status but 200 is an error.
+// getBytes fetches a page. Any status but 200 is an error.
 func getBytes(ctx context.Context, page string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page, nil)
 	if err != nil {
@@ -147,7 +147,7 @@ func getBytes(ctx context.Context, page string) ([]byte, error) {
 	if err != nil {
 		var where *url.Error
 		if errors.As(err, &where) {
-			err = where.Err // the address is said here
+			err = where.Err // the message below has the address
 		}
 		return nil, fmt.Errorf("ask %s: %w", page, err)
 	}
@@ -170,7 +170,7 @@ func getBytes(ctx context.Context, page string) ([]byte, error) {
 	return nil, fmt.Errorf("ask %s: %w", page, err)
 }
 
-// cutText is at most n bytes of s.
+// cutText returns at most n bytes of s.
 func cutText(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -18,7 +18,7 @@ import (
 func newRing() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ring",
-		Short: "Ask the hash ring: who owns a key, and is it still Envoy's?",
+		Short: "Print the owners of keys, show rings and compare them with Envoy's",
 	}
 	cmd.AddCommand(newRingOwner(), newRingShow(), newRingPlot(), newRingDiff(), newRingCheck())
 	return cmd
@@ -36,7 +36,7 @@ func newRingOwner() *cobra.Command {
 	var members []string
 	cmd := &cobra.Command{
 		Use:     "owner --members a,b,c KEY...",
-		Short:   "Print KEY<tab>OWNER for every key; without keys, for every line of the input",
+		Short:   "Print KEY<tab>OWNER for each key, or for each line of standard input",
 		Example: helpExamples("ring-owner"),
 	}
 	output := outputFlag(cmd)
@@ -65,7 +65,7 @@ func newRingOwner() *cobra.Command {
 	return cmd
 }
 
-// ringOf builds the ring that the members of these names serve.
+// ringOf builds the ring of the members with these names.
 func ringOf(names []string) (*ring.Ring, error) {
 	members := make([]ring.Member, len(names))
 	for i, n := range names {
@@ -107,7 +107,7 @@ type ringChecked struct {
 	Files  []ringVector `json:"files"`
 }
 
-// ringVector is one file of recorded answers.
+// ringVector is one file of recorded decisions.
 type ringVector struct {
 	File     string   `json:"file"`
 	Passed   int      `json:"passed"`
@@ -119,7 +119,7 @@ type ringVector struct {
 func newRingCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
-		Short: "Compare the ring with answers recorded from a real Envoy",
+		Short: "Compare the ring with recorded decisions of Envoy",
 		Long:  helpText("ring-check"),
 		Args:  cobra.MinimumNArgs(1),
 	}

@@ -15,18 +15,18 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// ringFlags say which ring is meant: named members, or the one that running members go by.
+// ringFlags select a ring: that of given members, or the one that running members use.
 type ringFlags struct {
 	names   []string
 	members *[]string
 }
 
 func (f *ringFlags) define(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.names, "members", nil, "names of the members, as `name` or name=weight, in place of running ones")
+	cmd.Flags().StringSliceVar(&f.names, "members", nil, "members, as `name` or name=weight, instead of running ones")
 	f.members = memberFlag(cmd)
 }
 
-// ring is the ring that the flags mean.
+// ring returns the selected ring.
 func (f *ringFlags) ring(ctx context.Context) (*ring.Ring, error) {
 	if len(f.names) > 0 {
 		return ringOf(f.names)
@@ -38,7 +38,7 @@ func (f *ringFlags) ring(ctx context.Context) (*ring.Ring, error) {
 	return ringIn(&c)
 }
 
-// ringIn is the ring that a member says it goes by.
+// ringIn returns the ring that a member uses.
 func ringIn(c *api.ClusterStatus) (*ring.Ring, error) {
 	var names []string
 	for _, m := range c.Members {
@@ -47,12 +47,12 @@ func ringIn(c *api.ClusterStatus) (*ring.Ring, error) {
 		}
 	}
 	if len(names) == 0 || len(names) != len(c.Ring.Members) {
-		return nil, fmt.Errorf("%s is on no ring yet, or its ring names members that have gone: %s", c.Self, strings.Join(c.Ring.Members, ", "))
+		return nil, fmt.Errorf("%s has no ring yet, or its ring has members that are not live: %s", c.Self, strings.Join(c.Ring.Members, ", "))
 	}
 	return ringOf(names)
 }
 
-// ringMember is one member's part of a ring.
+// ringMember is one member's share of a ring.
 type ringMember struct {
 	ID     string  `json:"id"`
 	Weight uint32  `json:"weight"`
@@ -60,7 +60,7 @@ type ringMember struct {
 	Ideal  float64 `json:"ideal"` // by weight alone
 }
 
-// sharesOf is every member's part of r, by name.
+// sharesOf returns the members' shares of r, by name.
 func sharesOf(r *ring.Ring) []ringMember {
 	all := make([]ringMember, r.Len())
 	at := map[ring.ID]int{}
@@ -79,7 +79,7 @@ func newRingShow() *cobra.Command {
 	var f ringFlags
 	cmd := &cobra.Command{
 		Use:     "show",
-		Short:   "Print each member's part of the ring",
+		Short:   "Print each member's share of the ring",
 		Long:    helpText("ring-show"),
 		Example: helpExamples("ring-show"),
 		Args:    cobra.NoArgs,
@@ -104,15 +104,15 @@ func newRingShow() *cobra.Command {
 	return cmd
 }
 
-// ringChange is what moves between two rings.
+// ringChange describes what moves between two rings.
 type ringChange struct {
-	Moved   float64      `json:"moved"` // part of all keys that change their owner
-	Ideal   float64      `json:"ideal"` // the least that must, by weights
+	Moved   float64      `json:"moved"` // fraction of the keys that have a new owner
+	Ideal   float64      `json:"ideal"` // the smallest possible fraction, by weights
 	Arcs    int          `json:"arcs"`
 	Members []ringGained `json:"members"`
 }
 
-// ringGained is what one member takes over and gives away.
+// ringGained is what one member gains and loses.
 type ringGained struct {
 	ID     string  `json:"id"`
 	Before float64 `json:"before"`
@@ -158,14 +158,14 @@ func newRingDiff() *cobra.Command {
 	var to []string
 	cmd := &cobra.Command{
 		Use:     "diff --to a,b,c,d",
-		Short:   "Say what part of all keys changes its owner when members come or go",
+		Short:   "Print which part of the keys moves when members join or leave",
 		Long:    helpText("ring-diff"),
 		Example: helpExamples("ring-diff"),
 		Args:    cobra.NoArgs,
 	}
 	f.define(cmd)
 	output := outputFlag(cmd)
-	cmd.Flags().StringSliceVar(&to, "to", nil, "names of the members afterwards, as `name` or name=weight")
+	cmd.Flags().StringSliceVar(&to, "to", nil, "members of the new ring, as `name` or name=weight")
 	_ = cmd.MarkFlagRequired("to") // the flag exists
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		before, err := f.ring(cmd.Context())

@@ -16,7 +16,7 @@ func newRingPlot() *cobra.Command {
 	var f ringFlags
 	cmd := &cobra.Command{
 		Use:     "plot",
-		Short:   "Draw the ring: in the terminal, or as an SVG picture",
+		Short:   "Draw the ring, in the terminal or as SVG",
 		Long:    helpText("ring-plot"),
 		Example: helpExamples("ring-plot"),
 		Args:    cobra.NoArgs,

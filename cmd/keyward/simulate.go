@@ -37,7 +37,7 @@ func newSimulate() *cobra.Command {
 	var f simulateFlags
 	cmd := &cobra.Command{
 		Use:     "simulate --log FILE --rules DIR [--against OLD]",
-		Short:   "Replay Envoy access logs through rules: who would be refused?",
+		Short:   "Replay Envoy access logs through rules and print what would be denied",
 		Long:    helpText("simulate"),
 		Example: helpExamples("simulate"),
 		Args:    cobra.NoArgs,
@@ -57,20 +57,20 @@ func newSimulate() *cobra.Command {
 func (f *simulateFlags) define(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	s.StringArrayVar(&f.logs, "log", nil, "access log, a `file` or -; again for every one")
-	s.StringVar(&f.rules, "rules", "", "`directory` or file of the rules to try")
-	s.StringVar(&f.old, "against", "", "`directory` or file of the rules in force: what would change?")
-	s.StringArrayVar(&f.from, "from", nil, "`KEY=SOURCE`: where a descriptor key's value is; again for every key")
-	s.StringArrayVar(&f.descriptors, "descriptor", nil, "`KEY,KEY`: a descriptor that your Envoy sends; again for every one (default: one for each rule)")
-	s.StringVar(&f.asking.Domain, "domain", "", "replay one domain only (default: all, one filter after the other)")
+	s.StringArrayVar(&f.logs, "log", nil, "access log, a `file` or -; repeat it for each")
+	s.StringVar(&f.rules, "rules", "", "`directory` or file of the rules to simulate")
+	s.StringVar(&f.old, "against", "", "`directory` or file of the rules in force, to compare with")
+	s.StringArrayVar(&f.from, "from", nil, "`KEY=SOURCE` of a descriptor key's value; repeat it for each key")
+	s.StringArrayVar(&f.descriptors, "descriptor", nil, "`KEY,KEY` of a descriptor that Envoy sends; repeat it for each (default: one for each rule)")
+	s.StringVar(&f.asking.Domain, "domain", "", "`domain` to replay (default: all, one filter after the other)")
 	s.StringVar(&f.reader.Format, "format", "", "Envoy's format `string` of a text log")
 	s.StringVar(&f.reader.Time, "time", "", "`field` of a request's time")
-	s.StringVar(&f.reader.Hits, "hits", "", "`field` that holds how many hits a request is (default: each is one)")
-	s.IntVar(&f.top, "top", 10, "`N` keys to name")
+	s.StringVar(&f.reader.Hits, "hits", "", "`field` of the number of hits of a request (default: each has one)")
+	s.IntVar(&f.top, "top", 10, "`number` of keys to list")
 	s.BoolVar(&f.stop, "stop-when-over", false, "as STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT")
-	s.BoolVar(&f.switches.Shadow, "shadow", false, "as SHADOW_MODE: nobody is refused, rules count")
+	s.BoolVar(&f.switches.Shadow, "shadow", false, "as SHADOW_MODE: rules count, and no request is denied")
 	s.BoolVar(&f.switches.Quota, "quota", false, "as QUOTA_MODE")
-	s.BoolVar(&f.config.MergeDomains, "merge-domain-configs", false, "let several files add to one domain (MERGE_DOMAIN_CONFIG)")
+	s.BoolVar(&f.config.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
 	for _, name := range []string{"log", "rules"} {
 		_ = cmd.MarkFlagRequired(name) // the flag exists
 	}

@@ -31,7 +31,7 @@ func socketFlag(f *pflag.FlagSet) *string {
 	return f.String("admin", socket, "the sidecar's admin `socket`, also KEYWARD_ADMIN")
 }
 
-// overSocket asks the sidecar behind an admin socket; the path begins with /. The answer to anything but 200 is an error.
+// overSocket sends a request to the sidecar behind an admin socket. The path begins with /. Any status but 200 is an error.
 func overSocket(ctx context.Context, socket, method, path string, body any) (*http.Response, error) {
 	file, err := api.SocketPath(socket)
 	if err != nil {
@@ -65,25 +65,25 @@ func overSocket(ctx context.Context, socket, method, path string, body any) (*ht
 	return nil, fmt.Errorf("the sidecar answers %s: %s", res.Status, printable(strings.ReplaceAll(strings.TrimSpace(string(why)), "\n", "; ")))
 }
 
-// socketError names the socket, what the system says, and what to do.
+// socketError returns an error with the socket, the system's error and advice.
 func socketError(file string, err error) error {
 	var sys *os.SyscallError
 	if !errors.As(err, &sys) {
 		return fmt.Errorf("ask the sidecar at unix:%s: %w", file, err)
 	}
-	advice := "name the sidecar's own --admin socket with --admin or KEYWARD_ADMIN"
+	advice := "set --admin or KEYWARD_ADMIN to the sidecar's --admin socket"
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		advice = "run this where the sidecar runs, and " + advice
+		advice = "run this command next to the sidecar, and " + advice
 	case errors.Is(err, syscall.ECONNREFUSED):
-		advice = "no sidecar listens there: " + advice
+		advice = "no sidecar listens on it: " + advice
 	case errors.Is(err, fs.ErrPermission):
-		advice = "run this as the sidecar's user, or " + advice
+		advice = "run this command as the sidecar's user, or " + advice
 	}
 	return fmt.Errorf("ask the sidecar at unix:%s: %w: %s", file, sys.Err, advice)
 }
 
-// suggestExplain adds the command that says why no rule limits a descriptor, if that is the error.
+// suggestExplain adds the command that shows why no rule limits a descriptor, if that is the error.
 func suggestExplain(err error, domain string, entries []config.Entry) error {
 	if err == nil || len(entries) == 0 || !strings.Contains(err.Error(), api.ErrNoCounter.Error()) {
 		return err
@@ -92,10 +92,10 @@ func suggestExplain(err error, domain string, entries []config.Entry) error {
 	for _, e := range entries {
 		words = append(words, shellWord(e.Key+"="+e.Value))
 	}
-	return fmt.Errorf("%w: `keyward explain %s` says why", err, strings.Join(words, " "))
+	return fmt.Errorf("%w: `keyward explain %s` shows why", err, strings.Join(words, " "))
 }
 
-// shellWord is s as a shell reads it as one word, and as a terminal may show it.
+// shellWord quotes s as one word for a shell, without control characters.
 func shellWord(s string) string {
 	safe := func(r rune) bool {
 		return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_-./:=@%+,", r)
@@ -109,7 +109,7 @@ func shellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// printable is s as a terminal may show it: keys come from callers, who must not write to an operator's screen.
+// printable quotes s if it has control characters: keys come from callers, who must not control an operator's terminal.
 func printable(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
 		return strconv.Quote(s)

@@ -28,8 +28,8 @@ func TestSocketAdvice(t *testing.T) {
 	}
 	nowhere := filepath.Join(dir, "nowhere.sock")
 	for socket, want := range map[string]string{
-		nowhere: "ask the sidecar at unix:" + nowhere + ": no such file or directory: run this where the sidecar runs, and name the sidecar's own --admin socket with --admin or KEYWARD_ADMIN",
-		left:    "ask the sidecar at unix:" + left + ": connection refused: no sidecar listens there: name the sidecar's own --admin socket with --admin or KEYWARD_ADMIN",
+		nowhere: "ask the sidecar at unix:" + nowhere + ": no such file or directory: run this command next to the sidecar, and set --admin or KEYWARD_ADMIN to the sidecar's --admin socket",
+		left:    "ask the sidecar at unix:" + left + ": connection refused: no sidecar listens on it: set --admin or KEYWARD_ADMIN to the sidecar's --admin socket",
 	} {
 		for _, args := range []string{"keys reset edge user=carol", "hot pin edge user=carol", "hot list", "tap", "drain"} {
 			if _, err := run(t, append(strings.Fields(args), "--admin", "unix:"+socket)...); err == nil || err.Error() != want {
@@ -47,7 +47,7 @@ func TestExplainIsSuggested(t *testing.T) {
 		},
 		Hot: func(api.HotOrder) (api.HotRoute, error) { return api.HotRoute{}, api.ErrNoCounter },
 	})
-	const want = "no rule limits this descriptor: `keyward explain edge user=carol 'path=/a b'` says why"
+	const want = "no rule limits this descriptor: `keyward explain edge user=carol 'path=/a b'` shows why"
 	for _, args := range [][]string{
 		{"keys", "reset", "edge", "user=carol", "path=/a b", "--admin", socket},
 		{"hot", "pin", "edge", "user=carol", "path=/a b", "--admin", socket},

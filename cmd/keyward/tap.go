@@ -33,7 +33,7 @@ func newTap() *cobra.Command {
 	var o tapOptions
 	cmd := &cobra.Command{
 		Use:     "tap",
-		Short:   "Watch some of the decisions that the sidecar beside this command gives",
+		Short:   "Watch decisions of this pod's sidecar",
 		Long:    helpText("tap"),
 		Example: helpExamples("tap"),
 		Args:    cobra.NoArgs,
@@ -45,12 +45,12 @@ func newTap() *cobra.Command {
 	}
 	f := cmd.Flags()
 	o.socket = socketFlag(f)
-	f.StringVar(&o.domain, "domain", "", "decisions of this domain only")
-	f.StringVar(&o.key, "key", "", "only descriptors with this `text` in them, as they are printed: k=v,k2=v2")
-	f.BoolVar(&o.over, "over", false, "only what is over its limit")
-	f.Float64Var(&o.rate, "rate", 10, "at most so many a second, up to 1000")
-	f.IntVarP(&o.n, "number", "n", 0, "end after so many; 0: go on until Ctrl-C")
-	f.StringVarP(&o.output, "output", "o", "text", "text or json, one decision a line")
+	f.StringVar(&o.domain, "domain", "", "`domain` of the decisions")
+	f.StringVar(&o.key, "key", "", "`text` that the descriptor contains, as it is printed: k=v,k2=v2")
+	f.BoolVar(&o.over, "over", false, "only decisions over the limit")
+	f.Float64Var(&o.rate, "rate", 10, "largest number of decisions per second, up to 1000")
+	f.IntVarP(&o.n, "number", "n", 0, "number of decisions to print; 0: until Ctrl-C")
+	f.StringVarP(&o.output, "output", "o", "text", "text or json, one decision per line")
 	return cmd
 }
 
@@ -81,7 +81,7 @@ func runTap(ctx context.Context, out io.Writer, o *tapOptions) error {
 		case errors.Is(err, io.EOF) || ctx.Err() != nil:
 			return nil
 		default:
-			return fmt.Errorf("the sidecar went away: %w", err)
+			return fmt.Errorf("the sidecar stopped: %w", err)
 		}
 	}
 }

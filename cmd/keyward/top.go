@@ -29,7 +29,7 @@ func newTop() *cobra.Command {
 	var o topOptions
 	cmd := &cobra.Command{
 		Use:     "top",
-		Short:   "Watch hot keys: their rates, how much of the limit is used and lent, who holds it, what is done",
+		Short:   "Watch hot keys: their rates, limits, leases and routes",
 		Long:    helpText("top"),
 		Example: helpExamples("top"),
 		Args:    cobra.NoArgs,
@@ -44,9 +44,9 @@ func newTop() *cobra.Command {
 		return runTop(ctx, cmd.OutOrStdout(), &o)
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.once, "once", false, "show it once")
-	f.StringVarP(&o.output, "output", "o", "text", "text or json (one object each time)")
-	f.DurationVar(&o.every, "every", time.Second, "time between two looks")
+	f.BoolVar(&o.once, "once", false, "print the keys once and exit")
+	f.StringVarP(&o.output, "output", "o", "text", "text or json (one object at a time)")
+	f.DurationVar(&o.every, "every", time.Second, "time between updates")
 	f.BoolVar(&o.holders, "holders", false, "show the holders of each key")
 	return cmd
 }
@@ -65,7 +65,7 @@ func runTop(ctx context.Context, out io.Writer, o *topOptions) error {
 	return drawTop(ctx, screen, o)
 }
 
-// printTop prints frames one below the other.
+// printTop prints frames one after the other.
 func printTop(ctx context.Context, out io.Writer, o *topOptions) error {
 	again := time.NewTicker(o.every)
 	defer again.Stop()
@@ -94,7 +94,7 @@ func printTop(ctx context.Context, out io.Writer, o *topOptions) error {
 	}
 }
 
-// printableLines are texts, each on a line, as a terminal may show them.
+// printableLines returns the texts, one per line, without control characters.
 func printableLines(texts []string) string {
 	var lines []string
 	for _, text := range texts {
@@ -112,7 +112,7 @@ func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
 			return fmt.Errorf("read keys from the terminal: %w", err)
 		}
 		defer func() { _ = term.Restore(in, before) }()
-		go readKeys(keys) // ends with the process: a read of a terminal cannot be called off
+		go readKeys(keys) // ends with the process: a read of a terminal cannot be canceled
 	}
 	fmt.Fprint(screen, "\x1b[?1049h\x1b[?25l")       // another screen, without a cursor
 	defer fmt.Fprint(screen, "\x1b[?25h\x1b[?1049l") // the old one

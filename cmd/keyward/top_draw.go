@@ -10,10 +10,10 @@ import (
 	"unicode/utf8"
 )
 
-// size is a terminal's; the zero value bounds nothing.
+// size is the size of a terminal. The zero value is unlimited.
 type size struct{ width, height int }
 
-// draw writes f, at most as wide and as high as to.
+// draw writes f within the size.
 func (f *frame) draw(out io.Writer, to size, holders bool) {
 	var b bytes.Buffer
 	hot := 0
@@ -72,7 +72,7 @@ func (k *topKey) heldBy(member string) string {
 	return ""
 }
 
-// done is what is done about k, and since when it is hot.
+// done describes what relieves k's owner, and since when k is hot.
 func (k *topKey) done(now time.Time) string {
 	var parts []string
 	if n := len(k.Holders); n > 0 {
@@ -90,7 +90,7 @@ func (k *topKey) done(now time.Time) string {
 	return strings.Join(parts, "; ")
 }
 
-// unmatched are the indexes of the routes of keys that are neither hot nor leased.
+// unmatched returns the indexes of routes of keys that are neither hot nor leased.
 func (f *frame) unmatched() (at []int) {
 	shown := map[[2]string]bool{}
 	for _, k := range f.Keys {
@@ -111,7 +111,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// share is n and how much of the limit that is.
+// share returns n and its percentage of the limit.
 func share(n uint64, limit uint32) string {
 	if limit == 0 {
 		return fmt.Sprint(n)
@@ -119,7 +119,7 @@ func share(n uint64, limit uint32) string {
 	return fmt.Sprintf("%d (%.0f %%)", n, 100*float64(n)/float64(limit))
 }
 
-// limitText is a limit with its window, as in 5000/s.
+// limitText returns a limit with its window, as in 5000/s.
 func limitText(limit uint32, window string) string {
 	for long, short := range map[string]string{"1s": "s", "1m0s": "min", "1h0m0s": "h", "24h0m0s": "day"} {
 		if window == long {
@@ -129,7 +129,7 @@ func limitText(limit uint32, window string) string {
 	return fmt.Sprintf("%d/%s", limit, window)
 }
 
-// cut shortens a line to width runes; 0 leaves it.
+// cut shortens a line to width runes. 0 means no limit.
 func cut(line string, width int) string {
 	text := strings.TrimSuffix(line, "\n")
 	if width <= 0 || utf8.RuneCountInString(text) <= width {

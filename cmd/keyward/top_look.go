@@ -14,16 +14,16 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// frame is what `keyward top` shows at one time.
+// frame is one state of `keyward top`.
 type frame struct {
 	Time    time.Time      `json:"time"`
 	Members []string       `json:"members"`          // that answered
-	Silent  []string       `json:"silent,omitempty"` // who did not, and why
-	Keys    []topKey       `json:"keys"`             // the busiest first
-	Routes  []api.HotRoute `json:"routes"`           // the newest about each key
+	Silent  []string       `json:"silent,omitempty"` // members that did not, and why
+	Keys    []topKey       `json:"keys"`             // busiest first
+	Routes  []api.HotRoute `json:"routes"`           // the newest of each key
 }
 
-// topKey is a key with its owner and all that is known of its holders.
+// topKey is a key with its owner and its leases.
 type topKey struct {
 	Owner string `json:"owner"`
 	api.HotKeyStatus
@@ -31,26 +31,26 @@ type topKey struct {
 	Route *api.HotRoute `json:"route,omitempty"`
 }
 
-// topHeld is what a holder says of its lease.
+// topHeld is a lease as its holder reports it.
 type topHeld struct {
 	Member string `json:"member"`
 	api.HeldLease
 }
 
-// said is what one member answers.
+// said is the answer of one member.
 type said struct {
 	page    string // URL of its page
-	name    string // as others call it; empty: it was named by its address
+	name    string // as other members list it; empty for a given address
 	cluster api.ClusterStatus
 	hot     api.HotKeys
 	leases  api.HeldLeases
 	err     error
 }
 
-// lookBound is how long members may take to answer.
+// lookBound is the time for all answers.
 const lookBound = 2 * time.Second
 
-// look asks the members of the pages, and those whose pages their /cluster names, each once.
+// look asks the members at the pages, and all members that their /cluster lists, each once.
 func look(ctx context.Context, pages []string) *frame {
 	ctx, cancel := context.WithTimeout(ctx, lookBound)
 	defer cancel()
@@ -67,7 +67,7 @@ func look(ctx context.Context, pages []string) *frame {
 	return newFrame(time.Now(), answers)
 }
 
-// others are the members that have not been asked, by the pages that those who answered know of.
+// others returns the members that the answers list and that were not asked yet.
 func others(answers []said) (next []said) {
 	known := map[string]bool{}
 	for _, a := range answers {
@@ -106,31 +106,31 @@ func (a *said) ask(ctx context.Context) {
 	a.leases, a.err = get[api.HeldLeases](ctx, a.page+"/v1/leases")
 }
 
-// errAnother is the error of a page behind which is another member than the cluster says.
-var errAnother = errors.New("another member answers there")
+// errAnother is the error of a page that another member serves than the one that /cluster lists.
+var errAnother = errors.New("another member answers at this address")
 
-// silence names a member that did not answer, why, and what to do.
+// silence describes a member that did not answer, with the reason and advice.
 func (a *said) silence() string {
 	who := strings.TrimPrefix(a.page, "http://")
 	if a.name != "" {
 		who = a.name + " at " + who
 	}
-	advice := "name a page that can be reached from here with --member, as after kubectl port-forward"
+	advice := "set --member to an address that is reachable from here, as after kubectl port-forward"
 	why := plainly(a.err)
 	switch {
 	case errors.Is(a.err, syscall.ECONNREFUSED):
 		advice = "start the member, or " + advice
 	case errors.Is(a.err, context.DeadlineExceeded):
 		why = fmt.Errorf("no answer within %v", lookBound)
-		advice = "open the port of its --metrics to this place, or " + advice
+		advice = "make its --metrics port reachable from here, or " + advice
 	case errors.Is(a.err, errNotServed):
 		why = errNotServed
-		advice = "name the --metrics of a sidecar with --member"
+		advice = "set --member to the --metrics address of a sidecar"
 	}
 	return fmt.Sprintf("%s: %v: %s", who, why, advice)
 }
 
-// unasked are the members that no answer gives a page of.
+// unasked returns the members whose page no answer lists.
 func unasked(answers []said) (names []string) {
 	asked := map[string]bool{}
 	for _, a := range answers {
@@ -147,7 +147,7 @@ func unasked(answers []said) (names []string) {
 	return names
 }
 
-// silences names all members that are not shown, with the reasons.
+// silences describes all members that are not shown.
 func silences(answers []said) (all []string) {
 	for _, a := range answers {
 		if a.err == nil && a.name != "" && a.name != a.cluster.Self {
@@ -158,12 +158,12 @@ func silences(answers []said) (all []string) {
 		}
 	}
 	for _, name := range unasked(answers) {
-		all = append(all, name+": its page is not known: name it with --member")
+		all = append(all, name+": its address is unknown: add it to --member")
 	}
 	return all
 }
 
-// newFrame puts the answers together.
+// newFrame combines the answers.
 func newFrame(now time.Time, answers []said) *frame {
 	f := &frame{Time: now, Members: []string{}, Keys: []topKey{}, Routes: []api.HotRoute{}}
 	held, routes := map[string][]topHeld{}, map[[2]string]api.HotRoute{}

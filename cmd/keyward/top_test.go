@@ -111,10 +111,10 @@ func TestTopFindsTheOthers(t *testing.T) {
 	if !slices.Equal(f.Members, []string{"a", "b", "c"}) {
 		t.Errorf("shown: %q", f.Members)
 	}
-	reach := "name a page that can be reached from here with --member, as after kubectl port-forward"
+	reach := "set --member to an address that is reachable from here, as after kubectl port-forward"
 	for _, want := range []string{
-		"gone at 127.0.0.1:1: connection refused: start the member, or " + reach, "moved at " + c + ": another member answers there: " + reach,
-		"mute: its page is not known: name it with --member",
+		"gone at 127.0.0.1:1: connection refused: start the member, or " + reach, "moved at " + c + ": another member answers at this address: " + reach,
+		"mute: its address is unknown: add it to --member",
 	} {
 		if !slices.Contains(f.Silent, want) {
 			t.Errorf("%q is not in %q", want, f.Silent)

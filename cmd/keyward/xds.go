@@ -18,14 +18,14 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// xdsServed is who one xDS server serves, and what.
+// xdsServed is the status of one xDS server.
 type xdsServed struct {
 	Server string `json:"server"`
 	xds.ServerStatus
 }
 
 func newXDS() *cobra.Command {
-	cmd := &cobra.Command{Use: "xds", Short: "Ask the xDS servers who is served what"}
+	cmd := &cobra.Command{Use: "xds", Short: "Show the state of xDS servers"}
 	cmd.AddCommand(newXDSStatus())
 	return cmd
 }
@@ -33,7 +33,7 @@ func newXDS() *cobra.Command {
 func newXDSStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status",
-		Short:   "List the clients of every xDS server: what each has accepted, what it refused and why",
+		Short:   "List the clients of the xDS servers, with what each has accepted or rejected",
 		Long:    helpText("xds-status"),
 		Example: helpExamples("xds-status"),
 		Args:    cobra.NoArgs,
@@ -46,7 +46,7 @@ func newXDSStatus() *cobra.Command {
 		}
 		served := c.xds()
 		if len(served) == 0 {
-			return errors.New("none of the processes that answer serves xDS: give a sidecar --xds, or run cmd/xds")
+			return errors.New("none of the processes that answer serves xDS: set --xds of a sidecar, or run cmd/xds")
 		}
 		err = show(cmd.OutOrStdout(), *output, served, func(out io.Writer) error { return writeXDS(out, served, time.Now()) })
 		if err == nil && refused(served) > 0 {
@@ -57,7 +57,7 @@ func newXDSStatus() *cobra.Command {
 	return cmd
 }
 
-// refused is how many clients go without what they were sent.
+// refused returns the number of rejected versions.
 func refused(served []xdsServed) (n int) {
 	for _, s := range served {
 		for _, c := range s.Clients {
@@ -117,7 +117,7 @@ func writeXDS(out io.Writer, served []xdsServed, now time.Time) error {
 	return t.Flush()
 }
 
-// differ says that two servers serve another version of one type. Not all of them have rules to serve.
+// differ reports whether two servers serve different versions of a type. Some have no rules to serve.
 func differ(served []xdsServed) bool {
 	versions := map[string]string{}
 	for _, s := range served {
@@ -131,7 +131,7 @@ func differ(served []xdsServed) bool {
 	return false
 }
 
-// xds is what the processes of c say of those that they serve.
+// xds returns the status of the xDS servers of c.
 func (c *clusterSeen) xds() (served []xdsServed) {
 	for _, p := range c.procs {
 		if s, ok := xdsOf(&p.cluster); ok {
@@ -141,7 +141,7 @@ func (c *clusterSeen) xds() (served []xdsServed) {
 	return served
 }
 
-// xdsOf reads what /cluster says of xDS.
+// xdsOf returns the xDS status in a /cluster document.
 func xdsOf(c *api.ClusterStatus) (s xds.ServerStatus, ok bool) {
 	if c.XDS == nil {
 		return s, false
@@ -150,30 +150,30 @@ func xdsOf(c *api.ClusterStatus) (s xds.ServerStatus, ok bool) {
 	return s, err == nil && json.Unmarshal(text, &s) == nil
 }
 
-// clusterSeen is what the processes of a cluster say of themselves and of each other.
+// clusterSeen holds the answers of the processes of a cluster.
 type clusterSeen struct {
-	procs  []*process // that answered, by name
+	procs  []*process // those that answered, by name
 	silent []silence
 }
 
-// process is one member or observer that was asked.
+// process is a member or observer that answered.
 type process struct {
 	url     string
 	cluster api.ClusterStatus
-	self    *api.Self // nil: of a version that does not serve it
+	self    *api.Self // nil if its version does not serve it
 	selfErr error
-	asked   time.Time // by the clock here, when it began to answer with self
+	asked   time.Time // when self was requested, by the local clock
 	took    time.Duration
 }
 
-// silence is a page that could not be asked.
+// silence is a page that did not answer.
 type silence struct {
 	Page string
-	Name string // as others call it; empty: it was named by its address
+	Name string // as other members list it; empty for a given address
 	Err  error
 }
 
-// discover asks the named members and whomever they know of, each once. It fails when none answers.
+// discover asks the given members, and all that they list, each once. It returns an error if none answers.
 func discover(ctx context.Context, members []string) (*clusterSeen, error) {
 	urls, err := memberURLs(members)
 	if err != nil {
@@ -194,7 +194,7 @@ func discover(ctx context.Context, members []string) (*clusterSeen, error) {
 				continue
 			}
 			if slices.ContainsFunc(c.procs, func(o *process) bool { return o.cluster.Self == p.cluster.Self && o.cluster.Inst == p.cluster.Inst }) {
-				continue // the same one by another address
+				continue // the same process at another address
 			}
 			c.procs = append(c.procs, p)
 			for _, m := range p.cluster.Members {
@@ -217,7 +217,7 @@ func discover(ctx context.Context, members []string) (*clusterSeen, error) {
 	return c, nil
 }
 
-// knows says that the member of a name has answered.
+// knows reports whether the member with this name has answered.
 func (c *clusterSeen) knows(id string) bool {
 	return slices.ContainsFunc(c.procs, func(p *process) bool { return p.cluster.Self == id })
 }

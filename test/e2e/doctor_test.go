@@ -297,7 +297,7 @@ func TestCheckAndExplainFind(t *testing.T) {
 		{"a rule that nothing reaches", "domain: d\ndescriptors:\n- {key: k, value: '*', rate_limit: {unit: day, requests_per_unit: 5}}\n- {key: k, value: 'gold*', rate_limit: {unit: day, requests_per_unit: 50}}\n", []string{"check", "DIR", "--strict"}, 1,
 			[]string{"warning: ", "'d.k_gold*' is never reached: 'k_*' matches all its values"}},
 		{"entries in another order", "domain: d\ndescriptors:\n- key: plan\n  descriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n", []string{"explain", "d", "user=bob", "plan=free", "--rules", "DIR"}, 0,
-			[]string{"no_rule", "No descriptor under the domain matches user=bob", "the walk ends here"}},
+			[]string{"no_rule", "No descriptor under the domain matches user=bob", "the search ends here"}},
 		{"a value that hides the rules of other values", "domain: d\ndescriptors:\n- key: plan\n  descriptors:\n  - {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n- {key: plan, value: gold}\n", []string{"explain", "d", "plan=gold", "user=bob", "--rules", "DIR"}, 0,
 			[]string{"no_rule", "'plan_gold' takes precedence", "what was taken before is never taken back"}},
 		{"another domain", "domain: edge\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5}}\n", []string{"explain", "egde", "k=v", "--rules", "DIR"}, 0,

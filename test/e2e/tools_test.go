@@ -137,7 +137,7 @@ func TestToolsAgainstRunningMembers(t *testing.T) {
 		}
 	}
 	for _, s := range sockets {
-		await("the order at "+s, listed(s, ", by hand"))
+		await("the order at "+s, listed(s, ", manual"))
 	}
 	if dir := os.Getenv("KEYWARD_RECORD"); dir != "" {
 		record(t, dir, pages)
@@ -146,7 +146,7 @@ func TestToolsAgainstRunningMembers(t *testing.T) {
 		t.Fatalf("hot clear: %v\n%s", err, out)
 	}
 	for _, s := range sockets {
-		await("the end of the order at "+s, listed(s, "Nothing is done about any key."))
+		await("the end of the order at "+s, listed(s, "No key has a route."))
 	}
 	if out, err := tool("hot", "pin", "edge", "other=alice", "--admin", sockets[0]); err == nil || !strings.Contains(out, "no rule limits") {
 		t.Errorf("a key without a rule: %v\n%s", err, out)
