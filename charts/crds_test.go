@@ -161,7 +161,7 @@ func conform(schema map[string]any, v any, path string, strict bool) (faults []s
 		}
 	}
 	if not, ok := schema["not"].(map[string]any); ok && len(conform(not, v, path, false)) == 0 {
-		fail("is what it must not be")
+		fail("has a forbidden value")
 	}
 	if schema["x-kubernetes-int-or-string"] == true {
 		if typeOf(v) != "integer" && typeOf(v) != "string" {

@@ -62,7 +62,7 @@ func cases(t *testing.T) map[string]access {
 	edge := `{"namespaceSelector":{"matchLabels":{"edge":"yes"}}}`
 	all["openToCluster"] = access{set: []string{"networkPolicy.openToCluster=true"}, askers: []string{everyone}}
 	all["sidecar/openToCluster"] = access{set: []string{"mode=sidecar", "networkPolicy.openToCluster=true"}, askers: []string{everyone}}
-	all["nobody"] = access{set: []string{"tls.mode=off", "test.enabled=false"}}
+	all["none"] = access{set: []string{"tls.mode=off", "test.enabled=false"}}
 	all["http"] = access{set: []string{"service.http=true", "networkPolicy.envoyFrom[0].namespaceSelector.matchLabels.edge=yes"}, askers: []string{edge}, http: true}
 	all["sidecar/named"] = access{set: []string{"mode=sidecar", "networkPolicy.openAppPorts=false", "networkPolicy.envoyFrom[0].ipBlock.cidr=10.0.0.0/8"},
 		askers: []string{`{"ipBlock":{"cidr":"10.0.0.0/8"}}`}, closed: true}
