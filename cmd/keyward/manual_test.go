@@ -14,7 +14,7 @@ import (
 
 const manual = "../../docs/configuration.md"
 
-// TestManualIsUpToDate holds docs/configuration.md against the flags, the keys of rules and the commands that there are.
+// TestManualIsUpToDate requires that docs/configuration.md lists the flags, the keys of rules and the commands of the code.
 func TestManualIsUpToDate(t *testing.T) {
 	want := configuration()
 	if *update {
@@ -32,30 +32,29 @@ func configuration() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-All there is to set, as the programs themselves list it. The tests hold this page against the code.
+This page lists all settings. It is generated from the code; a test keeps it up to date.
 
-* [Flags of sidecar and xds](#flags-of-sidecar-and-xds), here
-* [Keys of rules](#keys-of-rules), here; what they mean: [rules.md](rules.md), [hot-keys.md](hot-keys.md)
-* [Commands](#commands) of the tool, here
-* Variables of envoyproxy/ratelimit, and what becomes of each: [environment.md](environment.md)
+* On this page: [flags of sidecar and xds](#flags-of-sidecar-and-xds), [keys of rules](#keys-of-rules), [commands](#commands).
+* Meaning of the keys of rules: [rules.md](rules.md), [hot-keys.md](hot-keys.md)
+* Environment variables of envoyproxy/ratelimit: [environment.md](environment.md)
 * Values of the chart: [charts/keyward/README.md](../charts/keyward/README.md)
 * Metrics, endpoints and ports: [operating.md](operating.md)
 
 ## Flags of sidecar and xds
 
-The command line wins over the environment. All faults are told at once, and nothing starts with one.
+The command line takes precedence over the environment. The programs report all errors at once and do not start with any.
 
-| flag | variable | default | |
+| flag | variable | default | meaning |
 |---|---|---|---|
 `)
 	for _, f := range app.FlagRows() {
 		fmt.Fprintf(&b, "| `%s%s` | `%s` | %s | %s |\n", f.Name, strings.TrimRight(" "+f.Kind, " "), f.Env, codeSpan(f.Default), cell(f.Usage))
 	}
-	b.WriteString("\n## Keys of rules\n\nUnder `metadata.keyward` of a descriptor with a `rate_limit`. The rest of a rule is as in envoyproxy/ratelimit.\n\n| key | values | default |\n|---|---|---|\n")
+	b.WriteString("\n## Keys of rules\n\nThese keys belong under `metadata.keyward` of a descriptor with a `rate_limit`. The other keys of a rule are those of\nenvoyproxy/ratelimit.\n\n| key | values | default |\n|---|---|---|\n")
 	for _, k := range config.ExtensionKeys() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.Key, k.Values, k.Default)
 	}
-	b.WriteString("\n## Commands\n\n`keyward COMMAND --help` says more, with examples; `keyward completion` and `keyward man` make completions and manual pages.\n\n| command | |\n|---|---|\n")
+	b.WriteString("\n## Commands\n\n`keyward COMMAND --help` shows details and examples. `keyward completion` and `keyward man` generate shell completions and\nmanual pages.\n\n| command | purpose |\n|---|---|\n")
 	commands(&b, newRoot())
 	return b.String()
 }
