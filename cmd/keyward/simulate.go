@@ -107,7 +107,7 @@ func (f *simulateFlags) run(stdin io.Reader, messages io.Writer) (*replay.RunRep
 	if err != nil {
 		return nil, err
 	}
-	rep := replay.Run(log, newSide.side, old, f.top, p.replayed)
+	rep := replay.Run(log, replay.Options{New: newSide.side, Old: old, Top: f.top, Progress: p.replayed})
 	p.end()
 	rep.New.Warnings = append(newSide.warnings, log.Missing(newSide.side.Templates)...)
 	if rep.Old != nil {

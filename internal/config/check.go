@@ -65,7 +65,7 @@ func (b *builder) fault(at place, format string, args ...any) {
 
 func (b *builder) hinted(hint string, at place, format string, args ...any) {
 	b.faults = append(b.faults,
-		Diagnostic{File: b.file, Line: at.line(), Column: at.column(), Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadRules})
+		Diagnostic{Kind: BadRules, File: b.file, Line: at.line(), Column: at.column(), Text: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 func (b *builder) source(s source) {
@@ -142,7 +142,10 @@ func newNode(y *yamlDescriptor) *node {
 	if y.Value != "" {
 		glued += "_" + y.Value
 	}
-	n := &node{glued: glued, pattern: newPattern(glued), shadow: y.ShadowMode, quota: y.QuotaMode, detailed: y.DetailedMetric}
+	n := &node{
+		glued: glued, pattern: newPattern(glued),
+		shadow: y.ShadowMode, quota: y.QuotaMode, detailed: y.DetailedMetric,
+	}
 	n.level = Level{
 		Key: y.Key, Value: y.Value,
 		Variable:      y.Value == "" || n.pattern != nil,

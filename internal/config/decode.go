@@ -40,7 +40,10 @@ func decodeFaults(f File, at place, err error) (faults []Diagnostic) {
 
 func loadFault(file string, err error) Diagnostic {
 	text := err.Error()
-	return Diagnostic{File: file, Line: lineIn(text), Text: "error loading config file: " + goTypes().Replace(text), Kind: BadYAML}
+	return Diagnostic{
+		Kind: BadYAML, File: file, Line: lineIn(text),
+		Text: "error loading config file: " + goTypes().Replace(text),
+	}
 }
 
 // goTypes renames the types in the decoder's messages to those of envoyproxy/ratelimit, which operators know.

@@ -15,7 +15,8 @@ type Diagnostic struct {
 	Text   string `json:"text"`
 	Hint   string `json:"hint,omitempty"` // what the author may have meant, or should write instead
 
-	original string // the message of envoyproxy/ratelimit where it differs from Text: it reports several faults in one error
+	// original is the message of envoyproxy/ratelimit if it differs from Text: it reports several faults in one error.
+	original string
 }
 
 // The kinds of faults. A file with a fault cannot be loaded.

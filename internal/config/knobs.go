@@ -47,35 +47,51 @@ func ExtensionKeys() []ExtensionKey {
 func settings() []setting {
 	number := "1 to 4294967295"
 	return []setting{
-		{"shard_by", "an entry key, or a list", "the first entry that varies", always, func(x *Extension, v any, path []*node) (fault string) {
-			x.ShardBy, fault = parseShardBy(v, path)
-			return fault
-		}},
-		{"degraded", "`local_share`, `fail_open`, `fail_closed`", "`local_share`", always, into(func(x *Extension) *policy.Degraded { return &x.Degraded }, parseDegraded)},
-		{"local_cap", number, "the member's share of the limit", always, into(func(x *Extension) *uint32 { return &x.LocalCap }, whole[uint32]("local_cap"))},
+		{"shard_by", "an entry key, or a list", "the first entry that varies", always,
+			func(x *Extension, v any, path []*node) (fault string) {
+				x.ShardBy, fault = parseShardBy(v, path)
+				return fault
+			}},
+		{"degraded", "`local_share`, `fail_open`, `fail_closed`", "`local_share`", always,
+			into(func(x *Extension) *policy.Degraded { return &x.Degraded }, parseDegraded)},
+		{"local_cap", number, "the member's share of the limit", always,
+			into(func(x *Extension) *uint32 { return &x.LocalCap }, whole[uint32]("local_cap"))},
 		{"algorithm", "`fixed_window`, `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket`", "`fixed_window`", always,
 			into(func(x *Extension) *limit.Algorithm { return &x.Algorithm }, parseAlgorithm)},
 		{"window", "a Go duration above 0, at most `8760h`: `10s`, `1h30m`, `500ms`", "the unit's length", always,
 			into(func(x *Extension) *time.Duration { return &x.Window }, parseWindow)},
-		{"burst", number, "the limit", always, into(func(x *Extension) *uint32 { return &x.Burst }, whole[uint32]("burst"))},
-		{"durability", "`async`, `strict`", "`async`", always, into(func(x *Extension) *bool { return &x.Strict }, either("durability", "async", "strict"))},
+		{"burst", number, "the limit", always,
+			into(func(x *Extension) *uint32 { return &x.Burst }, whole[uint32]("burst"))},
+		{"durability", "`async`, `strict`", "`async`", always,
+			into(func(x *Extension) *bool { return &x.Strict }, either("durability", "async", "strict"))},
 
-		{"mechanism", "`owner`, `lease`, `approximate`", "`owner`", always, into(func(x *Extension) *policy.Mechanism { return &x.Mechanism }, parseMechanism)},
-		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts, into(func(x *Extension) *float64 { return &x.Epsilon }, parseEpsilon)},
-		{"identity", "`known`, `unknown`", "`known`", drifts, into(func(x *Extension) *bool { return &x.Unknown }, either("identity", "known", "unknown"))},
-		{"low_watermark", "`1%` to `100%`, or `0.01` to `1`", "`20%`", drifts, into(func(x *Extension) *uint8 { return &x.lease().Watermark }, parseWatermark)},
+		{"mechanism", "`owner`, `lease`, `approximate`", "`owner`", always,
+			into(func(x *Extension) *policy.Mechanism { return &x.Mechanism }, parseMechanism)},
+		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts,
+			into(func(x *Extension) *float64 { return &x.Epsilon }, parseEpsilon)},
+		{"identity", "`known`, `unknown`", "`known`", drifts,
+			into(func(x *Extension) *bool { return &x.Unknown }, either("identity", "known", "unknown"))},
+		{"low_watermark", "`1%` to `100%`, or `0.01` to `1`", "`20%`", drifts,
+			into(func(x *Extension) *uint8 { return &x.lease().Watermark }, parseWatermark)},
 		{"sync_interval", "a duration from `100ms` to `1m`", "`2s`", drifts,
 			into(func(x *Extension) *time.Duration { return &x.lease().Sync }, duration("sync_interval", 100*time.Millisecond, time.Minute))},
-		{"lease_min", number, "10", lends, into(func(x *Extension) *uint32 { return &x.lease().Min }, whole[uint32]("lease_min"))},
-		{"lease_max", number, "10000", lends, into(func(x *Extension) *uint32 { return &x.lease().Max }, whole[uint32]("lease_max"))},
+		{"lease_min", number, "10", lends,
+			into(func(x *Extension) *uint32 { return &x.lease().Min }, whole[uint32]("lease_min"))},
+		{"lease_max", number, "10000", lends,
+			into(func(x *Extension) *uint32 { return &x.lease().Max }, whole[uint32]("lease_max"))},
 		{"ttl", "a duration from `100ms` to `1h`", "`10s`", lends | windows,
 			into(func(x *Extension) *time.Duration { return &x.lease().TTL }, duration("ttl", 100*time.Millisecond, time.Hour))},
-		{"reclaim", "`none`, `ttl`", "`none`", lends | windows, into(func(x *Extension) *bool { return &x.lease().Reclaim }, either("reclaim", "none", "ttl"))},
-		{"weight", number, "1", lends, into(func(x *Extension) *uint32 { return &x.lease().Weight }, whole[uint32]("weight"))},
-		{"hot_factor", "1 to 65535", "10", always, into(func(x *Extension) *uint16 { return &x.HotFactor }, whole[uint16]("hot_factor"))},
+		{"reclaim", "`none`, `ttl`", "`none`", lends | windows,
+			into(func(x *Extension) *bool { return &x.lease().Reclaim }, either("reclaim", "none", "ttl"))},
+		{"weight", number, "1", lends,
+			into(func(x *Extension) *uint32 { return &x.lease().Weight }, whole[uint32]("weight"))},
+		{"hot_factor", "1 to 65535", "10", always,
+			into(func(x *Extension) *uint16 { return &x.HotFactor }, whole[uint16]("hot_factor"))},
 		{"sub_keys", "1 to 16", "4", always, into(func(x *Extension) *uint8 { return &x.lease().SubKeys }, parseSubKeys)},
-		{"dedicated", "`true`, `false`", "`false`", always, into(func(x *Extension) *bool { return &x.lease().Dedicated }, truth("dedicated"))},
-		{"audit", "`true`, `false`", "`false`", always, into(func(x *Extension) *bool { return &x.lease().Audit }, truth("audit"))},
+		{"dedicated", "`true`, `false`", "`false`", always,
+			into(func(x *Extension) *bool { return &x.lease().Dedicated }, truth("dedicated"))},
+		{"audit", "`true`, `false`", "`false`", always,
+			into(func(x *Extension) *bool { return &x.lease().Audit }, truth("audit"))},
 	}
 }
 

@@ -203,5 +203,6 @@ func duplicates(n *yamlv3.Node, found func(key *yamlv3.Node, text string)) {
 // a struct or a map in a descriptor.
 func merges(key string, first, second *yamlv3.Node) bool {
 	a, b := place{first}.resolve(), place{second}.resolve()
-	return (key == "rate_limit" || key == "metadata") && a.node.Kind == yamlv3.MappingNode && b.node.Kind == yamlv3.MappingNode
+	return (key == "rate_limit" || key == "metadata") &&
+		a.node.Kind == yamlv3.MappingNode && b.node.Kind == yamlv3.MappingNode
 }

@@ -83,7 +83,8 @@ func step(parent, taken *node, e *Entry) TraceStep {
 		case n == taken:
 			t.Why = n.taking(e)
 			s.Taken = &t
-		case n.level.Key == e.Key || n.pattern != nil && (strings.Contains(n.level.Key, "*") || n.pattern.match(appendGlued(nil, e))):
+		case n.level.Key == e.Key,
+			n.pattern != nil && (strings.Contains(n.level.Key, "*") || n.pattern.match(appendGlued(nil, e))):
 			if t.Why = n.passing(taken, e); len(s.Passed) < maxPassed {
 				s.Passed = append(s.Passed, t)
 				break

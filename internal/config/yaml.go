@@ -106,7 +106,7 @@ type keyChecker struct {
 
 func (c *keyChecker) fault(at keyPlace, hint, format string, args ...any) {
 	c.faults = append(c.faults,
-		Diagnostic{File: c.file, Line: at.line, Column: at.column, Text: fmt.Sprintf(format, args...), Hint: hint, Kind: BadYAML})
+		Diagnostic{Kind: BadYAML, File: c.file, Line: at.line, Column: at.column, Text: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 func (c *keyChecker) check(m map[interface{}]interface{}, at place) {

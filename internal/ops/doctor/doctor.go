@@ -120,9 +120,11 @@ func Examine(f *Snapshot) []Finding {
 		name string
 		run  func(*Snapshot, *report)
 	}{
-		{"off the ring", offRing}, {"gossip keys", gossipKeys}, {"certificates", certificates}, {"members", members}, {"ports", ports}, {"one cluster", oneCluster},
+		{"off the ring", offRing}, {"gossip keys", gossipKeys}, {"certificates", certificates},
+		{"members", members}, {"ports", ports}, {"one cluster", oneCluster},
 		{"clocks", clocks}, {"ring", onRing}, {"capacity", capacity}, {"expected", expected}, {"settings", settings},
-		{"rules", rules}, {"direct", direct}, {"xds", served}, {"memory", memory}, {"authority", authority}, {"versions", versions},
+		{"rules", rules}, {"direct", direct}, {"xds", served},
+		{"memory", memory}, {"authority", authority}, {"versions", versions},
 	} {
 		r.check = c.name
 		c.run(f, &r)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,7 +60,9 @@ func examineEnvoy(f *Snapshot, e *EnvoyPages, r *report) {
 			"hosts above",
 			"%s: %.0f of %.0f calls failed", e.Address, errors, calls)
 	}
-	if !slices.ContainsFunc(r.findings, func(x Finding) bool { return x.Check == r.check && strings.HasPrefix(x.Text, e.Address) }) {
+	if !slices.ContainsFunc(r.findings, func(x Finding) bool {
+		return x.Check == r.check && strings.HasPrefix(x.Text, e.Address)
+	}) {
 		r.ok("%s calls owners directly, and their successors if they do not respond", e.Address)
 	}
 }
@@ -160,7 +161,7 @@ func examineCluster(e *EnvoyPages, c object, r *report) {
 		add(Warn, "remove health_checks: EDS reports the live members to all Envoys",
 			"it checks the health of hosts on its own: its ring may differ from that of other Envoys")
 	}
-	if text(c, "common_lb_config", "healthy_panic_threshold", "value") != "" && text(c, "common_lb_config", "healthy_panic_threshold", "value") != "0" {
+	if panics := text(c, "common_lb_config", "healthy_panic_threshold", "value"); panics != "" && panics != "0" {
 		add(Warn, "set healthy_panic_threshold to 0, as `keyward envoy-config --part cluster` does",
 			"in panic mode it calls hosts that are gone")
 	}
@@ -338,5 +339,5 @@ func (e *EnvoyPages) stat(suffix string) (sum float64) {
 
 // Pages returns the paths of the admin pages, in the order of ServerInfo, ConfigDump, Clusters and Stats.
 func Pages() []string {
-	return []string{"/server_info", "/config_dump?include_eds", "/clusters?format=json", "/stats?" + url.Values{"filter": {"ratelimit"}}.Encode()}
+	return []string{"/server_info", "/config_dump?include_eds", "/clusters?format=json", "/stats?filter=ratelimit"}
 }

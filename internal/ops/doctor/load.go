@@ -34,6 +34,11 @@ func direct(f *Snapshot, r *report) {
 		r.warn("to let Envoys call owners directly, set --rls-advertise on all members; for plain RLS there is nothing to do",
 			"no member has --rls-advertise: each Envoy calls its own sidecar, which forwards requests")
 	}
+	directRatio(f, r)
+}
+
+// directRatio checks how many requests Envoys send directly to the owner.
+func directRatio(f *Snapshot, r *report) {
 	hits, ring, key := 0.0, 0.0, 0.0
 	for _, m := range f.counters() {
 		hits += m.Metrics.Sum("keyward_direct_total")

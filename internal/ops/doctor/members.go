@@ -74,7 +74,8 @@ func oneCluster(f *Snapshot, r *report) {
 	for _, m := range all {
 		var unseen []string
 		for _, other := range f.Members {
-			if other.Name() != m.Name() && other.Cluster.Problem == "" && m.Cluster.Problem == "" && !other.Cluster.Standalone && !m.Cluster.Standalone && m.sees(other.Name()) == nil {
+			expected := other.Cluster.Problem == "" && m.Cluster.Problem == "" && !other.Cluster.Standalone && !m.Cluster.Standalone
+			if expected && other.Name() != m.Name() && m.sees(other.Name()) == nil {
 				unseen = append(unseen, other.Name())
 			}
 		}
@@ -260,7 +261,8 @@ func settings(f *Snapshot, r *report) {
 	}
 	// Skip the warnings that have their own check.
 	for w, names := range warnings {
-		if strings.HasPrefix(w, "standalone") || strings.HasPrefix(w, "no --rls-advertise") || strings.Contains(w, "GOMEMLIMIT") {
+		if strings.HasPrefix(w, "standalone") || strings.HasPrefix(w, "no --rls-advertise") ||
+			strings.Contains(w, "GOMEMLIMIT") {
 			continue
 		}
 		slices.Sort(names)

@@ -118,7 +118,7 @@ func trust(r *report, with []*MemberReport) {
 			if x, y := a.Self.Cert, b.Self.Cert; len(x.CA) > 0 && len(y.CA) > 0 && !overlap(x.CA, y.CA) {
 				r.fail("use the same --tls-ca on all members; to change the CA, keep both in the file until every certificate is "+
 					"issued by the new one",
-					"members trust different CAs: %s", formatGroups(groups(with, func(m *MemberReport) string { return strings.Join(m.Self.Cert.CA, " ") })))
+					"members trust different CAs: %s", formatGroups(groups(with, caOf)))
 				return
 			}
 		}
@@ -137,10 +137,14 @@ func trust(r *report, with []*MemberReport) {
 		if len(by) > 0 {
 			r.fail("issue a certificate with the members' name for it; adding its name to --tls-peer-names would accept every "+
 				"process with that name as a member, such as an Envoy",
-				"%s, whose certificate has the name %s, is refused by %s: the accepted names are %s", from.Name(), strings.Join(from.Self.Cert.Names, ", "), strings.Join(by, ", "), strings.Join(names, ", "))
+				"%s, whose certificate has the name %s, is refused by %s: the accepted names are %s",
+				from.Name(), strings.Join(from.Self.Cert.Names, ", "), strings.Join(by, ", "), strings.Join(names, ", "))
 		}
 	}
 }
+
+// caOf returns the fingerprints of the CAs that a member trusts.
+func caOf(m *MemberReport) string { return strings.Join(m.Self.Cert.CA, " ") }
 
 func overlap(a, b []string) bool {
 	return slices.ContainsFunc(a, func(s string) bool { return slices.Contains(b, s) })

@@ -103,7 +103,8 @@ func (e Env) Variables(all bool) []VariableOutcome {
 			VariableOutcome{Name: v.Name, Set: set, Value: value, Default: v.Default, Fate: fateOf(v.Fate), Note: v.Note})
 	}
 	for i, v := range e {
-		if slices.ContainsFunc(e[i+1:], func(later Var) bool { return later.Name == v.Name }) || slices.ContainsFunc(list, func(x VariableOutcome) bool { return x.Name == v.Name }) {
+		replaced := slices.ContainsFunc(e[i+1:], func(later Var) bool { return later.Name == v.Name })
+		if replaced || slices.ContainsFunc(list, func(x VariableOutcome) bool { return x.Name == v.Name }) {
 			continue
 		}
 		fate, note := otherFate(v.Name)

@@ -60,7 +60,7 @@ func ParseManifest(content []byte, container string) (*Manifest, error) {
 		}
 	}
 	if container != "" {
-		return nil, fmt.Errorf("no container %s in any workload", container)
+		return nil, fmt.Errorf("no workload has a container %s", container)
 	}
 	for _, doc := range m.docs {
 		m.walk(doc)
@@ -137,7 +137,8 @@ func (m *Manifest) find(doc *yaml.Node, name string) bool {
 
 func runsRatelimit(c *yaml.Node) bool {
 	image, _, _ := strings.Cut(text(at(c, "image")), "@")
-	if strings.HasSuffix(image, "/ratelimit") || strings.Contains(image, "/ratelimit:") || strings.HasPrefix(image, "ratelimit") {
+	if strings.HasSuffix(image, "/ratelimit") || strings.Contains(image, "/ratelimit:") ||
+		strings.HasPrefix(image, "ratelimit") {
 		return true
 	}
 	for _, list := range []string{"command", "args"} {
@@ -187,7 +188,8 @@ func (m *Manifest) variable(v *yaml.Node, namespace string) Var {
 
 func (m *Manifest) object(kind, namespace, name string) *yaml.Node {
 	for _, doc := range m.docs {
-		if text(at(doc, "kind")) == kind && text(at(doc, "metadata", "name")) == name && text(at(doc, "metadata", "namespace")) == namespace {
+		if text(at(doc, "kind")) == kind && text(at(doc, "metadata", "name")) == name &&
+			text(at(doc, "metadata", "namespace")) == namespace {
 			return doc
 		}
 	}

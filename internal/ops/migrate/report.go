@@ -176,7 +176,10 @@ type chartValues struct {
 // Values returns a values.yaml for charts/keyward. The chart sets the variables for the rules folder and the ports.
 // Variables from Secrets become extraEnv.
 func (d *Deployment) Values() ([]byte, error) {
-	v := chartValues{Mode: "deployment", ReplicaCount: d.Replicas, Environment: map[string]string{}, Rules: map[string]string{}, Network: d.policy()}
+	v := chartValues{
+		Mode: "deployment", ReplicaCount: d.Replicas, Network: d.policy(),
+		Environment: map[string]string{}, Rules: map[string]string{},
+	}
 	for _, x := range d.Env.Variables(false) {
 		value, _ := d.Env.get(x.Name)
 		if x.Fate != native && x.Fate != own || chartSets(x.Name) {
@@ -213,10 +216,14 @@ func (d *Deployment) reference(name string) *yaml.Node {
 // chartSets reports whether the chart sets a variable.
 func chartSets(name string) bool {
 	switch name {
-	case "HOST", "PORT", "DEBUG_HOST", "DEBUG_PORT", "GRPC_HOST", "GRPC_PORT", "GRPC_UDS", "PROMETHEUS_ADDR", "POD_NAME", "POD_IP", "POD_UID":
+	case "HOST", "PORT", "DEBUG_HOST", "DEBUG_PORT", "GRPC_HOST", "GRPC_PORT", "GRPC_UDS", "PROMETHEUS_ADDR",
+		"POD_NAME", "POD_IP", "POD_UID":
 		return true
 	}
-	for _, prefix := range []string{"RUNTIME_", "GRPC_SERVER_TLS_", "GRPC_CLIENT_TLS_", "GRPC_SERVER_USE_TLS", "KEYWARD_JOIN", "KEYWARD_TLS_", "KEYWARD_GOSSIP_", "KEYWARD_EXPECT"} {
+	for _, prefix := range []string{
+		"RUNTIME_", "GRPC_SERVER_TLS_", "GRPC_CLIENT_TLS_", "GRPC_SERVER_USE_TLS",
+		"KEYWARD_JOIN", "KEYWARD_TLS_", "KEYWARD_GOSSIP_", "KEYWARD_EXPECT",
+	} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}

@@ -40,6 +40,12 @@ func classes() []Class {
 	return []Class{known, firstWindow, missed, windowEdge, order, other}
 }
 
+// finding states why and in which fields two responses differ.
+type finding struct {
+	class  Class
+	fields []string
+}
+
 // edge is the time around the end of a window in which a call is in windowEdge. It covers the difference of the clocks.
 const edge = 250 * time.Millisecond
 
@@ -146,7 +152,8 @@ func statusFields(s, t *rlsv3.RateLimitResponse_DescriptorStatus, add func(bool,
 // sameHeaders compares the names and values of the headers to add. If loose is set it ignores values, for responses
 // whose counts differ.
 func sameHeaders(a, b *rlsv3.RateLimitResponse, loose bool) bool {
-	if len(a.ResponseHeadersToAdd) != len(b.ResponseHeadersToAdd) || len(a.RequestHeadersToAdd) != len(b.RequestHeadersToAdd) {
+	if len(a.ResponseHeadersToAdd) != len(b.ResponseHeadersToAdd) ||
+		len(a.RequestHeadersToAdd) != len(b.RequestHeadersToAdd) {
 		return false
 	}
 	for i, h := range a.ResponseHeadersToAdd {

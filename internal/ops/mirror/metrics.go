@@ -22,8 +22,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "keyward_mirror_answers_total", Help: "Responses of each service: ok, over_limit or error.",
 		}, []string{"service", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "keyward_mirror_answer_seconds", Help: "Time that each service took to respond.", Buckets: prometheus.ExponentialBuckets(0.000125,
-				2, 14),
+			Name: "keyward_mirror_answer_seconds", Help: "Time that each service took to respond.",
+			Buckets: prometheus.ExponentialBuckets(0.000125, 2, 14),
 		}, []string{"service"}),
 		compared: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "keyward_mirror_compared_total", Help: "Calls whose two responses were compared.",
@@ -42,6 +42,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 				"new one failed.",
 		}),
 	}
+	m.initialize()
+	if reg != nil {
+		reg.MustRegister(m.requests, m.seconds, m.compared, m.differences, m.fields, m.notCompared, m.fellBack)
+	}
+	return m
+}
+
+// initialize creates all series, so that they are exported as 0.
+func (m *metrics) initialize() {
 	for _, service := range []string{"old", "new"} {
 		for _, code := range []string{"ok", "over_limit", "error"} {
 			m.requests.WithLabelValues(service, code)
@@ -54,10 +63,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, r := range reasons() {
 		m.notCompared.WithLabelValues(string(r))
 	}
-	if reg != nil {
-		reg.MustRegister(m.requests, m.seconds, m.compared, m.differences, m.fields, m.notCompared, m.fellBack)
-	}
-	return m
 }
 
 // number returns the value of a counter.

@@ -30,9 +30,9 @@ const (
 type Options struct {
 	Old, New       string                           // host:port of each service
 	OldTLS, NewTLS credentials.TransportCredentials // nil for plaintext
-	AnswerNew      bool                             // answer with the new service's decisions, or if it fails with those of the old one
+	AnswerNew      bool                             // answer with the new service's decisions; if it fails, the old one's
 	Timeout        time.Duration                    // of calls to the service that does not answer the caller; default 1 s
-	InFlight       int                              // maximum number of concurrent calls to it; default 1024. Further calls are not mirrored
+	InFlight       int                              // maximum concurrent calls to it; default 1024. Further calls are not mirrored
 	Log            io.Writer                        // gets a JSON line for each difference; nil for none
 	LogRate        float64                          // maximum lines per second; default 10
 	Registerer     prometheus.Registerer            // of the keyward_mirror_* metrics; nil for none
@@ -80,7 +80,8 @@ func dial(addr string, creds credentials.TransportCredentials) (*grpc.ClientConn
 	retry.BaseDelay, retry.MaxDelay = 100*time.Millisecond, 2*time.Second // reconnect soon after a service has restarted
 	return grpc.NewClient(addr, grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: 2 * time.Second}),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 }
 
 // Close waits for the calls that are being compared, and closes the connections.
@@ -92,7 +93,9 @@ func (m *Mirror) Close() error {
 // NewServer returns a gRPC server that mirrors rate limit calls, and forwards every other call, such as health checks,
 // to the service that answers. creds may be nil.
 func (m *Mirror) NewServer(creds credentials.TransportCredentials) *grpc.Server {
-	opts := []grpc.ServerOption{grpc.ForceServerCodecV2(codec{}), grpc.UnknownServiceHandler(m.pass), grpc.MaxRecvMsgSize(maxMessage)}
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(codec{}), grpc.UnknownServiceHandler(m.pass), grpc.MaxRecvMsgSize(maxMessage),
+	}
 	if creds != nil {
 		opts = append(opts, grpc.Creds(creds))
 	}
@@ -226,7 +229,7 @@ func (m *Mirror) compare(c *call, old, new *outcome) {
 		m.report.notCompared(bothFailed)
 		m.miss()
 	case old.err != nil && c.known != "":
-		m.report.difference(c, known, []string{"error"}, old, new)
+		m.report.difference(c, finding{known, []string{"error"}}, old, new)
 	case old.err != nil:
 		m.report.notCompared(oldFailed)
 		m.miss()
@@ -241,7 +244,7 @@ func (m *Mirror) compare(c *call, old, new *outcome) {
 			m.report.agreed()
 			return
 		}
-		m.report.difference(c, m.class(c, a, b, at), fields, old, new)
+		m.report.difference(c, finding{m.class(c, a, b, at), fields}, old, new)
 	}
 }
 

@@ -51,7 +51,10 @@ func newReport(o Options) *report {
 	if o.AnswerNew {
 		front = "new"
 	}
-	return &report{metrics: newMetrics(o.Registerer), started: time.Now(), front: front, log: o.Log, lines: rate.NewLimiter(rate.Limit(o.LogRate), max(1, int(o.LogRate)))}
+	return &report{
+		metrics: newMetrics(o.Registerer), started: time.Now(), front: front,
+		log: o.Log, lines: rate.NewLimiter(rate.Limit(o.LogRate), max(1, int(o.LogRate))),
+	}
 }
 
 func (r *report) answered(isNew bool, o *outcome) {
@@ -124,7 +127,9 @@ type DescriptorStatus struct {
 	Reset     int64  `json:"reset_seconds"`
 }
 
-func (r *report) difference(c *call, class Class, fields []string, old, new *outcome) {
+// difference counts and logs a difference in the given fields.
+func (r *report) difference(c *call, found finding, old, new *outcome) {
+	class, fields := found.class, found.fields
 	r.metrics.differences.WithLabelValues(string(class)).Inc()
 	if class == other {
 		for _, f := range fields {
@@ -199,7 +204,7 @@ type Summary struct {
 	FellBack    uint64            `json:"fallbacks"`
 	Old         ServiceSummary    `json:"old"`
 	New         ServiceSummary    `json:"new"`
-	Ratio       float64           `json:"ratio"` // calls admitted by the new service divided by those admitted by the old, of the compared calls
+	Ratio       float64           `json:"ratio"` // of the compared calls: admitted by the new service / admitted by the old
 	Verdict     string            `json:"verdict"`
 }
 

@@ -109,7 +109,9 @@ func newRun(log *Log, side Side) *run {
 		counters: counters{states: map[owner.Key]*limit.State{}},
 		rules:    map[*config.RuleSpec]*ruleCount{}, keys: map[owner.Key]*keyCount{},
 	}
-	r.service = rls.New(rls.Options{Decider: &r.counters, Stats: stats.New(stats.Options{}), Registerer: prometheus.NewRegistry(), Stop: side.Stop})
+	r.service = rls.New(rls.Options{
+		Decider: &r.counters, Stats: stats.New(stats.Options{}), Registerer: prometheus.NewRegistry(), Stop: side.Stop,
+	})
 	r.service.SetRules(side.Rules, side.Switches)
 	for _, q := range side.Templates {
 		d := descriptor{keys: q.keys, values: make([]string, len(q.keys))}

@@ -111,7 +111,7 @@ func TestDeniedRequestsMatchAListOfHits(t *testing.T) {
 	rand.New(rand.NewPCG(2, 2)).Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
 	s := side(t, perMinute, Actions{From: from(t, "api_key", "header:X-API-Key")})
 	log := read(t, lines(mixed), s.Templates, Reader{})
-	rep := Run(log, s, nil, 10, nil)
+	rep := Run(log, Options{New: s, Top: 10})
 	if rep.New.Refused != total || rep.New.PerRule[0].Over != total || rep.New.PerRule[0].Asked != len(hits) || rep.New.PerRule[0].Keys != len(perKey) {
 		t.Errorf("%+v, want %d refused", rep.New, total)
 	}
@@ -173,7 +173,7 @@ func TestDescriptorsAreThoseOfEnvoy(t *testing.T) {
 	for range 4 {
 		line("null", "/a?key=", "10.0.0.3:999")
 	}
-	rep := Run(read(t, b.String(), s.Templates, Reader{}), s, nil, 10, nil)
+	rep := Run(read(t, b.String(), s.Templates, Reader{}), Options{New: s, Top: 10})
 	got := fmt.Sprint(rep.New.Refused)
 	for _, r := range rep.New.PerRule {
 		got += fmt.Sprintf("; %s %d/%d", r.Rule, r.Over, r.Asked)
@@ -192,7 +192,7 @@ func TestOldAgainstNew(t *testing.T) {
 	a := Actions{From: from(t, "api_key", "header:x-api-key")}
 	fewer, more := side(t, strings.Replace(perMinute, "20", "10", 1), a), side(t, perMinute, a)
 	hits := randomHits(5, 600)
-	rep := Run(read(t, lines(hits), fewer.Templates, Reader{}), fewer, &more, 10, nil)
+	rep := Run(read(t, lines(hits), fewer.Templates, Reader{}), Options{New: fewer, Old: &more, Top: 10})
 	if rep.OnlyOld != 0 || rep.OnlyNew == 0 || rep.New.Refused-rep.Old.Refused != rep.OnlyNew {
 		t.Errorf("new refuses %d, old %d; %d by new only, %d by old only", rep.New.Refused, rep.Old.Refused, rep.OnlyNew, rep.OnlyOld)
 	}
@@ -240,7 +240,7 @@ not a line
 	yaml := "domain: edge\ndescriptors:\n  - key: user\n    rate_limit: {unit: hour, requests_per_unit: 1}\n  - key: agent\n    rate_limit: {unit: hour, requests_per_unit: 9}\n"
 	s := side(t, yaml, Actions{From: from(t, "user", "query:user", "agent", "header:user-agent")})
 	l := read(t, log, s.Templates, Reader{})
-	rep := Run(l, s, nil, 10, nil)
+	rep := Run(l, Options{New: s, Top: 10})
 	if rep.Requests != 2 || rep.Skipped != 1 || rep.RefusedByLog != 1 || rep.New.Refused != 1 || rep.New.PerRule[1].Asked != 2 {
 		t.Errorf("%+v", rep)
 	}
@@ -340,5 +340,5 @@ func BenchmarkReplay(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N), "read-ns/op")
-	Run(log, s, nil, 10, nil)
+	Run(log, Options{New: s, Top: 10})
 }

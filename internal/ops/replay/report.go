@@ -147,7 +147,8 @@ func (r *run) outcome(top int) Outcome {
 			continue
 		}
 		res := RuleResult{
-			Rule: rule.FullKey, File: rule.File, Line: rule.Line, Limit: rule.Limit.Limit, Window: rule.Limit.Window.String(), Shadow: rule.Shadow,
+			Rule: rule.FullKey, File: rule.File, Line: rule.Line,
+			Limit: rule.Limit.Limit, Window: rule.Limit.Window.String(), Shadow: rule.Shadow,
 			Asked: rc.asked, Hits: rc.hits, Over: rc.over, Keys: rc.keys, Peak: rc.peak,
 		}
 		if rc.peak > 0 {
@@ -168,32 +169,42 @@ func (r *run) outcome(top int) Outcome {
 // maxBuckets is the maximum number of buckets in a report.
 const maxBuckets = 1500
 
-// Run replays a log with the new rules, and with the old ones if oldSide is not nil. The report has up to top keys of
-// each. progress may be nil; it is called with the number of requests done.
-func Run(log *Log, newSide Side, oldSide *Side, top int, progress func(done, all int)) *RunReport {
-	sides := []Side{newSide}
-	if oldSide != nil {
-		sides = append(sides, *oldSide)
+// Options configure a replay.
+type Options struct {
+	New      Side
+	Old      *Side               // nil: only the new rules
+	Top      int                 // maximum number of keys in each Outcome
+	Progress func(done, all int) // called with the number of requests done; may be nil
+}
+
+// Run replays a log with the new rules, and with the old ones if there are any.
+func Run(log *Log, o Options) *RunReport {
+	sides := []Side{o.New}
+	if o.Old != nil {
+		sides = append(sides, *o.Old)
 	}
 	runs := make([]*run, len(sides))
 	all := len(sides) * len(log.requests)
 	for i, side := range sides {
 		runs[i] = newRun(log, side)
-		var tell func(int)
-		if progress != nil {
-			tell = func(done int) { progress(i*len(log.requests)+done, all) }
+		var progress func(int)
+		if o.Progress != nil {
+			progress = func(done int) { o.Progress(i*len(log.requests)+done, all) }
 		}
-		runs[i].replay(tell)
+		runs[i].replay(progress)
 	}
-	rep := &RunReport{Lines: log.Lines, Skipped: log.Skipped, Requests: len(log.requests), RefusedByLog: log.Refused, New: runs[0].outcome(top)}
+	rep := &RunReport{
+		Lines: log.Lines, Skipped: log.Skipped, Requests: len(log.requests), RefusedByLog: log.Refused,
+		New: runs[0].outcome(o.Top),
+	}
 	if log.Why != nil {
 		rep.SkippedWhy = log.Why.Error()
 	}
 	rep.First, rep.Last = log.Span()
 	var old []bool
-	if oldSide != nil {
-		o := runs[1].outcome(top)
-		rep.Old, old = &o, runs[1].refused
+	if o.Old != nil {
+		outcome := runs[1].outcome(o.Top)
+		rep.Old, old = &outcome, runs[1].refused
 	}
 	rep.buckets(log, runs[0].refused, old)
 	return rep

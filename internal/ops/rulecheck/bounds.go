@@ -16,7 +16,7 @@ type Partition string
 const (
 	PartShare     Partition = "share"     // each part admits its members' share of the limit
 	PartAvailable Partition = "available" // each part admits the complete limit
-	PartQuorum    Partition = "quorum"    // the part with more than half of the members admits the limit, the others nothing
+	PartQuorum    Partition = "quorum"    // the part with more than half of the members admits the limit
 )
 
 // Conditions are what bounds depend on in addition to the rule.
@@ -43,11 +43,11 @@ type RuleBounds struct {
 	Tolerated int     `json:"f"`           // f: members that an owner with the complete limit may miss
 	Share     uint64  `json:"share"`       // the smallest share of a member
 	Phi       uint64  `json:"phi"`         // charges under local shares that the owner has not counted, at most
-	Open      uint64  `json:"open"`        // what all members admit under fail_open in a window without the owner; otherwise 0
-	Skew      uint64  `json:"S"`           // S: hits admitted because clocks differ when a counter moves; 0 for fixed windows
+	Open      uint64  `json:"open"`        // what all members admit under fail_open in a window without owner
+	Skew      uint64  `json:"S"`           // S: hits admitted when a counter moves and clocks differ; 0 for fixed windows
 	Mechanism string  `json:"mechanism"`
 	Lent      uint64  `json:"lent"` // hits that may be on loan to leaseholders at once; 0 if the rule never lends
-	Drift     uint64  `json:"E"`    // E: hits that all members may admit before the owner counts them; 0 unless approximate
+	Drift     uint64  `json:"E"`    // E: hits that members may admit before the owner counts them; 0 unless approximate
 	Bounds    []Bound `json:"bounds"`
 
 	Spec *config.RuleSpec `json:"-"`
@@ -58,7 +58,7 @@ type Bound struct {
 	Event        string   `json:"event"`
 	Over         uint64   `json:"over"` // hits above the limit, at most
 	OverFormula  string   `json:"over_is"`
-	Traffic      *Traffic `json:"over_traffic,omitempty"` // added to Over; nil if none, or if the rate is known and included in Over
+	Traffic      *Traffic `json:"over_traffic,omitempty"` // added to Over; nil if none, or if Over includes it
 	Under        uint64   `json:"under"`                  // hits within the limit that may be refused, at most
 	UnderFormula string   `json:"under_is"`
 	UnderTime    string   `json:"under_time,omitempty"` // how long; empty if Under is 0
@@ -79,7 +79,8 @@ func (t *Traffic) Duration() time.Duration {
 func BoundsOf(r *config.RuleSpec, c Conditions) RuleBounds {
 	x := &r.Extension
 	b := RuleBounds{
-		Rule: r.FullKey, File: r.File, Line: r.Line, Unlimited: r.Unlimited, Algorithm: r.Limit.Algorithm.String(), Window: r.Limit.Window.String(),
+		Rule: r.FullKey, File: r.File, Line: r.Line, Unlimited: r.Unlimited,
+		Algorithm: r.Limit.Algorithm.String(), Window: r.Limit.Window.String(),
 		Strict: x.Strict, Degraded: x.Degraded.String(), Mechanism: x.Mechanism.String(), Bounds: []Bound{}, Spec: r,
 	}
 	if r.Unlimited {

@@ -85,7 +85,7 @@ func resetBy(was, r *config.RuleSpec) string {
 		{"unit", was.Limit.Window != r.Limit.Window && was.Unit != r.Unit},
 		{"window", was.Limit.Window != r.Limit.Window},
 		{"algorithm", was.Limit.Algorithm != r.Limit.Algorithm},
-		{"share_threshold", !slices.EqualFunc(was.Levels, r.Levels, func(a, b config.Level) bool { return a.Shared == b.Shared })},
+		{"share_threshold", !slices.EqualFunc(was.Levels, r.Levels, equalSharing)},
 		{"shard_by", movedByEntry && !slices.Equal(was.Extension.ShardBy, r.Extension.ShardBy)},
 		{"owner", movedByEntry || was.OwnerString() != r.OwnerString()},
 	} {
@@ -95,6 +95,8 @@ func resetBy(was, r *config.RuleSpec) string {
 	}
 	return ""
 }
+
+func equalSharing(a, b config.Level) bool { return a.Shared == b.Shared }
 
 // otherDifferences describes the changes that leave the amount and the counters alone.
 func otherDifferences(was, r *config.RuleSpec) (texts []string) {

@@ -73,7 +73,10 @@ func (w *eventTable) lease() {
 	} else if k := w.Spec.Extension.Lease; k != nil && k.Reclaim {
 		until, over = "until ttl has passed", term{"lent", w.Lent}
 	}
-	w.add(Bound{Event: "a key is lent (mechanism lease, or hot)", OverFormula: "0", Under: w.Lent, UnderFormula: "lent", UnderTime: "while its holders have it"})
+	w.add(Bound{
+		Event: "a key is lent (mechanism lease, or hot)", OverFormula: "0",
+		Under: w.Lent, UnderFormula: "lent", UnderTime: "while its holders have it",
+	})
 	gone := sum("a holder of a lent key dies, or its owner changes", over)
 	gone.Under, gone.UnderFormula, gone.UnderTime = w.Lent, "lent", until
 	w.add(gone)
@@ -205,7 +208,9 @@ func (w *eventTable) restart() {
 		again = term{"b", w.Depth}
 	}
 	w.addSeparate(Bound{Event: "all members restart", Over: again.n, OverFormula: again.symbol, UnderFormula: "0"})
-	w.addSeparate(Bound{Event: "m clusters that never met (here 2)", Over: w.most, OverFormula: "(m - 1) x " + w.all, UnderFormula: "0"})
+	w.addSeparate(Bound{
+		Event: "m clusters that never met (here 2)", Over: w.most, OverFormula: "(m - 1) x " + w.all, UnderFormula: "0",
+	})
 }
 
 // degraded returns the bound of each window in which the owner does not answer.

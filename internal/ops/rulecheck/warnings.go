@@ -42,7 +42,7 @@ func (w *linter) add(r *config.RuleSpec, kind, format string, args ...any) {
 
 const (
 	busy           = 1000                   // hits per second; a rule with one owner warns from here on
-	shortestWindow = 100 * time.Millisecond // below it, clock skew and delay between members are a large part of the window
+	shortestWindow = 100 * time.Millisecond // below it, clock skew and delay are a large part of the window
 	longestWindow  = 24 * time.Hour         // above it, a restart of all members loses a lot
 )
 
