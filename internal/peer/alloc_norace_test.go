@@ -20,7 +20,7 @@ func TestAllocsLocal(t *testing.T) {
 	}
 }
 
-// The figure is that of the whole process: both members, readers and writers.
+// The count is that of the whole process: both members, readers and writers.
 func TestAllocsForwarded(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -44,13 +44,13 @@ func TestAllocsForwarded(t *testing.T) {
 	}
 }
 
-// Whoever does not wait has many requests in flight, and they cost no goroutine either.
+// A caller that does not wait has many requests in flight, and they need no goroutines either.
 func TestAllocsBegun(t *testing.T) {
 	const flight = 64
 	for _, tt := range []struct {
 		name   string
 		adjust func(*Options)
-		want   float64 // a request; the members' own, such as copies for heirs, are some in hundreds of requests
+		want   float64 // per request; the members' own allocations, as for replicas, are few in hundreds of requests
 	}{
 		{"plain", func(*Options) {}, .2},
 		{"tls", tlsOptions(t, demoCA(t), "sidecar"), 2}, // crypto/tls: one for each record read, at worst of one request each

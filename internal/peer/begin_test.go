@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// startedCall is a request that was begun and how often it was told to be answered.
+// startedCall is a call of Begin and counts the calls of Decided.
 type startedCall struct {
 	reqs    []owner.Request
 	results []owner.Result
@@ -27,7 +27,7 @@ func (b *startedCall) Decided() {
 	}
 }
 
-// start has m begin a request for qs.
+// start calls Begin with reqs.
 func (m *member) start(within time.Duration, stop bool, all *sync.WaitGroup, reqs ...owner.Request) *startedCall {
 	b := &startedCall{reqs: reqs, results: make([]owner.Result, len(reqs)), all: all}
 	all.Add(1)
@@ -37,7 +37,7 @@ func (m *member) start(within time.Duration, stop bool, all *sync.WaitGroup, req
 	return b
 }
 
-// Whatever becomes of a request, its caller is told of it once, and all of it is answered.
+// Whatever happens to a call, Decided is called once, and every result is decided.
 func TestBegin(t *testing.T) {
 	ms := newCluster(t, 3)
 	r := ringOf("m0", "m1", "m2")
@@ -63,26 +63,26 @@ func TestBegin(t *testing.T) {
 			}
 		}
 	}
-	ms[0].Close() // nothing comes any more
+	ms[0].Close() // nothing arrives after this
 	for _, b := range begun {
 		if n := b.decided.Load(); n != 1 {
-			t.Fatalf("told %d times", n)
+			t.Fatalf("Decided was called %d times", n)
 		}
 	}
 }
 
-// A request that is decided here is answered before Begin returns, and its caller is not told.
+// A call that is decided here is complete when Begin returns, and Decided is not called.
 func TestBeginHere(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	for _, stop := range []bool{false, true} {
 		b := &startedCall{reqs: []owner.Request{newRequest("here", 10, 1)}, results: make([]owner.Result, 1)}
 		if !m.Begin(by(patience), stop, b.reqs, b.results, b) || b.results[0].Kind != owner.Decided || b.decided.Load() != 0 {
-			t.Errorf("stop %v: %+v, told %d times", stop, b.results[0], b.decided.Load())
+			t.Errorf("stop %v: %+v, Decided called %d times", stop, b.results[0], b.decided.Load())
 		}
 	}
 }
 
-// What waits for Node is told when Node says so, or at the deadline.
+// A call that waits for Node ends when Node returns the result, or at the deadline.
 func TestBeginWaits(t *testing.T) {
 	m, q := loneOwner(t)
 	q.Strict = true
@@ -95,8 +95,8 @@ func TestBeginWaits(t *testing.T) {
 	await(t, "the request not to be pending any more", func() bool { return m.node.Stats(m.Now()).Pending == 0 })
 }
 
-// A member that takes connections and does not read costs its own keys and no others, and no more memory than the
-// bounds of its queue. All is begun by one goroutine, which the stalled member must not stop.
+// A member that accepts connections and does not read affects only its own keys, and uses no more memory than the
+// bounds of its queue. One goroutine begins all calls, and the stalled member must not block it.
 func TestStalledMember(t *testing.T) {
 	const bytes, rounds = 64 << 10, 200
 	block := make(chan struct{})
@@ -134,7 +134,7 @@ func TestStalledMember(t *testing.T) {
 			t.Fatalf("%d bytes wait", queued)
 		}
 	}
-	// It is dialled anew when it has been silent for too long, and then stalls anew.
+	// It is dialed again when it has been silent for too long, and then stalls again.
 	await(t, "the stalled member's queue to be full", func() bool {
 		for range 500 {
 			toStalled()
@@ -153,7 +153,7 @@ func TestStalledMember(t *testing.T) {
 	toSick.Wait()
 }
 
-// Decided may begin the next request, on the goroutine that reads the answers.
+// Decided may begin the next call, on the goroutine that reads the replies.
 func TestBeginFromDecided(t *testing.T) {
 	ms := newCluster(t, 2)
 	names := ownedBy(ringOf("m0", "m1"), "m1", 8)
@@ -169,11 +169,11 @@ func TestBeginFromDecided(t *testing.T) {
 	}
 	all.Wait()
 	if n := ms[0].forwardCount(forwardOK); n != float64(len(names)*calls) {
-		t.Errorf("%v answers, want %d", n, len(names)*calls)
+		t.Errorf("%v results, want %d", n, len(names)*calls)
 	}
 }
 
-// chain begins its next request when it is told that the last one is answered.
+// chain begins its next call when the last one is decided.
 type chain struct {
 	m       *member
 	left    int

@@ -12,7 +12,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// cpuTime is what the process has used, both modes.
+// cpuTime returns the processor time of the process in both modes.
 func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -31,8 +31,8 @@ func BenchmarkDecideLocal(b *testing.B) {
 	}
 }
 
-// BenchmarkDecideForwarded has all questions answered by the other of two members in this process, so that the CPU time
-// is that of both.
+// BenchmarkDecideForwarded has all requests decided by the other one of two members in this process, so the processor
+// time is that of both.
 func BenchmarkDecideForwarded(b *testing.B) {
 	dir := demoCA(b)
 	for _, secure := range []bool{false, true} {
@@ -50,7 +50,7 @@ func BenchmarkDecideForwarded(b *testing.B) {
 	}
 }
 
-// requests are in flight together, each for one key of m1.
+// requests are in flight together, each with a key of m1.
 type requests struct {
 	m    *member
 	each []request
@@ -73,7 +73,7 @@ func newRequests(m *member, flight int) *requests {
 	return r
 }
 
-// begin begins them all.
+// begin begins all of them.
 func (r *requests) begin() {
 	r.left.Store(int64(len(r.each)))
 	deadline := by(patience)
@@ -90,7 +90,7 @@ func (q *request) Decided() {
 	}
 }
 
-// await waits until they are answered.
+// await waits until they are decided.
 func (r *requests) await() { <-r.done }
 
 func (r *requests) all() {
@@ -98,8 +98,8 @@ func (r *requests) all() {
 	r.await()
 }
 
-// BenchmarkForward is BenchmarkDecideForwarded by a caller that does not wait for one request before it begins the next, as
-// the lean door does. An op is one request.
+// BenchmarkForward is BenchmarkDecideForwarded with a caller that does not wait for one call before it begins the next,
+// like the inline server. An op is one call.
 func BenchmarkForward(b *testing.B) {
 	dir := demoCA(b)
 	for _, secure := range []bool{false, true} {
@@ -154,8 +154,8 @@ func benchmarkForwarded(b *testing.B, m *member, names []string, askers int) {
 	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
 }
 
-// BenchmarkClocks is what readings of the clocks cost: the one that a decision makes, and a look, which at most one decision
-// in a millisecond makes.
+// BenchmarkClocks measures readings of the clocks: the one of each decision, and the check that at most one decision in
+// a millisecond makes.
 func BenchmarkClocks(b *testing.B) {
 	m := newMember(b, "m0").alone()
 	b.Run("mono", func(b *testing.B) {

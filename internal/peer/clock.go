@@ -36,8 +36,6 @@ type reading struct {
 
 // timeline maps monotonic time to the clock's time. It is immutable. The next timeline begins at the current time of
 // the last.
-
-// timeline maps monotonic to told time. It is immutable; a new one begins where the last one stands.
 type timeline struct {
 	mono, wall int64
 	slew       float64

@@ -27,14 +27,14 @@ func TestClockFollows(t *testing.T) {
 			var stepped time.Duration
 			last := start.UnixNano()
 			for mono := int64(every); mono < int64(time.Hour); mono += int64(every) {
-				told := c.line.Load().at(mono)
-				if d := told - last - int64(every); time.Duration(d).Abs() > every/2000+1 && stepped == 0 && tt.step == 0 {
+				now := c.line.Load().at(mono)
+				if d := now - last - int64(every); time.Duration(d).Abs() > every/2000+1 && stepped == 0 && tt.step == 0 {
 					t.Fatalf("drifted %v within %v", time.Duration(d), every)
 				}
 				stepped += c.steer(mono, wall(mono), every)
 				last = c.line.Load().at(mono)
-				if stepped == 0 && last != told {
-					t.Fatalf("jumped from %d to %d", told, last)
+				if stepped == 0 && last != now {
+					t.Fatalf("jumped from %d to %d", now, last)
 				}
 			}
 			if stepped != tt.step {
@@ -48,7 +48,7 @@ func TestClockFollows(t *testing.T) {
 	}
 }
 
-// Small corrections of the wall, whichever way, never make the clock go back.
+// Small corrections of the wall clock, in either direction, never make the clock go back.
 func TestClockIsMonotone(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	c := newClock(time.Unix(0, 0), nil)
@@ -95,14 +95,14 @@ func TestDelay(t *testing.T) {
 		if at(102*time.Second, 0) {
 			t.Error("a prompt group after a late one counts as late")
 		}
-		// After a pause, what waited through it is late although the windows have passed.
+		// After a pause, requests that waited through it are late although the windows have passed.
 		if !at(103*time.Second, 50*time.Second) {
 			t.Error("a group that waited for 50 s is not late")
 		}
 	}
 }
 
-// Two clocks that drift apart by 500 ppm for a day never make a prompt group late.
+// Two clocks that drift apart by 500 ppm for a day never make a group late that arrives promptly.
 func TestDelayDrift(t *testing.T) {
 	for _, ppm := range []int64{-500, 500} {
 		var d delay

@@ -10,7 +10,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// testClocks are clocks that a test sets ahead of the system's. A member that stands still is one that the others leave behind.
+// testClocks are clocks that a test can advance. A member whose clocks stop is one of which the test advances the
+// others.
 type testClocks struct {
 	start time.Time
 	ahead struct{ mono, wall, boot atomic.Int64 }
@@ -18,7 +19,7 @@ type testClocks struct {
 
 func newTestClocks() *testClocks { return &testClocks{start: time.Now()} }
 
-// advance sets them all ahead.
+// advance advances all clocks.
 func (h *testClocks) advance(d time.Duration) {
 	h.ahead.mono.Add(int64(d))
 	h.ahead.wall.Add(int64(d))
@@ -32,7 +33,7 @@ func (h *testClocks) read() reading {
 
 func (h *testClocks) mono() int64 { return h.read().mono }
 
-// newClockCluster is a cluster of three. The first has clocks of its own, the other two share some.
+// newClockCluster returns a cluster of three. The first member has its own clocks, the other two share theirs.
 func newClockCluster(t *testing.T) (m *member, ms []*member, own, others *testClocks) {
 	own, others = newTestClocks(), newTestClocks()
 	first := true
@@ -50,9 +51,9 @@ func (m *member) revoked(reason string) float64 {
 	return testutil.ToFloat64(m.m.revocations.WithLabelValues(reason))
 }
 
-// A member whose machine was suspended is fenced before its next decision, whether or not its wall clock was corrected, and
-// so is one whose wall clock was set. Both have their tokens again when the others have confirmed them.
-func TestFencedBeforeTheNextDecision(t *testing.T) {
+// A member revokes its ownership before the next decision if its machine was suspended, whether or not its wall clock
+// was corrected, or if its wall clock was set. It regains ownership when the others have confirmed it.
+func TestRevokedBeforeTheNextDecision(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		boot, wall time.Duration
@@ -73,49 +74,49 @@ func TestFencedBeforeTheNextDecision(t *testing.T) {
 			own.ahead.boot.Add(int64(tt.boot))
 			own.ahead.wall.Add(int64(tt.wall))
 			before := m.node.Progress()
-			time.Sleep(2 * clockCheckEvery) // a decision may rely on a look at the clocks that is that old
+			time.Sleep(2 * clockCheckEvery) // a decision may rely on a check of the clocks that is this old
 			a := m.decideOne(time.Millisecond, q)
 			if m.revoked(tt.reason) != 1 {
-				t.Fatalf("not fenced: %+v", a)
+				t.Fatalf("ownership not revoked: %+v", a)
 			}
 			if after := m.node.Progress(); !before.Complete || a.Authority == owner.Full && a.Before == 1 && after.Complete {
-				t.Errorf("decided by the old tokens: %+v", a)
+				t.Errorf("decided by the old ownership: %+v", a)
 			}
 			m.awaitComplete(t, ms)
 			await(t, "full authority", func() bool { return m.decideOne(patience, q).Authority == owner.Full })
 			if n := m.revoked(revokedStep) + m.revoked(revokedSuspend) + m.revoked(revokedPeers); n != 1 {
-				t.Errorf("fenced %v times", n)
+				t.Errorf("ownership revoked %v times", n)
 			}
 		})
 	}
 }
 
-// Moments for which a machine is suspended add up.
-func TestSuspendedOftenForMoments(t *testing.T) {
+// Short suspensions add up.
+func TestShortSuspensionsAddUp(t *testing.T) {
 	m, _, own, _ := newClockCluster(t)
 	for i := range 3 {
 		if m.revoked(revokedSuspend) != 0 {
-			t.Fatalf("fenced after %d moments", i)
+			t.Fatalf("ownership revoked after %d short suspensions", i)
 		}
 		own.ahead.boot.Add(int64(maxLostTime / 3))
 		m.checkClocks()
 	}
 	own.ahead.boot.Add(int64(maxLostTime / 3))
 	if m.checkClocks(); m.revoked(revokedSuspend) != 1 {
-		t.Error("not fenced")
+		t.Error("ownership not revoked")
 	}
 }
 
-// A member whose clocks all stand still, as when a virtual machine moves to another host, is fenced when it hears that those of
-// the others have gone on. Theirs agree, so they are not.
-func TestFencedByThePeersClocks(t *testing.T) {
+// If all clocks of a member stop, as when a virtual machine moves to another host, it revokes its ownership when
+// heartbeats show that the other members' clocks have advanced. Their clocks agree, so they keep ownership.
+func TestRevokedByThePeersClocks(t *testing.T) {
 	m, ms, _, others := newClockCluster(t)
-	await(t, "answers to heartbeats", func() bool { return len(m.ClockOffsets()) == 2 })
+	await(t, "replies to heartbeats", func() bool { return len(m.ClockOffsets()) == 2 })
 	others.advance(9 * time.Second)
-	await(t, "the fence", func() bool { return m.revoked(revokedPeers) == 1 })
+	await(t, "ownership to be revoked", func() bool { return m.revoked(revokedPeers) == 1 })
 	for _, o := range ms[1:] {
 		if o.revoked(revokedPeers) != 0 {
-			t.Errorf("%s is fenced, too", o.id)
+			t.Errorf("%s has revoked its ownership, too", o.id)
 		}
 	}
 	if !m.logged("ownership revoked after a clock jump") {
@@ -123,11 +124,11 @@ func TestFencedByThePeersClocks(t *testing.T) {
 	}
 }
 
-// One member whose clock jumps does not fence the others.
-func TestOneClockFencesNobodyElse(t *testing.T) {
+// One member whose clock jumps does not make the others revoke their ownership.
+func TestOneClockAffectsNoOtherMember(t *testing.T) {
 	m, ms, own, _ := newClockCluster(t)
 	for _, o := range ms[1:] {
-		await(t, "answers to heartbeats", func() bool { return len(o.ClockOffsets()) == 2 })
+		await(t, "replies to heartbeats", func() bool { return len(o.ClockOffsets()) == 2 })
 	}
 	own.advance(9 * time.Second)
 	for _, o := range ms[1:] {
@@ -135,12 +136,12 @@ func TestOneClockFencesNobodyElse(t *testing.T) {
 	}
 	for _, o := range ms {
 		if n := o.revoked(revokedPeers) + o.revoked(revokedStep) + o.revoked(revokedSuspend); n != 0 {
-			t.Errorf("%s is fenced %v times", o.id, n)
+			t.Errorf("%s has revoked its ownership %v times", o.id, n)
 		}
 	}
 }
 
-// The system's clocks do not part by themselves.
+// The system's clocks do not diverge by themselves.
 func TestSystemClocksAgree(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	for range 100 {

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// member is one peer of a test's cluster.
+// member is one Peer of a test's cluster.
 type member struct {
 	*Peer
 	id   ring.ID
@@ -68,7 +68,7 @@ func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
 	for _, f := range adjust {
 		f(&o)
 	}
-	// Tests of streams ask for one key as often as they can, and mean to.
+	// Tests of streams request one key as often as they can; it must not become hot.
 	m.node = owner.New(owner.Options{Self: id, BootID: o.BootID, Seed: [2]uint64{1, 2}, NoHot: true})
 	o.Node = m.node
 	var err error
@@ -86,7 +86,7 @@ func newMember(t testing.TB, id ring.ID, adjust ...func(*Options)) *member {
 
 func bootOf(id ring.ID) uint64 { return ring.Hash("inst "+string(id)) | 1 }
 
-// newCluster starts n members that know each other and waits until each holds its keys.
+// newCluster starts n members that are connected, and waits until each owns its keys.
 func newCluster(t testing.TB, n int, adjust ...func(*Options)) []*member {
 	t.Helper()
 	var ms []*member
@@ -117,7 +117,7 @@ func addrsOf(ms []*member) map[ring.ID]Addr {
 	return addrs
 }
 
-// membershipOf is that of a member with the others around it, of which those not on the ring leave.
+// membershipOf returns the membership of self among others. Members that are not on the ring leave.
 func membershipOf(self ring.ID, on, others []ring.ID) handoff.Membership {
 	s := handoff.Membership{NRef: len(on), Joined: true, Leaving: !slices.Contains(on, self)}
 	for _, id := range others {
@@ -133,15 +133,15 @@ func membershipOf(self ring.ID, on, others []ring.ID) handoff.Membership {
 	return s
 }
 
-// setMembers tells m that the cluster consists of ms.
+// setMembers makes ms the members and the ring of m.
 func (m *member) setMembers(ms []*member) { m.setRing(ms, ms) }
 
-// setRing tells m that on are on the ring, and the rest of ms leaves.
+// setRing makes on the ring of m. The rest of ms leaves.
 func (m *member) setRing(on, ms []*member) {
 	m.setView(ringOf(ids(on)...), membershipOf(m.id, ids(on), ids(ms)), addrsOf(ms))
 }
 
-// awaitComplete waits until m holds all of its keys on the ring of ms.
+// awaitComplete waits until m owns all of its keys on the ring of ms.
 func (m *member) awaitComplete(t testing.TB, ms []*member) {
 	t.Helper()
 	want := ringOf(ids(ms)...).Fingerprint()
@@ -177,7 +177,7 @@ func (m *member) forwardCount(r forwardStatus) float64 { return testutil.ToFloat
 
 func (m *member) logged(text string) bool { return strings.Contains(m.log.String(), text) }
 
-// await polls until what is so.
+// await polls until is returns true.
 func await(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -189,7 +189,7 @@ func await(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// newRequest asks for hits on the counter of name, whose window does not end during a test.
+// newRequest requests hits on the counter of name, whose window does not end during a test.
 func newRequest(name string, lim uint32, hits uint64) owner.Request {
 	return owner.Request{
 		Key:     owner.Key{ring.Hash(name), ring.Hash("key of " + name)},
@@ -199,7 +199,7 @@ func newRequest(name string, lim uint32, hits uint64) owner.Request {
 	}
 }
 
-// ownedBy finds n names that id owns on r.
+// ownedBy returns n names that id owns on r.
 func ownedBy(r *ring.Ring, id ring.ID, n int) (names []string) {
 	for i := 0; len(names) < n; i++ {
 		if name := fmt.Sprintf("key-%d", i); r.At(r.Owner(ring.Hash(name))).ID == id {
@@ -209,28 +209,28 @@ func ownedBy(r *ring.Ring, id ring.ID, n int) (names []string) {
 	return names
 }
 
-const patience = 10 * time.Second // for questions that are to be answered by their owner
+const patience = 10 * time.Second // for requests that their owners must decide
 
-// by is a deadline for every owner, alive or silent.
+// by returns the same deadline for live and silent owners.
 func by(within time.Duration) owner.Deadline {
 	t := time.Now().Add(within)
 	return owner.Deadline{Silent: t, Alive: t}
 }
 
-// decideOne has one question decided.
+// decideOne decides one request.
 func (m *member) decideOne(within time.Duration, q owner.Request) owner.Result {
 	results := make([]owner.Result, 1)
 	m.Decide(by(within), false, []owner.Request{q}, results)
 	return results[0]
 }
 
-// stub is a hand-made member: it shakes hands and then does what the test says.
+// stub is a simulated member: it performs the handshake and then runs the test's code.
 type stub struct {
 	net.Listener
 	addr Addr
 }
 
-// newStub speaks version 1 and serves each stream that was shaken hands on.
+// newStub supports version 1 and serves each stream after its handshake.
 func newStub(t testing.TB, serve func(net.Conn)) *stub {
 	t.Helper()
 	return newStubOf(t, 1, func(conn net.Conn, _ hello) { serve(conn) })
@@ -271,17 +271,17 @@ func newStubOf(t testing.TB, version uint16, serve func(net.Conn, hello)) *stub 
 	return s
 }
 
-// awaitOld waits until m knows that member id speaks a version without hand-over.
+// awaitOld waits until m has recorded that member id does not support handoff.
 func (m *member) awaitOld(t testing.TB, id ring.ID) {
 	t.Helper()
-	await(t, fmt.Sprintf("%s to be known as old", id), func() bool {
+	await(t, fmt.Sprintf("%s to be recorded as old", id), func() bool {
 		m.view.Lock()
 		defer m.view.Unlock()
 		return slices.Contains(m.Peer.old, id)
 	})
 }
 
-// readOnly reads and says nothing, like a stopped process whose kernel still takes bytes.
+// readOnly reads and writes nothing, like a stopped process whose kernel still receives bytes.
 func readOnly(conn net.Conn) {
 	b := make([]byte, 4096)
 	for {
@@ -291,7 +291,7 @@ func readOnly(conn net.Conn) {
 	}
 }
 
-// withStub makes a member whose ring has one other member, at s.
+// withStub returns a member whose ring has one other member, s.
 func withStub(t testing.TB, s *stub, adjust ...func(*Options)) (*member, *ring.Ring) {
 	t.Helper()
 	m := newMember(t, "m0", adjust...)

@@ -26,7 +26,7 @@ var le = binary.LittleEndian
 
 var update = flag.Bool("update", false, "rewrite the golden encodings; never for a version that has been released")
 
-// samples are one message of each kind, with every field distinct.
+// samples returns one message of each kind, with every field distinct.
 func samples() map[string][]byte {
 	q := owner.Request{
 		Key: owner.Key{0x0102030405060708, 0x1112131415161718}, RingPos: 0x2122232425262728,
@@ -51,8 +51,8 @@ func samples() map[string][]byte {
 	return map[string][]byte{
 		"hello":   appendHello(nil, h),
 		"welcome": appendWelcome(nil, welcome{refusal: refusalBoot, version: 1, versions: versions{1, 2}, bootID: 0x0102030405060708}),
-		"ask":     ask,
-		"answer":  s.out,
+		"request": ask,
+		"reply":   s.out,
 		"late":    late.out,
 		"ping":    appendPing(nil, framePing, 0x0102030405060708),
 	}
@@ -69,7 +69,7 @@ func cutRecord(t *testing.T, b []byte) (record, rest []byte) {
 	return record, r.Rest()
 }
 
-// The layout of version 1 never changes: members of neighbouring versions work together.
+// The layout of version 1 never changes: members of adjacent versions work together.
 func TestGolden(t *testing.T) {
 	for name, b := range samples() {
 		file := filepath.Join("testdata", "v1-"+name+".hex")
@@ -89,7 +89,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func TestQuestionRoundTrip(t *testing.T) {
+func TestRequestRoundTrip(t *testing.T) {
 	for _, q := range []owner.Request{
 		{Rule: limit.Rule{Window: 1}},
 		{Key: owner.Key{1, 2}, RingPos: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Read, Degraded: policy.FailOpen,
@@ -114,7 +114,7 @@ func TestQuestionRoundTrip(t *testing.T) {
 	}
 }
 
-func TestQuestionRefused(t *testing.T) {
+func TestRequestRefused(t *testing.T) {
 	good := owner.Request{Rule: limit.Rule{Window: time.Second}}
 	for _, tt := range []struct {
 		name   string
@@ -138,7 +138,7 @@ func TestQuestionRefused(t *testing.T) {
 	}
 }
 
-func TestAnswerRoundTrip(t *testing.T) {
+func TestResultRoundTrip(t *testing.T) {
 	long := ring.ID(strings.Repeat("x", maxID))
 	for _, a := range []owner.Result{
 		{Kind: owner.Decided, Path: owner.Forwarded},
@@ -160,20 +160,20 @@ func TestAnswerRoundTrip(t *testing.T) {
 	}
 }
 
-// Cut off anywhere, a record is an error.
+// A record that is truncated anywhere is an error.
 func TestTruncated(t *testing.T) {
 	for _, a := range []owner.Result{{Kind: owner.Decided}, {Kind: owner.Forward, Member: "pod-1"}} {
 		record := appendResult(nil, &a)[recordHead:]
 		for n := range record {
 			if err := parseResult(wire.NewReader(record[:n:n]), new(owner.Result)); err == nil {
-				t.Errorf("%d of %d bytes of an answer were read", n, len(record))
+				t.Errorf("%d of %d bytes of a result were read", n, len(record))
 			}
 		}
 	}
 	q := appendRequest(nil, &owner.Request{})[recordHead:]
 	for n := range q {
 		if _, err := parseRequest(wire.NewReader(q[:n:n]), new(owner.Request)); err == nil {
-			t.Errorf("%d of %d bytes of a question were read", n, len(q))
+			t.Errorf("%d of %d bytes of a request were read", n, len(q))
 		}
 	}
 }
@@ -220,7 +220,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// frames gives the same frames however the bytes come.
+// frames returns the same frames whatever the sizes of the reads.
 func TestFrames(t *testing.T) {
 	var stream []byte
 	for i := range 50 {
@@ -265,7 +265,7 @@ func TestFrameTooLong(t *testing.T) {
 	}
 }
 
-func TestTickets(t *testing.T) {
+func TestSentGroups(t *testing.T) {
 	var ts sentGroups
 	c := new(call)
 	ids := map[uint64]int{}
@@ -277,7 +277,7 @@ func TestTickets(t *testing.T) {
 	}
 	for id, g := range ids {
 		if k, known := ts.take(id); !known || k.group != g {
-			t.Errorf("ticket %d: %v, %v", id, k, known)
+			t.Errorf("group %d: %v, %v", id, k, known)
 		}
 		if _, known := ts.take(id); known {
 			t.Errorf("ticket %d was taken twice", id)
@@ -295,13 +295,13 @@ func TestTickets(t *testing.T) {
 		t.Errorf("%d drained, %d left", n, ts.len())
 	}
 	if _, known := ts.take(math.MaxUint64); known {
-		t.Error("a number that was never given is known")
+		t.Error("an ID that was never returned is known")
 	}
 }
 
-// What can be decoded is encoded to the same bytes again, and nothing panics.
-func FuzzAsk(f *testing.F) {
-	f.Add(samples()["ask"][frameHead:])
+// Everything that can be decoded is encoded to the same bytes again, and nothing panics.
+func FuzzRequest(f *testing.F) {
+	f.Add(samples()["request"][frameHead:])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		records := wire.NewReader(b)
@@ -324,8 +324,8 @@ func FuzzAsk(f *testing.F) {
 	})
 }
 
-func FuzzAnswer(f *testing.F) {
-	for _, name := range []string{"answer", "late"} {
+func FuzzReply(f *testing.F) {
+	for _, name := range []string{"reply", "late"} {
 		f.Add(samples()[name][frameHead:])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -375,9 +375,9 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// Whatever comes over a stream that was shaken hands on, a server ends it or answers it.
+// Whatever arrives over a stream after the handshake, the server replies or ends the stream.
 func FuzzServer(f *testing.F) {
-	for _, name := range []string{"ask", "ping", "answer"} {
+	for _, name := range []string{"request", "ping", "reply"} {
 		f.Add(samples()[name])
 	}
 	m := newMember(f, "m0").alone()

@@ -15,7 +15,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Every key is counted at one member whoever is asked, and exactly its limit is admitted.
+// Every key is counted at one member, whichever member receives the requests, and exactly its limit is admitted.
 func TestExact(t *testing.T) {
 	ms := newCluster(t, 3)
 	const keys, lim, askers, rounds = 40, 50, 4, 10
@@ -45,7 +45,7 @@ func TestExact(t *testing.T) {
 	}
 	wg.Wait()
 	if n := fallbacks.Load(); n != 0 {
-		t.Errorf("%d answers came from degraded policies", n)
+		t.Errorf("%d results came from degraded policies", n)
 	}
 	for k := range admitted {
 		if n := admitted[k].Load(); n != lim {
@@ -72,12 +72,12 @@ func TestPaths(t *testing.T) {
 		t.Errorf("other's key: %+v", a)
 	}
 	if n := ms[0].forwardCount(forwardOK); n != 1 {
-		t.Errorf("%v questions answered by others, want 1", n)
+		t.Errorf("%v requests decided by others, want 1", n)
 	}
 }
 
-// More questions than one group holds are split, and all of them are answered.
-func TestManyQuestions(t *testing.T) {
+// More requests than one group may have are split, and all of them are decided.
+func TestManyRequests(t *testing.T) {
 	ms := newCluster(t, 2)
 	names := ownedBy(ringOf("m0", "m1"), "m1", 2*maxRequests+10)
 	for _, stop := range []bool{false, true} {
@@ -88,7 +88,7 @@ func TestManyQuestions(t *testing.T) {
 		ms[0].Decide(by(patience), stop, reqs, results)
 		for i := range results {
 			if results[i].Path != owner.Forwarded || results[i].Over {
-				t.Fatalf("stop %v: answer %d: %+v", stop, i, results[i])
+				t.Fatalf("stop %v: result %d: %+v", stop, i, results[i])
 			}
 		}
 	}
@@ -116,20 +116,20 @@ func TestStopMode(t *testing.T) {
 				ms[0].Decide(by(patience), true, reqs, results)
 				for i := range results {
 					if results[i].Path == owner.Fallback || results[i].After != wantAfter[i] || results[i].Over != wantOver[i] {
-						t.Errorf("hits %d, answer %d: %+v, want after %d, over %v", hits, i, results[i], wantAfter[i], wantOver[i])
+						t.Errorf("hits %d, result %d: %+v, want after %d, over %v", hits, i, results[i], wantAfter[i], wantOver[i])
 					}
 				}
 			}
 			step(11, [2]uint64{11, 11}, [2]bool{})
 			step(2, [2]uint64{13, 13}, [2]bool{})
-			// The second would go over, so the first is not charged and the second is.
+			// The second would exceed its limit, so only the second is charged.
 			step(2, [2]uint64{13, 15}, [2]bool{false, true})
 			step(2, [2]uint64{13, 17}, [2]bool{false, true})
 		})
 	}
 }
 
-// A member that no longer owns a key names the one that does, and that one is asked.
+// A member that no longer owns a key names the new owner, to which the request is then forwarded.
 func TestReroute(t *testing.T) {
 	ms := newCluster(t, 3)
 	before, after := ringOf("m0", "m1", "m2"), ringOf("m0", "m2")
@@ -152,7 +152,7 @@ func TestReroute(t *testing.T) {
 	if no, yes := ms[0].forwardCount(forwardNotOwner), ms[0].forwardCount(forwardOK); no != 1 || yes != 1 {
 		t.Errorf("%v not owner and %v ok, want 1 and 1", no, yes)
 	}
-	// In stop mode as well, over one and over two members.
+	// The same with stop, with one and with two members.
 	for _, names := range [][]string{{name}, {name, ownedBy(before, "m0", 1)[0]}} {
 		reqs, results := make([]owner.Request, len(names)), make([]owner.Result, len(names))
 		for i, n := range names {
@@ -161,14 +161,14 @@ func TestReroute(t *testing.T) {
 		ms[0].Decide(by(patience), true, reqs, results)
 		for i := range results {
 			if results[i].Path == owner.Fallback || results[i].Over {
-				t.Errorf("stop mode, %d questions: answer %d: %+v", len(names), i, results[i])
+				t.Errorf("stop, %d requests: result %d: %+v", len(names), i, results[i])
 			}
 		}
 	}
 }
 
-// Members that each think another owns a key do not send it around: who was asked first looks for it, ever more slowly, until
-// the deadline.
+// Members that each take another one for the owner of a key do not forward in a loop: the member that received the
+// request tries again, at growing intervals, until the deadline.
 func TestNoLoop(t *testing.T) {
 	var ms []*member
 	for i := range 3 {
@@ -193,14 +193,15 @@ func TestNoLoop(t *testing.T) {
 		if results[0].Path != owner.Fallback || results[0].Kind != owner.Decided {
 			t.Errorf("stop %v: %+v", stop, results[0])
 		}
-		// Seven rests make up one of the longest, and ten of those are all there is; in stop mode each round of it is asked twice.
+		// Seven delays add up to one of the longest, and ten of those are the whole time. With stop, each round
+		// forwards twice.
 		if n := ms[0].forwardCount(forwardNotOwner) - before; n < 2 || n > 2*(10+8) {
-			t.Errorf("stop %v: asked %v times", stop, n)
+			t.Errorf("stop %v: forwarded %v times", stop, n)
 		}
 	}
 	for _, m := range ms[1:] {
 		if n := m.forwardCount(forwardOK) + m.forwardCount(forwardNotOwner); n != 0 {
-			t.Errorf("%s, which was asked, asked %v questions itself", m.id, n)
+			t.Errorf("%s has forwarded %v requests that were forwarded to it", m.id, n)
 		}
 	}
 }
@@ -218,8 +219,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// Rings change while questions are asked: every question is answered, and what the holders of its token admit of a key
-// stays within its limit.
+// The ring changes during requests: every request is decided, and what the owners of a key admit is within its limit.
 func TestChurn(t *testing.T) {
 	ms := newCluster(t, 3)
 	const keys, lim = 20, 30
@@ -267,8 +267,8 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// An answer that comes when its caller has gone changes nothing, not even for the next user of the pooled call.
-func TestLateAnswer(t *testing.T) {
+// A reply that arrives after the call has ended changes nothing, not even for the next use of the pooled call.
+func TestLateReply(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	c := m.newCall().(*call)
 	late := appendResult(nil, &owner.Result{Kind: owner.Decided, Authority: owner.Cached})
@@ -292,14 +292,14 @@ func TestLateAnswer(t *testing.T) {
 	c.failGroup(gen, 0, forwardBroken)
 	c.slots[0].complete(&owner.Result{})
 	if results[0] != (owner.Result{}) || c.open != 1 || len(done) != 0 {
-		t.Errorf("answers %+v, %d open, told %d times", results, c.open, len(done))
+		t.Errorf("results %+v, %d open, %d completions", results, c.open, len(done))
 	}
 	if err := c.handleReply(sentGroup{call: c, gen: c.gen}, 1, replyHead{outcome: groupServed, count: 1}, wire.NewReader(late)); err != nil || len(done) != 1 || results[0].Authority != owner.Cached {
 		t.Errorf("the present life: %+v, %v", results, err)
 	}
 }
 
-// A failure that lasts is logged once, however often the member is dialled.
+// A lasting failure is logged once, however often the member is dialed.
 func TestLogsOnce(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// A member that has died is answered for at once; its share of the keys is admitted by the others' shares.
-func TestOwnerDies(t *testing.T) {
+// Requests for keys of a failed member are decided at once, and the local shares admit the limit.
+func TestOwnerFails(t *testing.T) {
 	ms := newCluster(t, 3)
 	name := ownedBy(ringOf("m0", "m1", "m2"), "m2", 1)[0]
 	const lim = 90
@@ -39,11 +39,11 @@ func TestOwnerDies(t *testing.T) {
 		t.Errorf("%d admitted by two shares of three, want %d", admitted, 2*lim/3)
 	}
 	if n := ms[0].forwardCount(forwardUnreachable); n != lim {
-		t.Errorf("%v questions to an unreachable member, want %d", n, lim)
+		t.Errorf("%v requests to an unreachable member, want %d", n, lim)
 	}
 }
 
-// Questions that are out when a stream breaks do not wait for their deadline.
+// Requests without a reply when a stream breaks do not wait for their deadline.
 func TestStreamBreaks(t *testing.T) {
 	s := newStub(t, func(conn net.Conn) {
 		in := frames{src: conn}
@@ -52,24 +52,24 @@ func TestStreamBreaks(t *testing.T) {
 				return
 			}
 			if typ, _, whole, _ := in.next(); whole && typ == frameRequest {
-				return // having read the question
+				return // after the request was read
 			}
 		}
 	})
 	m, r := withStub(t, s)
 	m.awaitOld(t, "stub")
-	// Were it to wait, the test would time out.
+	// If it waited, the test would time out.
 	a := m.decideOne(time.Hour, newRequest(ownedBy(r, "stub", 1)[0], 10, 1))
 	if a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
 	if n := m.forwardCount(forwardBroken); n != 1 {
-		t.Errorf("%v questions broken, want 1", n)
+		t.Errorf("%v requests broken, want 1", n)
 	}
 }
 
-// A member that is silent costs a few questions their deadline; the others are answered without it at once, and when it
-// speaks again it is asked again.
+// A silent member delays a few requests until their deadline. The others are decided without it at once. When it
+// replies again, requests are forwarded to it again.
 func TestSilentMember(t *testing.T) {
 	t.Parallel()
 	var speak atomic.Bool
@@ -87,7 +87,7 @@ func TestSilentMember(t *testing.T) {
 	m.awaitOld(t, "stub")
 	q := newRequest(ownedBy(r, "stub", 1)[0], math.MaxUint32, 1)
 	live := func() bool { return m.Links()[0].Live }
-	await(t, "questions not to be sent although the stream stands", func() bool {
+	await(t, "requests not to be sent although there is a stream", func() bool {
 		before, stood := m.forwardCount(forwardUnreachable), live()
 		if a := m.decideOne(5*time.Millisecond, q); a.Path != owner.Fallback {
 			t.Fatalf("%+v", a)
@@ -95,17 +95,17 @@ func TestSilentMember(t *testing.T) {
 		return m.forwardCount(forwardUnreachable) > before && stood && live()
 	})
 	if n := m.Links()[0].Pending; n != 0 {
-		t.Errorf("%d groups still wait after their callers have gone", n)
+		t.Errorf("%d groups still wait after their callers have given up", n)
 	}
 	if m.forwardCount(forwardTimeout)+m.forwardCount(forwardLate) < unresponsiveTimeouts {
 		t.Errorf("given up after %v timeouts", m.forwardCount(forwardTimeout)+m.forwardCount(forwardLate))
 	}
 	await(t, "the silent stream to be closed", func() bool { return m.logged("silent for") })
 	speak.Store(true)
-	await(t, "the member to be asked again", func() bool { return m.decideOne(patience, q).Path == owner.Forwarded })
+	await(t, "requests to be forwarded again", func() bool { return m.decideOne(patience, q).Path == owner.Forwarded })
 }
 
-// A port that accepts and never shakes hands is never waited for.
+// No request waits for a port that accepts connections and never completes a handshake.
 func TestSilentPort(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -126,18 +126,18 @@ func TestQueueFull(t *testing.T) {
 	for range 10 {
 		wg.Go(func() { m.decideOne(time.Hour, q) })
 	}
-	await(t, "six questions to be turned back", func() bool { return m.forwardCount(forwardQueueFull)+m.forwardCount(forwardShed) == 6 })
+	await(t, "six requests to be refused", func() bool { return m.forwardCount(forwardQueueFull)+m.forwardCount(forwardShed) == 6 })
 	if w := m.Links()[0].Pending; w != 4 {
 		t.Errorf("%d groups waiting, want 4", w)
 	}
 	m.Close() // breaks the stream
 	wg.Wait()
 	if n := m.forwardCount(forwardBroken); n != 4 {
-		t.Errorf("%v questions broken, want 4", n)
+		t.Errorf("%v requests broken, want 4", n)
 	}
 }
 
-// What waits to be written is bounded in bytes as well.
+// The bytes that wait to be written are bounded as well.
 func TestQueueBytes(t *testing.T) {
 	m, r := withStub(t, newStub(t, readOnly), func(o *Options) { o.QueueBytes = 10 << 10 })
 	m.awaitOld(t, "stub")
@@ -148,7 +148,7 @@ func TestQueueBytes(t *testing.T) {
 	}
 	m.Decide(by(time.Hour), false, reqs, results)
 	if n := m.forwardCount(forwardQueueFull) + m.forwardCount(forwardShed); n != maxRequests {
-		t.Errorf("%v questions turned back, want %d", n, maxRequests)
+		t.Errorf("%v requests refused, want %d", n, maxRequests)
 	}
 }
 
@@ -158,8 +158,8 @@ func TestDeadlinePassed(t *testing.T) {
 	if a := ms[0].decideOne(-time.Second, newRequest(name, 10, 1)); a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
-	// Streams keep their order, so that a charge sent before would be seen.
+	// Streams keep their order, so a charge that was sent before would be visible.
 	if a := ms[0].decideOne(patience, newRequest(name, 10, 1)); a.Path != owner.Forwarded || a.After != 1 {
-		t.Errorf("after a question without time: %+v", a)
+		t.Errorf("after a request without time: %+v", a)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// traffic asks members for hits on the same keys, without pause, until it is stopped.
+// traffic requests hits on the same keys from members, without pause, until it is stopped.
 type traffic struct {
 	keys      int
 	lim       uint32
@@ -63,14 +63,14 @@ func (l *traffic) run(m *member, algorithm limit.Algorithm) {
 	}
 }
 
-// awaitMore waits until more was decided.
+// awaitMore waits until more requests have been decided.
 func (l *traffic) awaitMore(t *testing.T) {
 	t.Helper()
 	from := l.decided.Load()
 	await(t, "decisions", func() bool { return l.decided.Load() > from+20 })
 }
 
-// changeRing gives members ms the ring of on, and waits until nothing is owed any more.
+// changeRing makes on the ring of members ms, and waits until the handoff is complete.
 func changeRing(t *testing.T, on, ms []*member) {
 	t.Helper()
 	want := ringOf(ids(on)...).Fingerprint()
@@ -85,7 +85,7 @@ func changeRing(t *testing.T, on, ms []*member) {
 	}
 }
 
-// join tells everybody that m joins, and waits until it has its copies.
+// join makes m a joining member, and waits until it has its replicas.
 func join(t *testing.T, m *member, ms []*member) {
 	t.Helper()
 	all := append(slices.Clone(ms), m)
@@ -99,8 +99,8 @@ func join(t *testing.T, m *member, ms []*member) {
 	await(t, string(m.id)+" to be warm", func() bool { return m.node.Progress().Prefetched })
 }
 
-// A member joins, and others leave and come back, while all are asked: no charge is lost and none counts twice.
-func TestHandOver(t *testing.T) {
+// A member joins, and others leave and return, under traffic: no charge is lost and none counts twice.
+func TestHandoff(t *testing.T) {
 	all := newCluster(t, 3)
 	d := newMember(t, "m3")
 	all = append(all, d)
@@ -116,7 +116,7 @@ func TestHandOver(t *testing.T) {
 	close(l.done)
 	l.wg.Wait()
 	if n := l.fallbacks.Load(); n != 0 {
-		t.Errorf("%d answers came from degraded policies", n)
+		t.Errorf("%d results came from degraded policies", n)
 	}
 	for k := range l.admitted {
 		q := newRequest(fmt.Sprint("load ", k), l.lim, 0)
@@ -135,8 +135,8 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// The same of all algorithms, with limits that are spent on the way.
-func TestHandOverSpends(t *testing.T) {
+// The same for all algorithms, with limits that are used up meanwhile.
+func TestHandoffSpends(t *testing.T) {
 	for a := limit.FixedWindow; a <= limit.LeakyBucket; a++ {
 		t.Run(a.String(), func(t *testing.T) {
 			ms := newCluster(t, 3, func(o *Options) { o.Algorithms = knownAlgorithms })
@@ -151,7 +151,7 @@ func TestHandOverSpends(t *testing.T) {
 			close(l.done)
 			l.wg.Wait()
 			if n := l.fallbacks.Load(); n != 0 {
-				t.Errorf("%d answers came from degraded policies", n)
+				t.Errorf("%d results came from degraded policies", n)
 			}
 			for k := range l.admitted {
 				if n := l.admitted[k].Load(); n != lim {
@@ -162,8 +162,8 @@ func TestHandOverSpends(t *testing.T) {
 	}
 }
 
-// When an owner goes without a word its heir knows all charges but those of its last moments.
-func TestTakeOver(t *testing.T) {
+// When an owner fails, its successor has all charges except those of the last moments.
+func TestTakeover(t *testing.T) {
 	ms := newCluster(t, 3)
 	const keys, lim, spent = 20, 1000, 400
 	names := ownedBy(ringOf("m0", "m1", "m2"), "m2", keys)
@@ -195,7 +195,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// A strict question is answered when the charge is in two memories; if there is no second one it is degraded.
+// A strict request is decided when two members have its charge. Without a second member it is degraded.
 func TestStrict(t *testing.T) {
 	ms := newCluster(t, 2)
 	r := ringOf("m0", "m1")
@@ -208,7 +208,7 @@ func TestStrict(t *testing.T) {
 				t.Errorf("%s asks %s: %+v", m.id, owns.id, a)
 			}
 			if n := testutil.ToFloat64(owns.m.replicas(forwardOK)); n == 0 {
-				t.Errorf("%s answered before its copy was confirmed", owns.id)
+				t.Errorf("%s replied before its replica was confirmed", owns.id)
 			}
 		}
 	}
@@ -220,13 +220,13 @@ func TestStrict(t *testing.T) {
 		results := make([]owner.Result, 1)
 		ms[0].Decide(by(20*time.Millisecond), stop, []owner.Request{q}, results)
 		if results[0].Kind != owner.Decided || results[0].Path != owner.Fallback {
-			t.Errorf("stop %v, no heir: %+v", stop, results[0])
+			t.Errorf("stop %v, no successor: %+v", stop, results[0])
 		}
 	}
 	await(t, "nothing to wait any more", func() bool { return ms[0].node.Stats(ms[0].Now()).Pending == 0 })
 }
 
-// Members that speak version 1 are asked and answered; they take keys over without being told, as they always did.
+// Requests are exchanged with members that support only version 1. These take over keys without messages.
 func TestOldMembers(t *testing.T) {
 	t.Parallel()
 	older, newer := newMember(t, "m0"), newMember(t, "m1")
@@ -236,7 +236,7 @@ func TestOldMembers(t *testing.T) {
 		m.setMembers(both)
 	}
 	newer.awaitOld(t, "m0")
-	older.awaitOld(t, "m1") // to it, the newer one is as it was
+	older.awaitOld(t, "m1") // to it, the newer one supports version 1
 	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
 	await(t, "the keys to be taken over", func() bool {
 		q := newRequest(name, math.MaxUint32, 1)
@@ -253,11 +253,13 @@ func TestOldMembers(t *testing.T) {
 	}
 }
 
-// All counters of a leaver arrive.
+// All counters of a leaving member arrive.
 func TestTransfer(t *testing.T) {
 	ms := newCluster(t, 2)
-	await(t, "the ring", func() bool { return ms[0].node.Progress().Complete && ms[1].node.Progress().Complete }) // or some of the questions wait
-	const keys = 6000                                                                                             // half of them in a dozen chunks
+	await(t, "the ring", func() bool { // or some of the requests wait
+		return ms[0].node.Progress().Complete && ms[1].node.Progress().Complete
+	})
+	const keys = 6000 // half of them in a dozen chunks
 	for i := range keys {
 		q := newRequest(fmt.Sprint("many ", i), 10, 1)
 		ms[0].node.Decide(ms[0].Now(), &q)
@@ -268,7 +270,7 @@ func TestTransfer(t *testing.T) {
 		m.setRing(ms[1:], ms)
 	}
 	await(t, "everything to be handed over", func() bool { return ms[0].node.Progress().HandedOff })
-	// What breaks off begins anew, and so does what went on while members were not heard.
+	// A transfer that fails starts again, and so does one during which members were not confirmed.
 	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 || ms[0].logged("ownership revoked") || ms[1].logged("ownership revoked")
 	if n := testutil.ToFloat64(ms[0].m.keysSent) - before; n < keys/4 || n > float64(mine) && !again {
 		t.Errorf("%v of %d counters sent", n, mine)
@@ -291,16 +293,16 @@ func ownedHere(m *member, q owner.Request) bool {
 	return r.At(r.Owner(q.RingPos)).ID == m.id
 }
 
-// Progress is told when it changes, and may be answered with another view.
+// OnProgress is called when the progress changes, and may set another view.
 func TestProgress(t *testing.T) {
 	var mu sync.Mutex
-	var told []membership.Progress
+	var reported []membership.Progress
 	var m *member
 	again := make(chan struct{}, 1)
 	m = newMember(t, "m0", func(o *Options) {
 		o.OnProgress = func(p membership.Progress) {
 			mu.Lock()
-			told = append(told, p)
+			reported = append(reported, p)
 			mu.Unlock()
 			if p.CompleteRing != 0 {
 				wake(again)
@@ -312,13 +314,13 @@ func TestProgress(t *testing.T) {
 	m.setView(ringOf("m0"), handoff.Membership{NRef: 1, Joined: true}, nil)
 	mu.Lock()
 	defer mu.Unlock()
-	last := told[len(told)-1]
+	last := reported[len(reported)-1]
 	if last.CompleteRing != ringOf("m0").Fingerprint() || last.Unconfirmed != 0 {
-		t.Errorf("%+v", told)
+		t.Errorf("%+v", reported)
 	}
-	for i := 1; i < len(told); i++ {
-		if told[i] == told[i-1] {
-			t.Errorf("told twice: %+v", told[i])
+	for i := 1; i < len(reported); i++ {
+		if reported[i] == reported[i-1] {
+			t.Errorf("reported twice: %+v", reported[i])
 		}
 	}
 }

@@ -62,7 +62,7 @@ func (r refusal) String() string {
 	return fmt.Sprintf("unknown reason %d", uint8(r))
 }
 
-// purpose is what a stream is for.
+// purpose distinguishes the two kinds of streams.
 type purpose uint8
 
 const (

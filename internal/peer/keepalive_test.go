@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// newTestLink is a link whose beats are counted by hand.
+// newTestLink returns a link whose keepalive checks the test calls.
 func newTestLink(t *testing.T) (l *link, ctx context.Context, beat func() (pinged bool)) {
 	t.Helper()
 	l = &link{clock: newClock(time.Now(), nil), wake: make(chan struct{}, 1)}
@@ -24,7 +24,7 @@ func newTestLink(t *testing.T) (l *link, ctx context.Context, beat func() (pinge
 	}
 }
 
-// count is how many of n beats pinged; before comes ahead of each.
+// count returns how many of n checks sent a ping. It calls before ahead of each check.
 func count(n int, beat func() bool, before func(i int)) (pings int) {
 	for i := range n {
 		before(i + 1)
@@ -35,7 +35,7 @@ func count(n int, beat func() bool, before func(i int)) (pings int) {
 	return pings
 }
 
-func TestHeartbeatsTakeThePlaceOfPings(t *testing.T) {
+func TestHeartbeatsReplacePings(t *testing.T) {
 	l, ctx, beat := newTestLink(t)
 	answered := func(i int) { l.lastConfirmed.Store(int64(i)) }
 	if n := count(idleChecks, beat, answered); n != 0 {
@@ -51,14 +51,14 @@ func TestHeartbeatsTakeThePlaceOfPings(t *testing.T) {
 	l.timeouts.Store(1)
 	l.lastConfirmed.Store(1000)
 	if !beat() {
-		t.Error("no ping although a question was not answered")
+		t.Error("no ping although a request has no reply")
 	}
 	if ctx.Err() != nil {
 		t.Error(context.Cause(ctx))
 	}
 }
 
-// Heartbeats come over another stream: a stream whose way back is broken is found by the pings that prove it.
+// Heartbeats arrive over another stream: pings detect a stream whose way back is broken.
 func TestHeartbeatsDoNotHideABrokenStream(t *testing.T) {
 	l, ctx, beat := newTestLink(t)
 	beats := 0
@@ -72,8 +72,8 @@ func TestHeartbeatsDoNotHideABrokenStream(t *testing.T) {
 	}
 }
 
-// A member that says nothing at all is pinged at every beat and given up after silentChecks of them.
-func TestSilenceIsCountedInBeats(t *testing.T) {
+// A silent member is pinged at every check, and its connection is closed after silentChecks of them.
+func TestSilenceIsCountedInChecks(t *testing.T) {
 	l, ctx, beat := newTestLink(t)
 	if n := count(silentChecks, beat, func(int) {}); n != silentChecks || ctx.Err() != nil {
 		t.Errorf("%d pings, %v", n, context.Cause(ctx))
@@ -88,33 +88,33 @@ func TestSilenceIsCountedInBeats(t *testing.T) {
 	}
 }
 
-// Heartbeats that wait to be written are not answered on this stream; questions are.
-func TestPingGoesBesideMessages(t *testing.T) {
+// Queued heartbeats have no reply on this stream; queued requests have.
+func TestPingAlongsideMessages(t *testing.T) {
 	l, _, _ := newTestLink(t)
 	message := func(b []byte) []byte { return append(b, "message"...) }
 	l.appendFrame(message)
 	if l.ping(); len(l.out) <= len("message") {
-		t.Error("no ping beside a message")
+		t.Error("no ping although only a message is queued")
 	}
 	l.out, l.queuedRequests = nil, 1
 	l.appendFrame(message)
 	if l.ping(); len(l.out) != len("message") {
-		t.Error("a ping beside a question")
+		t.Error("a ping although a request is queued")
 	}
 }
 
-// A heartbeat's answer that took long proves nothing about now.
-func TestLateAnswersProveNothing(t *testing.T) {
+// A late reply to a heartbeat is no sign of life.
+func TestLateRepliesAreNoSignOfLife(t *testing.T) {
 	l, _, _ := newTestLink(t)
 	if l.confirm(0, int64(keepaliveEvery)); l.lastConfirmed.Load() != 0 {
-		t.Error("a late answer counts")
+		t.Error("a late reply counts")
 	}
 	if l.confirm(0, int64(keepaliveEvery)-1); l.lastConfirmed.Load() == 0 {
-		t.Error("an answer in time does not count")
+		t.Error("a prompt reply does not count")
 	}
 }
 
-// trickle gives at most n bytes a read, for ever.
+// trickle returns at most n bytes a read, without end.
 type trickle struct{ n int }
 
 func (r *trickle) Read(b []byte) (int, error) {
@@ -132,7 +132,7 @@ func TestBufferFitsWhatComes(t *testing.T) {
 			if err := f.fill(); err != nil {
 				t.Fatal(err)
 			}
-			f.r = f.w // all is taken
+			f.r = f.w // everything has been read
 		}
 	}
 	read(10)

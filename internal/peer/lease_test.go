@@ -20,7 +20,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// sampleLease is a lease message of kind k with every field distinct.
+// sampleLease returns a lease message of kind k with every field distinct.
 func sampleLease(k lease.BatchKind) lease.Batch {
 	key := [2]uint64{0x0102030405060708, 0x1112131415161718}
 	state := limit.State{TAT: -7, Slots: []limit.Slot{{Writer: 5, At: -3, Charged: 1}, {Writer: 9, At: -3, Charged: 2, Refunded: 1}}}
@@ -56,7 +56,7 @@ func sampleLease(k lease.BatchKind) lease.Batch {
 	return m
 }
 
-// sampleLeaseRequest is a question with all that leases added.
+// sampleLeaseRequest returns a request with all fields that leases have added.
 func sampleLeaseRequest() []byte {
 	q := owner.Request{
 		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5}, Mechanism: policy.ByLease, HotFactor: 0x0102,
@@ -67,7 +67,7 @@ func sampleLeaseRequest() []byte {
 func TestGoldenLeases(t *testing.T) {
 	hot := server{results: []owner.Result{{Kind: owner.Decided, Path: owner.Forwarded, Hot: true}}}
 	hot.reply(7, groupServed)
-	samples := map[string][]byte{"lease-question": sampleLeaseRequest(), "hot-answer": hot.out}
+	samples := map[string][]byte{"lease-request": sampleLeaseRequest(), "hot-reply": hot.out}
 	for k := lease.Ask; k <= lease.Notify; k++ {
 		m := sampleLease(k)
 		b, err := appendLease(nil, &m, 0x0a0b0c0d0e0f1011, new(writerTable))
@@ -79,8 +79,8 @@ func TestGoldenLeases(t *testing.T) {
 	golden(t, samples)
 }
 
-// An owner of version 2 that knows nothing of leases decides such questions itself.
-func TestLeaseQuestion(t *testing.T) {
+// An owner of version 2 that does not support leases decides such requests itself.
+func TestLeaseRequest(t *testing.T) {
 	record := firstRecord(t, sampleLeaseRequest())
 	for size, want := range map[int]owner.Request{
 		len(record):     {Mechanism: policy.ByLease, HotFactor: 0x0102},
@@ -108,8 +108,8 @@ func leasePayload(t testing.TB, m *lease.Batch) (lease.BatchKind, []byte) {
 	if err != nil || !whole || len(rest) != 0 || !known || k != m.Kind {
 		t.Fatal(typ, rest, whole, err)
 	}
-	if _, handover := msgKind(typ); handover {
-		t.Fatalf("type %d is a message of the hand-over, too", typ)
+	if _, isMsg := msgKind(typ); isMsg {
+		t.Fatalf("type %d is a handoff message, too", typ)
 	}
 	return k, payload
 }
@@ -131,7 +131,7 @@ func TestLeaseRoundTrip(t *testing.T) {
 	}
 }
 
-// Cut off anywhere, or with counts that do not fit, a message is an error; with more behind its parts, it is not.
+// A message that is truncated anywhere or has wrong counts is an error. Additional bytes behind its parts are not.
 func TestLeaseMalformed(t *testing.T) {
 	var r leaseReader
 	for k := lease.Ask; k <= lease.Notify; k++ {
@@ -184,7 +184,7 @@ func TestLeaseMalformed(t *testing.T) {
 	}
 }
 
-// As much as is allowed at once fits a frame, or is refused and leaves what was written before.
+// As much as is allowed at once fits into a frame. More is refused and does not change what was written before.
 func TestLeaseBounds(t *testing.T) {
 	big := sampleLease(lease.Ask).Requests[0]
 	big.Name = strings.Repeat("n", maxName)
@@ -211,7 +211,7 @@ func TestLeaseBounds(t *testing.T) {
 	}
 }
 
-// What can be read is written to the same message again, and nothing panics.
+// Everything that can be decoded is encoded to the same message again, and nothing panics.
 func FuzzLease(f *testing.F) {
 	for k := lease.Ask; k <= lease.Notify; k++ {
 		m := sampleLease(k)
@@ -234,7 +234,7 @@ func FuzzLease(f *testing.F) {
 		}
 		written, err := appendLease(nil, m, sent, new(writerTable))
 		if err != nil {
-			return // what was packed tighter than we do
+			return // it was encoded more densely than here
 		}
 		if got, at, err := again.parse(k, written[frameHead:]); err != nil || at != sent || fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", m) {
 			t.Fatalf("%+v became %+v, %v", m, got, err)
@@ -242,8 +242,8 @@ func FuzzLease(f *testing.F) {
 	})
 }
 
-// What does not fit one frame takes several; a member of version 1 gets none.
-func TestPostLease(t *testing.T) {
+// A message that does not fit into one frame uses several. A member of version 1 receives none.
+func TestEnqueueLease(t *testing.T) {
 	m := newMember(t, "m0")
 	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20}, wake: make(chan struct{}, 1)}
 	msg := lease.Batch{Kind: lease.Ask, Requests: make([]lease.GrantRequest, 3*maxLeaseItems)}
@@ -297,7 +297,7 @@ func TestPostLease(t *testing.T) {
 	}
 }
 
-// Lease messages are refused as others are: between other boots, old, or garbage. The stream goes on.
+// Lease messages between other boots, old ones and malformed ones are refused. The stream continues.
 func TestLeaseRefused(t *testing.T) {
 	ms := newCluster(t, 2)
 	m, other := ms[1], ms[0]

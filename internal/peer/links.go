@@ -23,8 +23,6 @@ type Link struct {
 }
 
 // Links returns the state of all links, sorted by name.
-
-// Links lists the members that are dialled, in the order of their names.
 func (p *Peer) Links() []Link {
 	links := slices.Collect(maps.Values(*p.links.Load()))
 	slices.SortFunc(links, func(a, b *link) int { return strings.Compare(string(a.to), string(b.to)) })

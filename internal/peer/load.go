@@ -39,8 +39,6 @@ type workload struct {
 }
 
 // measure processes a measurement at time at: the processor time, and the number of requests decided since the start.
-
-// measure takes the process's time cpu, and how many questions have been decided, at at.
 func (m *meter) measure(at, cpu int64, decided uint64, processors int) workload {
 	if m.at == 0 {
 		m.pace = startCapacity / float64(processors)

@@ -12,7 +12,7 @@ func TestMeter(t *testing.T) {
 	const processors = 4
 	var m meter
 	at, cpu, decided := int64(time.Second), int64(0), uint64(0)
-	// work is a second in which the processors were busy to some part, at a pace of questions a second of one of them.
+	// work is a second in which the processors were partly busy, at a pace of requests per second of one processor.
 	work := func(share, pace float64) workload {
 		at += int64(time.Second)
 		cpu += int64(share * processors * float64(time.Second))
@@ -66,7 +66,7 @@ func TestFallbackFor(t *testing.T) {
 	}
 }
 
-// What was decided here, by whatever right, is counted and measured.
+// Every decision of this member, under any authority, is counted and measured.
 func TestMeasure(t *testing.T) {
 	ms := newCluster(t, 2)
 	names := append(ownedBy(ringOf("m0", "m1"), "m0", 1), ownedBy(ringOf("m0", "m1"), "m1", 1)...)
@@ -76,7 +76,7 @@ func TestMeasure(t *testing.T) {
 		}
 	}
 	if d, asked := ms[0].node.Decisions(); d[0] != 3 || asked != 3 {
-		t.Errorf("%v decided, %d asked", d, asked)
+		t.Errorf("%v decided here, %d forwarded to it", d, asked)
 	}
 	if d, _ := ms[1].node.Decisions(); d[0] != 3 {
 		t.Errorf("%v decided for the other", d)

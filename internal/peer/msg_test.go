@@ -21,7 +21,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// sampleMsg is a message of kind k with every field distinct.
+// sampleMsg returns a message of kind k with every field distinct.
 func sampleMsg(k handoff.MessageKind) handoff.Message {
 	return handoff.Message{
 		Kind: k, Flags: handoff.NeedsAck | handoff.SuccessorCopy, Status: handoff.KeyGone, ChunkIndex: 0x01020304,
@@ -40,7 +40,7 @@ func sampleMsg(k handoff.MessageKind) handoff.Message {
 	}
 }
 
-// strictRequest is a question that only version 2 knows.
+// strictRequest returns a request with a field of version 2.
 func strictRequest() []byte {
 	q := owner.Request{
 		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6, Algorithm: limit.TokenBucket}, Strict: true,
@@ -48,7 +48,7 @@ func strictRequest() []byte {
 	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
 }
 
-// The layout of what version 2 added never changes, either.
+// The layout of version 2 never changes, either.
 func TestGoldenMessages(t *testing.T) {
 	h := hello{versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 31, from: "pod-0", fromBoot: 3, to: "pod-1", toBoot: 5, purpose: forTransfer}
 	samples := map[string][]byte{"strict": strictRequest(), "transfer-hello": appendHello(nil, h)}
@@ -76,7 +76,7 @@ func sampleLosses() []handoff.Loss {
 	}
 }
 
-// Losses come as they were sent, as many as there is room for, and what no member sends is refused.
+// Losses arrive as they were sent, as many as there is room for. Invalid ones are refused.
 func TestLosses(t *testing.T) {
 	send := func(losses []handoff.Loss) []handoff.Loss {
 		m := handoff.Message{Kind: handoff.Ack, Losses: losses}
@@ -126,7 +126,7 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-// golden wants every sample as its file has it.
+// golden compares every sample with its file.
 func golden(t *testing.T, samples map[string][]byte) {
 	t.Helper()
 	for name, b := range samples {
@@ -152,7 +152,7 @@ func TestStrictRoundTrip(t *testing.T) {
 	if o, err := parseRequest(wire.NewReader(record), &q); err != nil || o != groupServed || !q.Strict {
 		t.Errorf("%+v, %d, %v", q, o, err)
 	}
-	// A member of version 1 reads as much as it knows.
+	// A member of version 1 reads the fields that it supports.
 	if o, err := parseRequest(wire.NewReader(record[:requestSize]), &q); err != nil || o != groupServed || q.Strict {
 		t.Errorf("%+v, %d, %v", q, o, err)
 	}
@@ -219,7 +219,7 @@ func TestMessageRoundTrip(t *testing.T) {
 	}
 }
 
-// As much as a Node sends at once fits a frame.
+// The largest message of a Node fits into a frame.
 func TestFullMessage(t *testing.T) {
 	now := time.Now().UnixNano()
 	m := handoff.Message{Kind: handoff.Chunk, Counters: []handoff.CounterRecord{{Rule: limit.Rule{Window: time.Hour, Algorithm: limit.SlidingLog}}}}
@@ -253,7 +253,7 @@ func TestFullMessage(t *testing.T) {
 	}
 }
 
-// Cut off anywhere, or with counts that do not fit, a message is an error; with more behind its parts, it is not.
+// A message that is truncated anywhere or has wrong counts is an error. Additional bytes behind its parts are not.
 func TestMessageMalformed(t *testing.T) {
 	m := sampleMsg(handoff.Replica)
 	k, whole := payloadOf(t, &m)
@@ -291,7 +291,7 @@ func TestMessageMalformed(t *testing.T) {
 	}
 }
 
-// What can be read is written to the same message again, and nothing panics.
+// Everything that can be decoded is encoded to the same message again, and nothing panics.
 func FuzzMessage(f *testing.F) {
 	for k := handoff.Ping; k <= handoff.OwnershipReply; k++ {
 		m := sampleMsg(k)
@@ -310,7 +310,7 @@ func FuzzMessage(f *testing.F) {
 		}
 		written, err := appendMsg(nil, m, new(writerTable))
 		if err != nil {
-			return // what was packed tighter than we do
+			return // it was encoded more densely than here
 		}
 		if got, err := again.parse(m.Kind, written[frameHead:]); err != nil || !reflect.DeepEqual(got, m) {
 			t.Fatalf("%+v became %+v, %v", m, got, err)
@@ -318,8 +318,8 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// A stream that speaks version 1 carries no messages, and its questions are as they were, byte for byte.
-func TestOldAsker(t *testing.T) {
+// A stream of version 1 carries no messages, and its requests have the same bytes as before.
+func TestOldRequester(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	golden := func(name string) []byte {
 		b, err := os.ReadFile(filepath.Join("testdata", "v1-"+name+".hex"))
@@ -349,13 +349,13 @@ func TestOldAsker(t *testing.T) {
 	if w, err := parseWelcome(payload); err != nil || w.version != 1 {
 		t.Fatal(w, err)
 	}
-	conn.Write(golden("ask"))
+	conn.Write(golden("request"))
 	if id, outcome, results := nextAnswer(t, &frames{src: conn}); id != 7 || outcome != groupServed || len(results) != 1 || results[0].Kind != owner.Decided {
 		t.Errorf("%d, %d, %+v", id, outcome, results)
 	}
 }
 
-// The last heartbeat that found no stream opens the next one, if it is young and the member understands it.
+// The last heartbeat without a stream opens the next one, if it is young enough and the member supports it.
 func TestHeldHeartbeat(t *testing.T) {
 	m := newMember(t, "m0")
 	for _, tt := range []struct {
@@ -395,8 +395,8 @@ func TestHeldHeartbeat(t *testing.T) {
 	}
 }
 
-// Copies leave room for questions in a link's queue; what everything waits for has more of it.
-func TestPostBounds(t *testing.T) {
+// Replicas leave room for requests in a link's queue. Messages on which everything depends have more room.
+func TestEnqueueBounds(t *testing.T) {
 	m := newMember(t, "m0")
 	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 4000}, wake: make(chan struct{}, 1)}
 	l.established(2)

@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/internal/wire"
 )
 
-// A piece of a sketch follows a Chunk's counters, and one that cannot be is refused.
+// A part of a sketch follows a chunk's counters. An invalid one is refused.
 func TestOverflowTravels(t *testing.T) {
 	full := handoff.SketchPart{Index: 63, Phase: 2, Window: time.Hour, End: 1 << 60, Domains: [16]uint64{1, 15: 1 << 63}}
 	for i := range maxCells {

@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Messages change nothing unless they come from the boot that is a member, mean this boot, and are young.
+// Messages have no effect unless they are from the member's current boot, for this boot, and young enough.
 func TestMessageRefused(t *testing.T) {
 	ms := newCluster(t, 2)
 	m, other := ms[1], ms[0]
@@ -66,13 +66,13 @@ func TestSkews(t *testing.T) {
 	m := newMember(t, "m0")
 	s := &m.skews
 	const sec = int64(time.Second)
-	// The quickest answer tells best.
+	// The fastest reply is the best sample.
 	s.addSample("m1", 100*sec, 103*sec+50, 100*sec+100)
 	s.addSample("m1", 200*sec, 209*sec, 201*sec)
 	if got := testutil.ToFloat64(m.m.skew.WithLabelValues("m1")); math.Abs(got-3) > 1e-6 {
 		t.Errorf("skew %v, want 3", got)
 	}
-	// Old ones are forgotten, and impossible ones are not taken.
+	// Old samples are dropped, and impossible ones are refused.
 	s.addSample("m1", 300*sec, 0, 299*sec)
 	for i := range int64(skewSamples) {
 		s.addSample("m1", (300+i)*sec, (298+i)*sec+sec/2, (301+i)*sec)
@@ -92,6 +92,6 @@ func TestSkews(t *testing.T) {
 		t.Error("no gauge")
 	}
 	if m.alone(); testutil.CollectAndCount(m.m.skew) != 0 {
-		t.Error("a gauge of a member that has gone")
+		t.Error("a gauge of a removed member")
 	}
 }

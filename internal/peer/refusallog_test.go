@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// Whoever can reach the port cannot fill the log: of many refusals within a second all are counted, and few are logged.
+// A client cannot fill the log: of many refusals within a second all are counted, and few are logged.
 func TestRefusalsDoNotFillTheLog(t *testing.T) {
 	m := newMember(t, "m0")
 	m.alone()

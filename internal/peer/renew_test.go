@@ -14,11 +14,11 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Connections are replaced again and again while questions are out, and every one of them is answered by its owner.
-func TestStreamsAreRenewedWithoutLoss(t *testing.T) {
+// Connections are replaced again and again during requests, and the owner decides every one of them.
+func TestStreamsAreReplacedWithoutLoss(t *testing.T) {
 	t.Parallel()
 	dir := demoCA(t)
-	// A connection is replaced when it has lived for half to three quarters of MaxAge: half a second is left for a handshake.
+	// A connection is replaced at half to three quarters of MaxAge, which leaves half a second for a handshake.
 	ms := newCluster(t, 2, tlsOptions(t, dir, "sidecar"), func(o *Options) { o.MaxAge = 2 * time.Second })
 	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
 	cut := func() int { return int(testutil.ToFloat64(ms[1].m.refusals.WithLabelValues("too_old"))) }
@@ -37,11 +37,11 @@ func TestStreamsAreRenewedWithoutLoss(t *testing.T) {
 	}
 	wg.Wait()
 	if n := ms[0].forwardCount(forwardBroken) + ms[0].forwardCount(forwardUnreachable); n != 0 {
-		t.Errorf("%v questions lost", n)
+		t.Errorf("%v requests lost", n)
 	}
 }
 
-// A member with another's certificate is not that other one, in either direction.
+// A member with another member's certificate is refused, in both directions.
 func TestNamesAreBoundToCertificates(t *testing.T) {
 	dir := demoCA(t)
 	bound := func(o *Options) {
@@ -62,8 +62,8 @@ func TestNamesAreBoundToCertificates(t *testing.T) {
 	}
 }
 
-// Whoever opens connections and says nothing crowds out itself, not a member that comes later.
-func TestSilentStrangersDoNotKeepMembersOut(t *testing.T) {
+// A client that opens idle connections replaces its own connections, not those of a member that connects later.
+func TestIdleConnectionsDoNotKeepMembersOut(t *testing.T) {
 	m := newMember(t, "m0")
 	crowded := func() float64 { return testutil.ToFloat64(m.m.refusals.WithLabelValues("crowded_out")) }
 	for i := 0; crowded() < maxHandshakes; i++ {
@@ -73,7 +73,7 @@ func TestSilentStrangersDoNotKeepMembersOut(t *testing.T) {
 		}
 		defer c.Close()
 		if i%32 == 31 {
-			time.Sleep(time.Millisecond) // the kernel drops what comes faster than it is accepted
+			time.Sleep(time.Millisecond) // the kernel drops connections that arrive faster than they are accepted
 		}
 	}
 	other := newMember(t, "m1")

@@ -24,16 +24,16 @@ import (
 )
 
 // stoppedMember is the environment variable that makes this test's program a member: JSON of addresses by name, and of
-// which clocks go on while the process is stopped.
+// the clocks that advance while the process is stopped.
 const stoppedMember = "KEYWARD_TEST_STOPPED_MEMBER"
 
 type stoppedOptions struct {
 	Addrs map[ring.ID]Addr
-	Boot  bool // CLOCK_BOOTTIME goes on
+	Boot  bool // CLOCK_BOOTTIME advances
 }
 
-// stoppedClocks is the system's clocks without the time in which the process was stopped, as a machine sees them that was stopped
-// itself. The wall clock is not corrected.
+// stoppedClocks are the system's clocks without the time in which the process was stopped, like those of a machine that
+// was stopped itself. The wall clock is not corrected.
 type stoppedClocks struct {
 	start time.Time
 	boot  bool
@@ -65,11 +65,11 @@ const (
 	stoppedLimit  = 1000
 	commandHit    = 'h' // one hit
 	commandSlow   = 's' // one hit, a millisecond after the last
-	commandStop   = 'z' // stop this process, between two looks at the clocks
-	commandReport = 't' // print what was admitted since the last time, and why this member was fenced
+	commandStop   = 'z' // stop this process, between two checks of the clocks
+	commandReport = 't' // print what was admitted since the last report, and why ownership was revoked
 )
 
-// runStoppedMember is member m0. It does as it reads.
+// runStoppedMember is member m0. It runs the commands that it reads.
 func runStoppedMember() {
 	var o stoppedOptions
 	if err := json.Unmarshal([]byte(os.Getenv(stoppedMember)), &o); err != nil {
@@ -94,7 +94,7 @@ func runStoppedMember() {
 	runCommands(p, newRequest(ownedBy(r, "m0", 1)[0], stoppedLimit, 1))
 }
 
-// runCommands does what standard input says, until it ends.
+// runCommands runs the commands of standard input until it ends.
 func runCommands(p *Peer, q owner.Request) {
 	reqs, results := []owner.Request{q}, make([]owner.Result, 1)
 	admitted, full := 0, 0
@@ -128,7 +128,7 @@ func runCommands(p *Peer, q owner.Request) {
 	}
 }
 
-// stoppedProcess is a member in a process of its own.
+// stoppedProcess is a member in its own process.
 type stoppedProcess struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -179,7 +179,7 @@ func (s *stoppedProcess) send(command rune, n int) {
 	}
 }
 
-// report is what was admitted, and how often the member was fenced.
+// report returns what was admitted, and how often ownership was revoked.
 func (s *stoppedProcess) report() (admitted, full, step, suspend, peers int) {
 	s.t.Helper()
 	s.send(commandReport, 1)
@@ -190,7 +190,7 @@ func (s *stoppedProcess) report() (admitted, full, step, suspend, peers int) {
 	return
 }
 
-// stop has it stop, and returns when it has.
+// stop stops the process and returns when it has stopped.
 func (s *stoppedProcess) stop() {
 	s.send(commandStop, 1)
 	await(s.t, "the process to stop", func() bool {
@@ -202,7 +202,7 @@ func (s *stoppedProcess) stop() {
 	})
 }
 
-// takeOverFromStopped has m1 and m2 take over what m0 owned, and spends all but two of the hits that are left.
+// takeOverFromStopped makes m1 and m2 take over the keys of m0, and uses up all but two of the remaining hits.
 func takeOverFromStopped(t *testing.T, ms []*member) {
 	t.Helper()
 	on := ids(ms)
@@ -213,18 +213,18 @@ func takeOverFromStopped(t *testing.T, ms []*member) {
 	}
 	r := ringOf(on...)
 	name := ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0]
-	heir := ms[r.Owner(ring.Hash(name))]
-	await(t, "the heir to take over", func() bool {
-		return heir.node.Progress().Complete && heir.decideOne(patience, newRequest(name, stoppedLimit, 0)).Authority == owner.Full
+	successor := ms[r.Owner(ring.Hash(name))]
+	await(t, "the successor to take over", func() bool {
+		return successor.node.Progress().Complete && successor.decideOne(patience, newRequest(name, stoppedLimit, 0)).Authority == owner.Full
 	})
 	for i := range 898 {
-		if a := heir.decideOne(patience, newRequest(name, stoppedLimit, 1)); a.Over || a.Authority != owner.Full {
-			t.Fatalf("hit %d at the heir: %+v", i, a)
+		if a := successor.decideOne(patience, newRequest(name, stoppedLimit, 1)); a.Over || a.Authority != owner.Full {
+			t.Fatalf("hit %d at the successor: %+v", i, a)
 		}
 	}
 }
 
-// readmitStopped has the others know m0 again, as one that is to join, so that they answer it and confirm its copies.
+// readmitStopped adds m0 as a joining member again, so that the others reply to it and confirm its replicas.
 func readmitStopped(ms []*member, at Addr) {
 	on, addrs := ids(ms), addrsOf(ms)
 	addrs["m0"] = at
@@ -235,7 +235,7 @@ func readmitStopped(ms []*member, at Addr) {
 	}
 }
 
-// withStopped is a cluster of three whose first member is a process of its own, and has counted 100 hits.
+// withStopped returns a cluster of three whose first member has its own process and has counted 100 hits.
 func withStopped(t *testing.T, boot bool) ([]*member, *stoppedProcess) {
 	t.Helper()
 	ms := []*member{newMember(t, "m1"), newMember(t, "m2")}
@@ -252,12 +252,12 @@ func withStopped(t *testing.T, boot bool) ([]*member, *stoppedProcess) {
 	if n, full, _, _, _ := s.report(); n != 100 || full != 100 {
 		t.Fatalf("%d of 100 hits were admitted, %d with full authority", n, full)
 	}
-	time.Sleep(100 * time.Millisecond) // until the heir has copies of all
+	time.Sleep(100 * time.Millisecond) // until the successor has all replicas
 	return ms, s
 }
 
-// A member counts 100 hits of 1,000 and its machine is stopped until its heir has counted 898 more. Calls wait at it: what it
-// admits of them must not be decided by what it held before.
+// A member counts 100 hits of 1,000, and its machine is stopped until its successor has counted 898 more. Of the calls
+// that wait meanwhile, it must not decide any by its old ownership.
 func TestStoppedMachine(t *testing.T) {
 	if testing.Short() || runtime.GOOS != "linux" {
 		t.Skip("takes seconds, and /proc")
@@ -268,27 +268,27 @@ func TestStoppedMachine(t *testing.T) {
 		boot    bool
 		command rune
 		calls   int
-		late    int // hits that may be decided by the old tokens
+		late    int // hits that may be decided by the old ownership
 	}{
 		{"suspended", true, commandHit, 4000, 0},
-		// Nothing tells this member before it has heard the others: a call comes every millisecond until then.
+		// The member cannot detect this before it has received a heartbeat. A call comes every millisecond until then.
 		{"moved, all clocks standing still", false, commandSlow, 900, 100},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ms, s := withStopped(t, tt.boot)
 			s.stop()
 			s.send(tt.command, tt.calls)
-			time.Sleep(1200 * time.Millisecond) // in which the others' heartbeats wait for it, too
+			time.Sleep(1200 * time.Millisecond) // the others' heartbeats wait in the meantime, too
 			takeOverFromStopped(t, ms)
 			readmitStopped(ms, s.at)
 			s.cmd.Process.Signal(syscall.SIGCONT)
 			n, full, step, suspend, peers := s.report()
 			t.Logf("%d calls: %d admitted, %d of them by the old tokens; fenced: step %d, suspend %d, peers %d", tt.calls, n, full, step, suspend, peers)
 			if full > tt.late || n-full > share {
-				t.Errorf("%d admitted, %d by the old tokens, want at most %d and %d", n, full, share+tt.late, tt.late)
+				t.Errorf("%d admitted, %d by the old ownership, want at most %d and %d", n, full, share+tt.late, tt.late)
 			}
 			if tt.boot && suspend != 1 || !tt.boot && peers != 1 {
-				t.Errorf("fenced: step %d, suspend %d, peers %d", step, suspend, peers)
+				t.Errorf("ownership revoked: step %d, suspend %d, peers %d", step, suspend, peers)
 			}
 		})
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// discard is a connection that takes everything.
+// discard is a connection that accepts all writes.
 type discard struct{ net.Conn }
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
@@ -38,7 +38,7 @@ func dialRaw(t *testing.T, m *member, b []byte) net.Conn {
 	return conn
 }
 
-// handshake opens a stream to m by hand.
+// handshake opens a stream to m.
 func handshake(t *testing.T, m *member) net.Conn {
 	t.Helper()
 	h := m.hello
@@ -54,13 +54,13 @@ func handshake(t *testing.T, m *member) net.Conn {
 	return conn
 }
 
-// alone makes m the owner of everything.
+// alone makes m the owner of all keys.
 func (m *member) alone() *member {
 	m.setView(ringOf(m.id), membershipOf(m.id, []ring.ID{m.id}, nil), nil)
 	return m
 }
 
-// nextAnswer reads frames until an answer comes.
+// nextAnswer reads frames until a reply arrives.
 func nextAnswer(t *testing.T, in *frames) (id uint64, outcome byte, results []owner.Result) {
 	t.Helper()
 	for {
@@ -121,7 +121,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// An address that another member, or another boot of the same one, has taken over is found out.
+// The handshake detects an address that another member, or another boot of the same one, has taken over.
 func TestWrongTarget(t *testing.T) {
 	a, b := newMember(t, "m0"), newMember(t, "m1")
 	for _, tt := range []struct {
@@ -136,12 +136,12 @@ func TestWrongTarget(t *testing.T) {
 		a.setView(ringOf("m0", tt.to), membershipOf("m0", []ring.ID{"m0", tt.to}, []ring.ID{tt.to}), addrs)
 		await(t, tt.want, func() bool { return a.logged(tt.want) })
 	}
-	a.setMembers([]*member{a, b}) // and the right one is reached then
+	a.setMembers([]*member{a, b}) // then a reaches the right one
 	a.awaitLinks(t, 1)
 }
 
-// Members of neighbouring versions work together in both directions.
-func TestNeighbouringVersions(t *testing.T) {
+// Members of adjacent versions work together in both directions.
+func TestAdjacentVersions(t *testing.T) {
 	t.Parallel()
 	older, newer := newMember(t, "m0"), newMember(t, "m1")
 	older.hello.versions = versions{1, 1}
@@ -183,7 +183,7 @@ func TestLaterVersionsFields(t *testing.T) {
 	}
 }
 
-// Groups that lay about for longer than their asker waits are not charged; nor are those that make no sense.
+// Groups that were delayed for longer than their requester waits are not charged; nor are malformed ones.
 func TestNotCharged(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	conn := handshake(t, m)
@@ -218,8 +218,8 @@ func TestNotCharged(t *testing.T) {
 	}
 }
 
-// What an owner will not answer is answered by the degraded policy, without waiting.
-func TestRefusedQuestions(t *testing.T) {
+// Requests that an owner refuses are decided by the degraded policy, without waiting.
+func TestRefusedRequests(t *testing.T) {
 	ms := newCluster(t, 2)
 	q := newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)
 	q.Mechanism = 9
@@ -231,7 +231,7 @@ func TestRefusedQuestions(t *testing.T) {
 	}
 }
 
-// Garbage, before and after the handshake, ends its own connection and disturbs nobody.
+// Garbage, before and after the handshake, ends its own connection and affects no other.
 func TestGarbage(t *testing.T) {
 	ms := newCluster(t, 2)
 	r := rand.New(rand.NewPCG(3, 4))
@@ -257,7 +257,7 @@ func TestGarbage(t *testing.T) {
 	}
 	for name, b := range map[string][]byte{
 		"noise": noise, "huge": huge, "empty frame": {0, 0, 0, 0},
-		"no questions": {24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		"no requests": {24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 	} {
 		conn := handshake(t, ms[1])
 		conn.Write(b)
@@ -271,7 +271,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// A client that asks and never reads is held up alone.
+// A requester that never reads delays only itself.
 func TestSlowReader(t *testing.T) {
 	ms := newCluster(t, 2)
 	conn := handshake(t, ms[1])
@@ -306,7 +306,7 @@ func TestMaxStreams(t *testing.T) {
 	}
 }
 
-// One member's certificate does not keep the others out: it has a few of the connections, however many it opens.
+// A member's certificate does not keep other members out: it may have a few connections, however many it opens.
 func TestMaxStreamsOfOneMember(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	for range maxOfMember {

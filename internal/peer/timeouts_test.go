@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// deadlines is a deadline for owners that are silent, and a later one for those that are alive.
+// deadlines returns a deadline for silent owners and a later one for live owners.
 func deadlines(silent, alive time.Duration) owner.Deadline {
 	now := time.Now()
 	return owner.Deadline{Silent: now.Add(silent), Alive: now.Add(alive)}
@@ -22,7 +22,7 @@ func decideBy(m *member, d owner.Deadline, q owner.Request) owner.Result {
 	return results[0]
 }
 
-// An owner that is alive and too slow is not replaced by a share of the limit: the question is refused, uncharged.
+// A local share does not replace an owner that is alive and too slow: the request is refused and not charged.
 func TestLateOwnerIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	m, r := withStub(t, newStub(t, pongs))
@@ -39,7 +39,7 @@ func TestLateOwnerIsNotReplaced(t *testing.T) {
 		}
 	}
 	if n := m.forwardCount(forwardLate); n != 4 {
-		t.Errorf("%v questions too late, want 4", n)
+		t.Errorf("%v requests too late, want 4", n)
 	}
 	open := newRequest(name, 10, 1)
 	open.Degraded = policy.FailOpen
@@ -48,12 +48,12 @@ func TestLateOwnerIsNotReplaced(t *testing.T) {
 	}
 }
 
-// pongs answers pings and leaves questions unanswered.
+// pongs answers pings and does not reply to requests.
 func pongs(conn net.Conn) {
 	in := frames{src: conn}
 	stop := make(chan struct{})
 	defer close(stop)
-	go func() { // a sign of life now and then, as of a member that answers others
+	go func() { // a sign of life now and then, like a member that replies to others
 		for {
 			select {
 			case <-time.After(5 * time.Millisecond):
@@ -70,7 +70,7 @@ func pongs(conn net.Conn) {
 	}
 }
 
-// A silent owner is given up before the deadline of one that is alive, and the share answers.
+// Forwarding to a silent owner fails before the deadline for live owners, and the local share decides.
 func TestSilentOwnerIsReplaced(t *testing.T) {
 	t.Parallel()
 	m, r := withStub(t, newStub(t, readOnly))
@@ -80,8 +80,8 @@ func TestSilentOwnerIsReplaced(t *testing.T) {
 	}
 }
 
-// An owner that answers after the deadline of a silent one is waited for.
-func TestSlowOwnerIsWaitedFor(t *testing.T) {
+// A call waits for an owner that replies after the deadline for silent owners.
+func TestCallWaitsForSlowOwner(t *testing.T) {
 	t.Parallel()
 	backend := newMember(t, "stub")
 	backend.alone()
@@ -95,7 +95,7 @@ func TestSlowOwnerIsWaitedFor(t *testing.T) {
 	}
 }
 
-// slow is a connection that writes late.
+// slow is a connection with delayed writes.
 type slow struct{ net.Conn }
 
 func (s slow) Write(b []byte) (int, error) {
@@ -103,8 +103,8 @@ func (s slow) Write(b []byte) (int, error) {
 	return s.Conn.Write(b)
 }
 
-// A group that would wait for longer than its caller is turned back, and what waits little never is.
-func TestTooMany(t *testing.T) {
+// A group that would wait for longer than its caller is refused. A group with little delay never is.
+func TestQueueTooLong(t *testing.T) {
 	var l link
 	for range 10 * paceSamples {
 		l.recordPace(int64(time.Second), 1000) // a millisecond each
@@ -120,7 +120,8 @@ func TestTooMany(t *testing.T) {
 	}
 	l.sentGroups.put(sentGroup{call: new(call)})
 	if !l.queueTooLong(int64(20*time.Millisecond)) || l.queueTooLong(int64(100*time.Millisecond)) {
-		t.Errorf("of %d groups of a millisecond one more is answered in time: %v, %v", l.sentGroups.len(), l.queueTooLong(int64(20*time.Millisecond)), l.queueTooLong(int64(100*time.Millisecond)))
+		t.Errorf("of %d groups of a millisecond one more is answered in time: %v, %v", l.sentGroups.len(),
+			l.queueTooLong(int64(20*time.Millisecond)), l.queueTooLong(int64(100*time.Millisecond)))
 	}
 	for range 10 * paceSamples {
 		l.recordPace(int64(time.Millisecond), 1) // no queue

@@ -12,7 +12,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// tlsOptions are both configurations of a role of a demo CA in dir.
+// tlsOptions sets both configurations for a role of a demo CA in dir.
 func tlsOptions(t testing.TB, dir, role string) func(*Options) {
 	t.Helper()
 	f := certs.DemoFiles(dir, role)
@@ -54,7 +54,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// Who cannot prove to be a member is not answered, and members do not ask who cannot.
+// A client without a member's certificate is rejected, and members do not connect to such a server.
 func TestTLSRefused(t *testing.T) {
 	dir, other := demoCA(t), demoCA(t)
 	good := newMember(t, "m0", tlsOptions(t, dir, "sidecar"))

@@ -46,7 +46,7 @@ type noWaiter int
 
 func (noWaiter) complete(*owner.Result) {}
 
-// loneOwner is a member whose heir has just gone, so that strict questions wait.
+// loneOwner returns a member whose successor has just failed, so strict requests wait.
 func loneOwner(t *testing.T) (m *member, q owner.Request) {
 	t.Helper()
 	ms := newCluster(t, 2)
@@ -56,8 +56,8 @@ func loneOwner(t *testing.T) (m *member, q owner.Request) {
 	return ms[0], q
 }
 
-// A served group that waits holds up none behind it, and is dropped when its asker has given up.
-func TestParked(t *testing.T) {
+// A deferred group does not delay those behind it, and is dropped when its requester has given up.
+func TestDeferredGroup(t *testing.T) {
 	m, q := loneOwner(t)
 	conn := handshake(t, m)
 	strict := newRequest(ownedBy(ringOf("m0", "m1"), "m0", 2)[1], 100, 1)
@@ -81,7 +81,7 @@ func TestParked(t *testing.T) {
 	}
 }
 
-// Beyond the bound nobody waits: questions are degraded here, and sent back to who asked.
+// Above the bound no request waits: requests are degraded here, and returned to their requesters.
 func TestTooManyWaits(t *testing.T) {
 	m, q := loneOwner(t)
 	q.Strict = true
@@ -104,7 +104,7 @@ func TestTooManyWaits(t *testing.T) {
 	}
 }
 
-// owed makes a member that has keys keys and a stub on its ring that waits for its own, and serves it by serve.
+// owed returns a member that has keys keys, and a stub on its ring that waits for its own. serve serves the stub.
 func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	t.Helper()
 	s := newStubOf(t, 2, serve)
@@ -130,7 +130,7 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	return m
 }
 
-// A receiver that reads nothing stops its transfer, and that only.
+// A receiver that does not read blocks its transfer, and nothing else.
 func TestTransferBlocks(t *testing.T) {
 	var transfers atomic.Int32
 	block := make(chan struct{})
@@ -161,7 +161,7 @@ func TestTransferBlocks(t *testing.T) {
 	m.Close() // does not wait for the receiver
 }
 
-// A transfer that breaks begins anew.
+// A transfer that fails starts again.
 func TestTransferBreaks(t *testing.T) {
 	var transfers atomic.Int32
 	m := owed(t, 2000, func(conn net.Conn, h hello) {

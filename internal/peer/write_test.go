@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 )
 
-// newPipeLink is a link to a member whose end of the connection is the test's. Nobody writes but who posts heartbeats.
+// newPipeLink returns a link to a member whose end of the connection is the test's. It has no writer.
 func newPipeLink(t *testing.T) (l *link, other net.Conn, cut context.Context) {
 	t.Helper()
 	conn, other := net.Pipe()
@@ -25,7 +25,7 @@ func ping(sent int64) *handoff.Message {
 	return &handoff.Message{Kind: handoff.Ping, Ring: 1, Sent: sent, Now: sent}
 }
 
-// pings are heartbeats for one member.
+// pings returns heartbeats for one member.
 func pings(sent ...int64) (out []handoff.Outbound) {
 	for _, at := range sent {
 		out = append(out, handoff.Outbound{To: "other", Msg: *ping(at)})
@@ -33,7 +33,7 @@ func pings(sent ...int64) (out []handoff.Outbound) {
 	return out
 }
 
-// pingBytes is how long a heartbeat is on the stream.
+// pingBytes returns the length of a heartbeat on the stream.
 func pingBytes(t *testing.T) int {
 	t.Helper()
 	b, err := appendMsg(nil, ping(1), &writerTable{})
@@ -43,9 +43,9 @@ func pingBytes(t *testing.T) int {
 	return len(b)
 }
 
-// Heartbeats are written by who posts them as long as they are answered, and left to the writer beyond what the network is
-// sure to take.
-func TestHeartbeatsAreWrittenHere(t *testing.T) {
+// Heartbeats are written inline as long as they are answered. Beyond what the network is certain to accept, they are
+// left to the writer.
+func TestHeartbeatsAreWrittenInline(t *testing.T) {
 	l, other, _ := newPipeLink(t)
 	go func() { _, _ = io.Copy(io.Discard, other) }()
 	for sent := int64(1); sent <= 200; sent++ {
@@ -58,20 +58,20 @@ func TestHeartbeatsAreWrittenHere(t *testing.T) {
 	for sent := int64(1000); len(l.out) == 0; sent++ {
 		l.writeInline(pings(sent))
 		if most++; most > maxUnacked {
-			t.Fatal("all is written here although nothing is answered")
+			t.Fatal("all heartbeats are written inline although none is answered")
 		}
 	}
 	if n := pingBytes(t); (most-1)*n < maxUnacked || (most-1)*n > maxUnacked+2*n || len(l.wake) != 1 {
-		t.Errorf("%d heartbeats of %d bytes were written here without an answer, and %d wakes left", most-1, n, len(l.wake))
+		t.Errorf("%d heartbeats of %d bytes were written inline without a reply, and %d wakes left", most-1, n, len(l.wake))
 	}
 	l.out = l.out[:0]
 	l.confirm(1000, 1000) // the first one: what came after it may still be unread
 	if l.writeInline(pings(5000)); len(l.out) == 0 {
-		t.Error("an early answer proved too much")
+		t.Error("an early reply confirmed too much")
 	}
 }
 
-// The answer to a heartbeat and the heartbeat that goes along with it are one write.
+// The reply to a heartbeat and the heartbeat next to it are one write.
 func TestHeartbeatsGoTogether(t *testing.T) {
 	l, other, _ := newPipeLink(t)
 	go l.writeInline(pings(1, 2))
@@ -87,8 +87,8 @@ func TestHeartbeatsGoTogether(t *testing.T) {
 	}
 }
 
-// What is posted during such a write is left to the writer, who is woken when the write has ended, and only then.
-func TestWriterGoesOnAfterAHeartbeat(t *testing.T) {
+// What is queued during an inline write is left to the writer, which wakes when the write has ended.
+func TestWriterContinuesAfterAHeartbeat(t *testing.T) {
 	l, other, _ := newPipeLink(t)
 	done := make(chan struct{})
 	go func() {
@@ -116,7 +116,7 @@ func TestWriterGoesOnAfterAHeartbeat(t *testing.T) {
 }
 
 // A write that fails ends the connection.
-func TestFailedHeartbeatCuts(t *testing.T) {
+func TestFailedHeartbeatEndsTheConnection(t *testing.T) {
 	l, other, ctx := newPipeLink(t)
 	other.Close()
 	l.writeInline(pings(1))
