@@ -102,8 +102,9 @@ func add(c *stats.StatCounter, n uint64) {
 type parts struct{ over, near, within uint64 }
 
 func split(q *owner.Request, a *owner.Result, ratio float32) parts {
-	limit := uint64(q.Rule.Depth())                                       // a bucket is full at its burst
-	near := min(limit, uint64(math.Floor(float64(float32(limit)*ratio)))) // may exceed the limit by rounding, or if the ratio is above 1
+	limit := uint64(q.Rule.Depth()) // a bucket is full at its burst
+	// May exceed the limit by rounding, or if the ratio is above 1.
+	near := min(limit, uint64(math.Floor(float64(float32(limit)*ratio))))
 	// In stop mode After may be a count without the hits. Before is still smaller by the hits and may wrap below
 	// zero. The statistics count the requested hits, as those of envoyproxy/ratelimit do.
 	before := a.Before

@@ -82,7 +82,8 @@ func (s *Service) newGRPC(o grpcOptions) *grpc.Server {
 			MaxConnectionAge: o.ConnectionAge, MaxConnectionAgeGrace: o.ConnectionAgeGrace,
 		}),
 		// A client that pings often must stay connected: its calls in flight would be let through uncounted.
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 100 * time.Millisecond, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 100 * time.Millisecond,
+			PermitWithoutStream: true}),
 	}
 	g := grpc.NewServer(opts...)
 	g.RegisterService(&grpc.ServiceDesc{
@@ -109,7 +110,8 @@ func limitMessageTime(ctx context.Context, i *grpctap.Info) (context.Context, er
 const method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 // shouldRateLimit answers one call. The codec returns the Call to the pool after writing it.
-func (o grpcOptions) shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+func (o grpcOptions) shouldRateLimit(srv any, ctx context.Context, decode func(any) error,
+	_ grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*Service)
 	begin := time.Now()
 	c := s.NewCall()

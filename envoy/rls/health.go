@@ -77,7 +77,8 @@ type countedHealth struct {
 	stats *stats.StatStore
 }
 
-func (c countedHealth) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+func (c countedHealth) Check(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse,
+	error) {
 	defer c.count("Check", time.Now())
 	return c.Server.Check(ctx, r)
 }

@@ -45,7 +45,8 @@ func (s *Service) newInlineServer(o grpcOptions, h *HealthServer) *h2.InlineServ
 		TLS: o.TLS, TLSReason: certs.Reason,
 		MaxAge: o.ConnectionAge, MaxAgeGrace: o.ConnectionAgeGrace,
 		Limits: h2.Limits{
-			Streams: maxStreams, HeaderList: maxHeaders, Message: maxMessage, KeepMessage: s.limits.Message + 1, Unfinished: maxUnfinished,
+			Streams: maxStreams, HeaderList: maxHeaders, Message: maxMessage, KeepMessage: s.limits.Message + 1,
+			Unfinished:       maxUnfinished,
 			HandshakeTimeout: handshakeTime, StallTimeout: connguard.StallTime, MessageTimeout: messageTimeout,
 		},
 		Account: o.Guard.Account(),
@@ -55,7 +56,8 @@ func (s *Service) newInlineServer(o grpcOptions, h *HealthServer) *h2.InlineServ
 // headers returns the headers to keep, with the size of each. A key's parts may be at most RequestLimits.Value bytes
 // long; a longer one is over its limit.
 func (d *inlineServer) headers() []h2.KeptHeader {
-	hs := []h2.KeptHeader{headerKey: {Name: names.KeyHeader, Max: d.service.limits.Value}, headerAttemptTimeout: {Name: attemptTimeoutHeader, Max: maxAttemptTimeout}}
+	hs := []h2.KeptHeader{headerKey: {Name: names.KeyHeader, Max: d.service.limits.Value},
+		headerAttemptTimeout: {Name: attemptTimeoutHeader, Max: maxAttemptTimeout}}
 	for _, name := range d.traceHeaders {
 		hs = append(hs, h2.KeptHeader{Name: name, Max: maxTrace})
 	}

@@ -40,9 +40,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Requests of calls with a key (x-keyward-key) that were decided by the member that Envoy chose.",
 		}),
 		duration: stats.NewDurationHistogram(prometheus.HistogramOpts{
-			Name:    "keyward_decision_duration_seconds",
-			Help:    "Time from receiving a call to its response, including forwarding.",
-			Buckets: []float64{5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 1.2e-2, 2e-2, 5e-2, 0.1, 1},
+			Name: "keyward_decision_duration_seconds",
+			Help: "Time from receiving a call to its response, including forwarding.",
+			Buckets: []float64{5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 1.2e-2, 2e-2,
+				5e-2, 0.1, 1},
 		}, time.Second),
 	}
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -52,9 +53,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}
 		return v
 	}
-	decisions := vec("keyward_decisions_total", "Requests decided, by decision and by how it was made (path).", "decision", "path")
+	decisions := vec("keyward_decisions_total", "Requests decided, by decision and by how it was made (path).",
+		"decision", "path")
 	for p, name := range [paths]string{"direct", "local", "forwarded", "lease", "degraded"} {
-		m.decisions[p] = [2]prometheus.Counter{decisions.WithLabelValues("ok", name), decisions.WithLabelValues("over", name)}
+		m.decisions[p] = [2]prometheus.Counter{decisions.WithLabelValues("ok", name),
+			decisions.WithLabelValues("over", name)}
 	}
 	misrouted := vec("keyward_misrouted_total", "Requests of calls with a key that had to be forwarded: because Envoy's ring differs (ring), "+
 		"or because the key is not that of the descriptor (key).", "cause")

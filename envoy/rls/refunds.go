@@ -7,14 +7,16 @@ import (
 
 // Values of StartOptions.Refunds. A caller that may refund hits (is_negative_hits) can lift any limit.
 const (
-	refundsLocal     = "local"       // listeners that require a client certificate, unix sockets, and callers on a loopback address
+	// Listeners that require a client certificate, unix sockets, and callers on a loopback address.
+	refundsLocal     = "local"
 	refundsCertified = "certificate" // listeners that require a client certificate
 	refundsAny       = "any"         // all listeners, and /json
 )
 
 // allowsRefunds reports whether every caller of the listener may refund hits.
 func (l *Listener) allowsRefunds(refunds string) bool {
-	return refunds == refundsAny || l.TLS != nil && l.TLS.ClientAuth == tls.RequireAndVerifyClientCert || refunds == refundsLocal && l.Unix
+	return refunds == refundsAny || l.TLS != nil && l.TLS.ClientAuth == tls.RequireAndVerifyClientCert ||
+		refunds == refundsLocal && l.Unix
 }
 
 // loopback reports whether a caller is on this machine.

@@ -36,15 +36,16 @@ type Listener struct {
 
 // StartOptions configure a Server.
 type StartOptions struct {
-	Service            *Service
-	Health             *HealthServer
-	Logger             *slog.Logger // nil: no logs
-	Listeners          []Listener
-	HTTP               string            // host:port of /json and /healthcheck; "": none
-	Refunds            string            // which callers may refund hits: local (default), certificate or any
-	Hosts              browser.Hosts     // host names that HTTP and Debug serve
-	Debug              string            // host:port of the debug listener; "": none
-	ConnectionAge      time.Duration     // GRPC_MAX_CONNECTION_AGE: the age at which gRPC connections are drained; 0: never
+	Service   *Service
+	Health    *HealthServer
+	Logger    *slog.Logger // nil: no logs
+	Listeners []Listener
+	HTTP      string        // host:port of /json and /healthcheck; "": none
+	Refunds   string        // which callers may refund hits: local (default), certificate or any
+	Hosts     browser.Hosts // host names that HTTP and Debug serve
+	Debug     string        // host:port of the debug listener; "": none
+	// GRPC_MAX_CONNECTION_AGE: the age at which gRPC connections are drained; 0: never.
+	ConnectionAge      time.Duration
 	ConnectionAgeGrace time.Duration     // GRPC_MAX_CONNECTION_AGE_GRACE: how much later they are closed; 0: never
 	Guards             *connguard.Guards // nil: connections are neither limited nor counted
 	MaxConn            int               // connections per gRPC listener; default 1024
@@ -91,11 +92,11 @@ func Start(o StartOptions) (*Server, error) {
 	}
 	rest := listeners[len(o.Listeners):]
 	if o.HTTP != "" {
-		s.serveHTTP("http", rest[0], &o, o.Service.httpHandler(&o), 30*time.Second)
+		s.serveHTTP(rest[0], &o, httpPort{"http", o.Service.httpHandler(&o), 30 * time.Second})
 		rest = rest[1:]
 	}
 	if o.Debug != "" {
-		s.serveHTTP("debug", rest[0], &o, o.Service.debugHandler(), 0) // a profile takes as long as requested
+		s.serveHTTP(rest[0], &o, httpPort{"debug", o.Service.debugHandler(), 0}) // a profile takes as long as requested
 	}
 	return s, nil
 }
@@ -194,27 +195,39 @@ func removeStale(path string) {
 }
 
 func (s *Server) serve(name string, l net.Listener, serve func(net.Listener) error) {
-	s.log.Info("listening", "for", name, "address", l.Addr().String())
+	s.log.Info("listening", "listener", name, "address", l.Addr().String())
 	s.done.Go(func() {
-		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
-			s.log.Error("listener failed", "for", name, "error", err)
+		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) &&
+			!errors.Is(err, grpc.ErrServerStopped) {
+			s.log.Error("listener failed", "listener", name, "error", err)
 		}
 	})
 }
 
-func (s *Server) serveHTTP(name string, l net.Listener, o *StartOptions, h http.Handler, write time.Duration) {
-	h = o.Hosts.Guard(h, o.refuse(name), healthPath)
+// httpPort describes an HTTP listener.
+type httpPort struct {
+	name         string // of its guard
+	handler      http.Handler
+	writeTimeout time.Duration // 0: none
+}
+
+func (s *Server) serveHTTP(l net.Listener, o *StartOptions, p httpPort) {
 	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: write,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHTTPHeaders, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		Handler:           o.Hosts.Guard(p.handler, o.refuse(p.name), healthPath),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      p.writeTimeout,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    maxHTTPHeaders,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	if o.Guards != nil {
-		surface := o.Guards.Guard(name)
-		surface.Watch(srv)
-		l = surface.Listen(l, maxHTTPConnections)
+		guard := o.Guards.Guard(p.name)
+		guard.Watch(srv)
+		l = guard.Listen(l, maxHTTPConnections)
 	}
 	s.http = append(s.http, srv)
-	s.serve(name, l, srv.Serve)
+	s.serve(p.name, l, srv.Serve)
 }
 
 // refuse returns a function that counts refusals on a surface. It does nothing without Guards.

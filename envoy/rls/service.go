@@ -92,7 +92,8 @@ type view struct {
 	rules    *config.Rules
 	version  uint64
 	switches Switches
-	series   []atomic.Pointer[stats.RuleStats] // statistics of the rules with a fixed name by RuleSpec.Index; created with the first hit
+	// Statistics of the rules with a fixed name by RuleSpec.Index; created with the first hit.
+	series []atomic.Pointer[stats.RuleStats]
 }
 
 // Errors of the service, in the words of envoyproxy/ratelimit. Their gRPC code is UNKNOWN.
@@ -106,8 +107,9 @@ var (
 // New returns a Service without rules. It answers every call with an error until SetRules is called.
 func New(o Options) *Service {
 	s := &Service{
-		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer, denials: newDenials(o),
-		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
+		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer,
+		denials: newDenials(o),
+		ratio:   o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
 	}
 	if s.timeout <= 0 {
 		s.timeout = 12 * time.Millisecond
@@ -122,7 +124,8 @@ func New(o Options) *Service {
 func (s *Service) SetRules(r *config.Rules, sw Switches) {
 	if old := s.current.Load(); old != nil && old.switches.Headers && !sw.Headers {
 		o := old.switches
-		sw.Headers, sw.LimitHeader, sw.RemainingHeader, sw.ResetHeader = true, o.LimitHeader, o.RemainingHeader, o.ResetHeader
+		sw.Headers, sw.LimitHeader, sw.RemainingHeader, sw.ResetHeader = true, o.LimitHeader, o.RemainingHeader,
+			o.ResetHeader
 	}
 	v := &view{rules: r, version: r.Hash(), switches: sw.withDefaults()}
 	v.series = make([]atomic.Pointer[stats.RuleStats], len(r.Rules()))
@@ -160,7 +163,8 @@ func (sw Switches) withDefaults() Switches {
 
 // Caller describes the origin of a call: what is not part of its request.
 type Caller struct {
-	Key        string        // x-keyward-key: the owner string by which Envoy chose this member; "" if it chose any member
+	// X-keyward-key: the owner string by which Envoy chose this member; "" if it chose any member.
+	Key        string
 	Timeout    time.Duration // what is left of the caller's timeout; 0: none
 	ReceivedAt time.Time     // when the call was received; zero: now
 }

@@ -128,8 +128,9 @@ func (t *tap) wants(c *Call, i int) bool {
 func (c *Call) sample(i int, now time.Time) DecisionSample {
 	c.text = appendDescriptor(c.text[:0], c.Request.Descriptors[i].Entries)
 	s := DecisionSample{
-		Time: now, Domain: strings.Clone(c.Request.Domain), Descriptor: string(c.text[:min(len(c.text), maxSampleText)]),
-		Code: c.Response.Statuses[i].Code,
+		Time: now, Domain: strings.Clone(c.Request.Domain),
+		Descriptor: string(c.text[:min(len(c.text), maxSampleText)]),
+		Code:       c.Response.Statuses[i].Code,
 	}
 	s.Hits, s.Op = hits(&c.Request, &c.Request.Descriptors[i])
 	l := &c.slots[i]
@@ -140,7 +141,8 @@ func (c *Call) sample(i int, now time.Time) DecisionSample {
 		return s
 	}
 	a := &c.results[l.request]
-	s.Counted, s.Limit, s.Remaining, s.Owner = true, l.match.Limit.Limit, c.Response.Statuses[i].Remaining, l.match.Owner
+	s.Counted, s.Limit, s.Remaining, s.Owner = true, l.match.Limit.Limit, c.Response.Statuses[i].Remaining,
+		l.match.Owner
 	s.Path, s.Authority = a.Path, a.Authority
 	return s
 }

@@ -58,7 +58,8 @@ func (o *Options) fillGateway() error {
 		}
 		o.Shape = Plain
 	default:
-		return fmt.Errorf("gateway %q: want envoy, %s, %s, %s or %s", gateway, gatewayIstio, gatewayEnvoyGateway, gatewayContour, gatewayKGateway)
+		return fmt.Errorf("gateway %q: want envoy, %s, %s, %s or %s", gateway, gatewayIstio, gatewayEnvoyGateway,
+			gatewayContour, gatewayKGateway)
 	}
 	if gateway == gatewayEnvoyGateway && o.Shape == Plain {
 		return errors.New("envoy-gateway needs no resources for shape plain: the values of the chart's preset are enough")
@@ -176,9 +177,11 @@ func (g *generator) Ways() string {
 		case g.Shape == Plain:
 			fmt.Fprintf(&b, "# Domain %s: calls go to any member, which forwards requests that it does not own: (N-1)/N of them with N members.\n", comment([]string{d.Name}))
 		case d.Key.Format == "":
-			fmt.Fprintf(&b, "# Domain %s: no calls go to owners directly; they go to any member, which forwards.\n", comment([]string{d.Name}))
+			fmt.Fprintf(&b, "# Domain %s: no calls go to owners directly; they go to any member, which forwards.\n",
+				comment([]string{d.Name}))
 		default:
-			fmt.Fprintf(&b, "# Domain %s: calls go directly to the owner of %s. Those without it are forwarded.\n", comment([]string{d.Name}), comment([]string{d.Key.What}))
+			fmt.Fprintf(&b, "# Domain %s: calls go directly to the owner of %s. Those without it are forwarded.\n",
+				comment([]string{d.Name}), comment([]string{d.Key.What}))
 		}
 	}
 	for _, w := range g.warnings {

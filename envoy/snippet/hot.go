@@ -38,7 +38,8 @@ func (g *generator) planHot() []error {
 			break // the Envoys of the pods make the calls
 		}
 		if header == "" || d.Key.Header != header {
-			g.warn("domain %s: hot routes have no effect, since its calls are not placed by %s", d.Name, orElse(header, "a header"))
+			g.warn("domain %s: hot routes have no effect, since its calls are not placed by %s", d.Name,
+				orElse(header, "a header"))
 			continue
 		}
 		if d.Key.Format != "%REQ("+header+")%" {

@@ -35,7 +35,8 @@ func (g *generator) ownSources(text []byte) (map[string][]source, error) {
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		for _, s := range found[key][1:] {
 			if first := found[key][0]; s.kind != constant && first.kind != constant && !s.same(first) {
-				g.warn("your Envoy takes %s from several sources; the output uses the first: %s", key, first.action(key))
+				g.warn("your Envoy takes %s from several sources; the output uses the first: %s", key,
+					first.action(key))
 				break
 			}
 		}
@@ -75,7 +76,8 @@ func (g *generator) collect(v any, found map[string][]source) {
 // ownSource reads one action: the key of its entry and the source of its value.
 func ownSource(action any) (key string, s source) {
 	m, _ := action.(map[string]any)
-	for _, name := range []string{"request_headers", "query_parameters", "generic_key", "metadata", "dynamic_metadata", "header_value_match", "query_parameter_value_match", "remote_address_match", "extension"} {
+	for _, name := range []string{"request_headers", "query_parameters", "generic_key", "metadata",
+		"dynamic_metadata", "header_value_match", "query_parameter_value_match", "remote_address_match", "extension"} {
 		body := field(m, name)
 		if body == nil {
 			continue
@@ -134,7 +136,8 @@ func ownMetadata(body any) source {
 		s.path = append(s.path, textOf(p, "key"))
 	}
 	where := strings.ToUpper(textOf(body, "source"))
-	if s.Name != "" && len(s.path) > 0 && (where == "" || where == "DYNAMIC") && !strings.ContainsAny(s.Name+strings.Join(s.path, ""), "%():") {
+	if s.Name != "" && len(s.path) > 0 && (where == "" || where == "DYNAMIC") &&
+		!strings.ContainsAny(s.Name+strings.Join(s.path, ""), "%():") {
 		s.kind = metadata
 	}
 	return s

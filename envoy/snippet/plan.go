@@ -85,16 +85,19 @@ func (g *generator) levels(r *config.RuleSpec) ([]source, error) {
 	for i, l := range r.Levels {
 		s := g.sourceOf(l)
 		if s.kind == unknownSource && len(g.from[l.Key]) > 0 {
-			return nil, fmt.Errorf("domain %s: your Envoy never sends %s=%s, so %s is never applied", r.Domain, l.Key, l.Value, r.FullKey)
+			return nil, fmt.Errorf("domain %s: your Envoy never sends %s=%s, so %s is never applied", r.Domain,
+				l.Key, l.Value, r.FullKey)
 		}
 		if s.kind == unknownSource && !l.Variable {
 			s = source{kind: constant, Name: l.Value}
 			if l.Key != "generic_key" {
-				g.warn("domain %s: every call has %s=%s, since %s has no source: --from %s=header:NAME", r.Domain, l.Key, l.Value, l.Key, l.Key)
+				g.warn("domain %s: every call has %s=%s, since %s has no source: --from %s=header:NAME", r.Domain,
+					l.Key, l.Value, l.Key, l.Key)
 			}
 		}
 		if s.kind == unknownSource {
-			return nil, fmt.Errorf("domain %s: %s has no source, so %s is never applied: --from %s=header:NAME", r.Domain, l.Key, r.FullKey, l.Key)
+			return nil, fmt.Errorf("domain %s: %s has no source, so %s is never applied: --from %s=header:NAME",
+				r.Domain, l.Key, r.FullKey, l.Key)
 		}
 		sources[i] = s
 	}
@@ -193,9 +196,11 @@ func (g *generator) choose(d *domain, owners []ruleOwner) {
 		case o.expr.Format == d.Key.Format:
 		case d.Key.Header != "" && o.expr.Header != "" && (second == nil || second.Header == o.expr.Header):
 			second = &o.expr
-			g.warn("domain %s: a call with both %s and %s goes to the owner of %s; %s is then forwarded", d.Name, d.Key.Header, o.expr.Header, d.Key.Header, o.rule.FullKey)
+			g.warn("domain %s: a call with both %s and %s goes to the owner of %s; %s is then forwarded", d.Name,
+				d.Key.Header, o.expr.Header, d.Key.Header, o.rule.FullKey)
 		default:
-			g.warn("domain %s: calls go to the owner of %s; %s is placed by %s, so it is forwarded%s", d.Name, d.Key.What, o.rule.FullKey, o.expr.What, o.hint(d))
+			g.warn("domain %s: calls go to the owner of %s; %s is placed by %s, so it is forwarded%s", d.Name,
+				d.Key.What, o.rule.FullKey, o.expr.What, o.hint(d))
 		}
 	}
 	if second != nil {

@@ -25,7 +25,8 @@ var templates embed.FS
 func (g *generator) render() ([]byte, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
-		"quote": quote, "comment": comment, "commented": commented, "seconds": seconds, "address": address, "item": item, "indent": indented,
+		"quote": quote, "comment": comment, "commented": commented, "seconds": seconds, "address": address,
+		"item": item, "indent": indented,
 		"duration": func(d time.Duration) string { return d.String() },
 		"include": func(name string, indent int, data any) (string, error) {
 			var b bytes.Buffer
@@ -249,7 +250,8 @@ func (g *generator) Secret(name string) string {
 	if g.SDS == "" {
 		return "{name: " + name + "}"
 	}
-	return fmt.Sprintf("{name: %s, sds_config: {resource_api_version: V3, path_config_source: {path: %s}}}", name, quote(path.Join(g.SDS, name+".yaml")))
+	return fmt.Sprintf("{name: %s, sds_config: {resource_api_version: V3, path_config_source: {path: %s}}}", name,
+		quote(path.Join(g.SDS, name+".yaml")))
 }
 
 // UsesTLS reports whether any cluster uses the certificates.

@@ -53,9 +53,10 @@ type Options struct {
 	Part  Part          // default partBootstrap
 	Rules *config.Rules // the rules; not needed in shape routes if RouteHeader is set
 
-	From  map[string]string // source of the value of each descriptor key; see sourceHelp
-	Key   string            // descriptor key whose owner receives the calls if rules of a domain differ; default: that of the first rule
-	Envoy []byte            // YAML of the user's own Envoy, whose rate_limits name sources; From takes precedence
+	From map[string]string // source of the value of each descriptor key; see sourceHelp
+	// Descriptor key whose owner receives the calls if rules of a domain differ; default: that of the first rule.
+	Key   string
+	Envoy []byte // YAML of the user's own Envoy, whose rate_limits name sources; From takes precedence
 
 	Listen   string // of the listener; default 0.0.0.0:10000
 	Admin    string // of Envoy's admin page; default 127.0.0.1:9901
@@ -66,18 +67,24 @@ type Options struct {
 	Capacity int    // C of the ring of Members; 0 means ring.DefaultCapacity
 	ADS      string // delta (default) or sotw
 
-	FailureModeDeny bool          // refuse a request whose call failed; by default Envoy lets it through uncounted
-	Routed          bool          // shape plain: requests arrive by ring-hash routes, so the sidecar owns the key; calls carry the key
-	Timeout         time.Duration // of a call; default 100 ms. The owner has 40 % of it, then its successor is called
-	Connect         time.Duration // to connect to an owner; default 25 ms. With XDS, the server sets it
-	RouteHeader     string        // shape routes and HotRoutes: header whose value places the request; default: derived from the rules and From
-	HotRoutes       bool          // the listener's routes come from XDS, which adds those of hot keys; in shape plain those of the requests do: see Routed
+	FailureModeDeny bool // refuse a request whose call failed; by default Envoy lets it through uncounted
+	// Shape plain: requests arrive by ring-hash routes, so the sidecar owns the key; calls carry the key.
+	Routed  bool
+	Timeout time.Duration // of a call; default 100 ms. The owner has 40 % of it, then its successor is called
+	Connect time.Duration // to connect to an owner; default 25 ms. With XDS, the server sets it
+	// Shape routes and HotRoutes: header whose value places the request; default: derived from the rules and From.
+	RouteHeader string
+	// The listener's routes come from XDS, which adds those of hot keys; in shape plain those of the requests do:
+	// see Routed.
+	HotRoutes bool
 
-	TLSCert, TLSKey, TLSCA string   // mTLS to the xDS server and to the owners; empty: plaintext
-	XDSNames               []string // names, one of which the xDS server's certificate must carry; empty: any certificate of the CA
-	ServerNames            []string // the same for sidecars, if xDS does not name them
-	SidecarTLS             bool     // shape plain: use mTLS to the sidecar too, which is on loopback otherwise
-	SDS                    string   // directory of the files of partSDSClient and partSDSCA, with which Envoy reloads rotated certificates
+	TLSCert, TLSKey, TLSCA string // mTLS to the xDS server and to the owners; empty: plaintext
+	// Names, one of which the xDS server's certificate must carry; empty: any certificate of the CA.
+	XDSNames    []string
+	ServerNames []string // the same for sidecars, if xDS does not name them
+	SidecarTLS  bool     // shape plain: use mTLS to the sidecar too, which is on loopback otherwise
+	// Directory of the files of partSDSClient and partSDSCA, with which Envoy reloads rotated certificates.
+	SDS string
 
 	Gateway Gateway // whose resources are printed; empty: Envoy's own configuration
 	Kube    Kube    // where the gateway and the release are; read only with Gateway
@@ -165,8 +172,10 @@ func (g *generator) faults() (faults []error) {
 	if !slices.Contains([]Shape{OwnerDirect, Routes, Plain}, g.Shape) {
 		fail("shape %q: want %s, %s or %s", g.Shape, OwnerDirect, Routes, Plain)
 	}
-	if g.Gateway == "" && !slices.Contains([]Part{partBootstrap, partFilter, partCluster, partSDSClient, partSDSCA}, g.Part) {
-		fail("part %q: want %s, %s, %s, %s or %s", g.Part, partBootstrap, partFilter, partCluster, partSDSClient, partSDSCA)
+	if g.Gateway == "" && !slices.Contains([]Part{partBootstrap, partFilter, partCluster, partSDSClient, partSDSCA},
+		g.Part) {
+		fail("part %q: want %s, %s, %s, %s or %s", g.Part, partBootstrap, partFilter, partCluster, partSDSClient,
+			partSDSCA)
 	}
 	if g.ADS != "delta" && g.ADS != "sotw" {
 		fail("ads %q: want delta or sotw", g.ADS)
@@ -246,7 +255,8 @@ func target(a string) error {
 	if err != nil {
 		return err
 	}
-	if ip, err := netip.ParseAddr(host); host == "" || port == 0 || err == nil && (ip.IsUnspecified() || ip.Zone() != "") {
+	if ip, err := netip.ParseAddr(host); host == "" || port == 0 || err == nil &&
+		(ip.IsUnspecified() || ip.Zone() != "") {
 		return fmt.Errorf("address %s: clients cannot connect to it", a)
 	}
 	return nil

@@ -146,7 +146,8 @@ func (s source) action(key string) string {
 	case header:
 		return fmt.Sprintf("request_headers: {header_name: %s, descriptor_key: %s}", quote(s.Name), quote(key))
 	case query:
-		return fmt.Sprintf("query_parameters: {query_parameter_name: %s, descriptor_key: %s}", quote(s.Name), quote(key))
+		return fmt.Sprintf("query_parameters: {query_parameter_name: %s, descriptor_key: %s}", quote(s.Name),
+			quote(key))
 	case constant:
 		if key == "generic_key" {
 			return fmt.Sprintf("generic_key: {descriptor_value: %s}", quote(s.Name))
@@ -157,7 +158,8 @@ func (s source) action(key string) string {
 		for i, p := range s.path {
 			path[i] = "{key: " + quote(p) + "}"
 		}
-		return fmt.Sprintf("metadata: {descriptor_key: %s, metadata_key: {key: %s, path: [%s]}}", quote(key), quote(s.Name), strings.Join(path, ", "))
+		return fmt.Sprintf("metadata: {descriptor_key: %s, metadata_key: {key: %s, path: [%s]}}", quote(key),
+			quote(s.Name), strings.Join(path, ", "))
 	case maskedAddress:
 		return "masked_remote_address: {" + s.masks() + "}"
 	case remoteAddress, sourceCluster, destinationCluster:

@@ -64,7 +64,7 @@ func (c *clients) callbacks() xdsserver.Callbacks {
 		DeltaStreamOpenFunc:   func(_ context.Context, id int64, _ string) error { return c.opened(stream{id, true}) },
 		DeltaStreamClosedFunc: func(id int64, _ *core.Node) { c.closed(stream{id, true}) },
 		StreamRequestFunc: func(id int64, r *discovery.DiscoveryRequest) error {
-			refused := c.onRequest(stream{id, false}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail())
+			refused := c.onRequest(stream{id, false}, r)
 			if refused != "" {
 				// The library sends its version whenever it differs from the one that the client uses. A client that
 				// refuses a version keeps using the one before, so it would be sent the same version again
@@ -74,16 +74,18 @@ func (c *clients) callbacks() xdsserver.Callbacks {
 			return nil
 		},
 		StreamDeltaRequestFunc: func(id int64, r *discovery.DeltaDiscoveryRequest) error {
-			c.onRequest(stream{id, true}, r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail())
+			c.onRequest(stream{id, true}, r)
 			if has := r.GetInitialResourceVersions(); len(has) > 0 {
 				c.resumed(stream{id, true}, r.GetTypeUrl(), has)
 			}
 			return nil
 		},
-		StreamResponseFunc: func(_ context.Context, id int64, _ *discovery.DiscoveryRequest, r *discovery.DiscoveryResponse) {
+		StreamResponseFunc: func(_ context.Context, id int64, _ *discovery.DiscoveryRequest,
+			r *discovery.DiscoveryResponse) {
 			c.sent(stream{id, false}, r.GetTypeUrl(), r.GetVersionInfo(), r.GetNonce())
 		},
-		StreamDeltaResponseFunc: func(id int64, _ *discovery.DeltaDiscoveryRequest, r *discovery.DeltaDiscoveryResponse) {
+		StreamDeltaResponseFunc: func(id int64, _ *discovery.DeltaDiscoveryRequest,
+			r *discovery.DeltaDiscoveryResponse) {
 			c.sent(stream{id, true}, r.GetTypeUrl(), r.GetSystemVersionInfo(), r.GetNonce())
 		},
 	}
@@ -104,30 +106,39 @@ func (c *clients) closed(id stream) {
 	c.metrics.streams.Dec()
 }
 
+// request is a request of either protocol.
+type request interface {
+	GetNode() *core.Node
+	GetTypeUrl() string
+	GetResponseNonce() string
+	GetErrorDetail() *status.Status
+}
+
 // onRequest processes a request: the first of its type, an acknowledgement, a refusal, or one that crossed a later
 // response. It returns the version that the client refuses, until the client is sent another one.
-func (c *clients) onRequest(id stream, node *core.Node, typeURL, nonce string, refusal *status.Status) (refused string) {
+func (c *clients) onRequest(id stream, r request) (refused string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cl := c.open[id]
 	if cl == nil {
 		return ""
 	}
-	if n := node.GetId(); n != "" {
+	if n := r.GetNode().GetId(); n != "" {
 		cl.Node = strings.ToValidUTF8(n[:min(len(n), maxNode)], "")
 	}
-	name, known := short(typeURL)
+	name, known := short(r.GetTypeUrl())
 	if !known {
 		return ""
 	}
-	t := cl.Types[name]
+	t, nonce, refusal := cl.Types[name], r.GetResponseNonce(), r.GetErrorDetail()
 	switch {
 	case nonce == "" || nonce != t.nonce:
 	case refusal != nil:
 		t.refusing, t.Refused, t.Why, t.RefusedAt = true, t.Sent, refusal.GetMessage(), time.Now()
 		t.Why = strings.ToValidUTF8(t.Why[:min(len(t.Why), maxWhy)], "")
 		c.metrics.nacks.WithLabelValues(name).Inc()
-		c.log.Error("xDS client refused a version; it keeps the one before", "node", cl.Node, "type", name, "version", t.Sent, "cause", t.Why)
+		c.log.Error("xDS client refused a version; it keeps the one before", "node", cl.Node, "type", name,
+			"version", t.Sent, "cause", t.Why)
 	case !t.refusing && t.Sent != t.Accepted:
 		t.Accepted = t.Sent
 		c.metrics.ack.Observe(time.Since(t.sentAt).Seconds())

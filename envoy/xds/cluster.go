@@ -48,7 +48,8 @@ func (s *ServedState) OwnerDirect() *cluster.Cluster {
 		}},
 	})}
 	if s.TLS {
-		c.TransportSocket = &core.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &core.TransportSocket_TypedConfig{TypedConfig: pack(s.upstreamTLS())}}
+		c.TransportSocket = &core.TransportSocket{Name: "envoy.transport_sockets.tls",
+			ConfigType: &core.TransportSocket_TypedConfig{TypedConfig: pack(s.upstreamTLS())}}
 	}
 	return named(c)
 }
@@ -107,7 +108,8 @@ func headerPolicy(name string) *route.RouteAction_HashPolicy {
 }
 
 func viaADS() *core.ConfigSource {
-	return &core.ConfigSource{ResourceApiVersion: core.ApiVersion_V3, ConfigSourceSpecifier: &core.ConfigSource_Ads{Ads: &core.AggregatedConfigSource{}}}
+	return &core.ConfigSource{ResourceApiVersion: core.ApiVersion_V3,
+		ConfigSourceSpecifier: &core.ConfigSource_Ads{Ads: &core.AggregatedConfigSource{}}}
 }
 
 // upstreamTLS uses the CA and the certificate that Envoy's bootstrap defines.
@@ -118,10 +120,12 @@ func (s *ServedState) upstreamTLS() *tlsv3.UpstreamTlsContext {
 		if strings.Contains(n, "://") {
 			kind = tlsv3.SubjectAltNameMatcher_URI
 		}
-		sans = append(sans, &tlsv3.SubjectAltNameMatcher{SanType: kind, Matcher: &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Exact{Exact: n}}})
+		sans = append(sans, &tlsv3.SubjectAltNameMatcher{SanType: kind,
+			Matcher: &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Exact{Exact: n}}})
 	}
 	return &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
-		TlsParams:                      &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
+		TlsParams: &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
 		AlpnProtocols:                  []string{"h2"},
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: names.ClientSecret}},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{

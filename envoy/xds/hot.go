@@ -43,7 +43,8 @@ func (s *ServedState) hotKeys() []hotKey {
 		if a.Manual != b.Manual {
 			return cmp.Compare(b2i(b.Manual), b2i(a.Manual))
 		}
-		return cmp.Or(cmp.Compare(a.Version, b.Version), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Author, b.Author))
+		return cmp.Or(cmp.Compare(a.Version, b.Version), cmp.Compare(a.Owner, b.Owner),
+			cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Author, b.Author))
 	})
 	var keys []hotKey
 	for i := range said {

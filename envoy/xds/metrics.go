@@ -12,15 +12,19 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "keyward_xds_streams", Help: "Open xDS streams."}),
-		pushes:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "keyward_xds_pushes_total", Help: "xDS responses sent, by type."}, []string{"type"}),
-		nacks:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "keyward_xds_nacks_total", Help: "xDS responses that a client refused, by type."}, []string{"type"}),
+		pushes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "keyward_xds_pushes_total",
+			Help: "xDS responses sent, by type."}, []string{"type"}),
+		nacks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "keyward_xds_nacks_total",
+			Help: "xDS responses that a client refused, by type."}, []string{"type"}),
 		ack: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "keyward_xds_ack_seconds", Help: "Time from sending a response to its acknowledgement.",
-			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5}, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5}, NativeHistogramBucketFactor: 1.1,
+			NativeHistogramMaxBucketNumber: 160,
 		}),
 	}
 	// Start at 0, so that the first refusal is an increase.
-	for _, t := range []string{"Cluster", "ClusterLoadAssignment", "Listener", "RouteConfiguration", "RateLimitConfig"} {
+	for _, t := range []string{"Cluster", "ClusterLoadAssignment", "Listener", "RouteConfiguration",
+		"RateLimitConfig"} {
 		m.nacks.WithLabelValues(t)
 	}
 	if reg != nil {

@@ -57,7 +57,8 @@ func everything(to *route.RouteAction) *route.Route {
 }
 
 func routeConfiguration(name string, routes []*route.Route) *route.RouteConfiguration {
-	return &route.RouteConfiguration{Name: name, VirtualHosts: []*route.VirtualHost{{Name: "all", Domains: []string{"*"}, Routes: routes}}}
+	return &route.RouteConfiguration{Name: name, VirtualHosts: []*route.VirtualHost{{Name: "all",
+		Domains: []string{"*"}, Routes: routes}}}
 }
 
 func (s *ServedState) listener() (*listener.Listener, error) {
@@ -72,7 +73,8 @@ func (s *ServedState) listener() (*listener.Listener, error) {
 	manager := &hcm.HttpConnectionManager{
 		StatPrefix:       names.RouteListener,
 		UseRemoteAddress: wrapperspb.Bool(true), // do not trust x-forwarded-for from clients
-		RouteSpecifier:   &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: viaADS(), RouteConfigName: names.RouteConfig}},
+		RouteSpecifier: &hcm.HttpConnectionManager_Rds{Rds: &hcm.Rds{ConfigSource: viaADS(),
+			RouteConfigName: names.RouteConfig}},
 		HttpFilters: []*hcm.HttpFilter{{
 			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&router.Router{})},
 		}},
@@ -82,7 +84,8 @@ func (s *ServedState) listener() (*listener.Listener, error) {
 		Name:    names.RouteListener,
 		Address: socket(address.Addr().String(), uint32(address.Port())),
 		FilterChains: []*listener.FilterChain{{Filters: []*listener.Filter{{
-			Name: "envoy.filters.network.http_connection_manager", ConfigType: &listener.Filter_TypedConfig{TypedConfig: pack(manager)},
+			Name:       "envoy.filters.network.http_connection_manager",
+			ConfigType: &listener.Filter_TypedConfig{TypedConfig: pack(manager)},
 		}}}},
 	}, nil
 }

@@ -110,7 +110,8 @@ func (s *DiscoveryServer) Set(state ServedState) error {
 	if !slices.Equal(omitted, s.omitted) {
 		s.omitted = omitted
 		for _, o := range omitted {
-			s.log.Warn("member left out of the ring served to Envoy; requests for its keys are forwarded", "member", o.id, "cluster", o.cluster, "cause", o.why)
+			s.log.Warn("member left out of the ring served to Envoy; requests for its keys are forwarded", "member",
+				o.id, "cluster", o.cluster, "cause", o.why)
 		}
 	}
 	s.versions, s.snapshot = versions, snapshot
@@ -165,7 +166,10 @@ func (s *ServedState) validateRing(hosts []host) error {
 // versionOf returns a hash of the resources, independent of their order.
 func versionOf(list []types.Resource) (string, error) {
 	sorted := slices.Clone(list)
-	slices.SortFunc(sorted, func(a, b types.Resource) int { return cmp.Compare(cache.GetResourceName(a), cache.GetResourceName(b)) })
+	slices.SortFunc(sorted, func(a, b types.Resource) int {
+		return cmp.Compare(cache.GetResourceName(a),
+			cache.GetResourceName(b))
+	})
 	h := fnv.New128a()
 	for _, r := range sorted {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(r)
@@ -218,7 +222,8 @@ func (s *DiscoveryServer) Status() ServerStatus {
 // are tracked.
 func short(typeURL string) (name string, served bool) {
 	switch typeURL {
-	case resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.RateLimitConfigType:
+	case resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType,
+		resource.RateLimitConfigType:
 		return typeURL[strings.LastIndexByte(typeURL, '.')+1:], true
 	}
 	return "", false

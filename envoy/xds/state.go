@@ -38,8 +38,9 @@ type ServedState struct {
 	Members  []Endpoint
 	Capacity int // C of the ring; 0 means ring.DefaultCapacity
 
-	TLS         bool          // the sidecars' rate limit services require mTLS
-	ServerNames []string      // URI or DNS names, one of which a sidecar's certificate must carry; empty: any certificate of the CA
+	TLS bool // the sidecars' rate limit services require mTLS
+	// URI or DNS names, one of which a sidecar's certificate must carry; empty: any certificate of the CA.
+	ServerNames []string
 	Connect     time.Duration // connect timeout of the owner cluster; 0 means 25 ms
 
 	RouteAddress string // host:port of the listener of the ring-hash routes; empty: no listener and no route

@@ -195,10 +195,10 @@ func servePage(addrs []string, o admin.Options, s *security) (*http.Server, erro
 		return nil, err
 	}
 	for _, ln := range open {
-		log.Info("listening", "for", "metrics", "address", ln.Addr().String())
+		log.Info("listening", "listener", "metrics", "address", ln.Addr().String())
 		go func() {
 			if err := srv.Serve(gate.Listen(ln, most)); !errors.Is(err, http.ErrServerClosed) {
-				log.Error("listener failed", "for", "metrics", "error", err)
+				log.Error("listener failed", "listener", "metrics", "error", err)
 			}
 		}()
 	}

@@ -35,7 +35,7 @@ func (m *sidecar) startSocket() error {
 	if err != nil {
 		return fmt.Errorf("--admin %s: %w", m.Flags.Admin, err)
 	}
-	m.Log.Info("listening", "for", "admin", "address", m.Flags.Admin)
+	m.Log.Info("listening", "listener", "admin", "address", m.Flags.Admin)
 	m.socket = &http.Server{
 		Handler: admin.SocketHandler(admin.SocketOptions{
 			Status: m.status, Drain: m.startDrain, Progress: m.drainProgress,
@@ -45,7 +45,7 @@ func (m *sidecar) startSocket() error {
 	}
 	go func() {
 		if err := m.socket.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			m.Log.Error("listener failed", "for", "admin", "error", err)
+			m.Log.Error("listener failed", "listener", "admin", "error", err)
 		}
 	}()
 	return nil

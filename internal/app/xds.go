@@ -60,10 +60,10 @@ func startXDS(addr string, names []string, s *security, reg prometheus.Registere
 	}
 	x.grpc = grpc.NewServer(opts...)
 	x.server.Register(x.grpc)
-	log.Info("listening", "for", "xDS", "address", ln.Addr().String())
+	log.Info("listening", "listener", "xDS", "address", ln.Addr().String())
 	go func() {
 		if err := x.grpc.Serve(ln); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			log.Error("listener failed", "for", "xDS", "error", err)
+			log.Error("listener failed", "listener", "xDS", "error", err)
 		}
 	}()
 	return x, nil

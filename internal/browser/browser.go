@@ -38,7 +38,8 @@ func NewHosts(names ...string) (Hosts, error) {
 	}
 	for _, name := range names {
 		n := plain(strings.TrimPrefix(name, "*"))
-		if strings.Trim(n, ".") == "" || strings.ContainsAny(n, "*:/ ") || strings.HasPrefix(name, "*") != strings.HasPrefix(n, ".") {
+		if strings.Trim(n, ".") == "" || strings.ContainsAny(n, "*:/ ") ||
+			strings.HasPrefix(name, "*") != strings.HasPrefix(n, ".") {
 			faults = append(faults, fmt.Errorf("%q: want a name such as keyward.example.org, without a port, or *.example.org", name))
 			continue
 		}
@@ -64,7 +65,8 @@ func (h *Hosts) Check(host string) error {
 		return nil
 	}
 	ends := func(ending string) bool { return strings.HasSuffix(name, ending) }
-	if slices.ContainsFunc(local[:], ends) || slices.ContainsFunc(h.names, func(n string) bool { return n == name || n[0] == '.' && ends(n) }) {
+	if slices.ContainsFunc(local[:], ends) || slices.ContainsFunc(h.names,
+		func(n string) bool { return n == name || n[0] == '.' && ends(n) }) {
 		return nil
 	}
 	return fmt.Errorf("host %q is not served here: use an IP address, localhost or the name of a Service (NAME.NAMESPACE.svc), "+

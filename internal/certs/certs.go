@@ -35,8 +35,9 @@ type Reload struct {
 // ServerOptions configure which clients a server accepts. The zero value requires TLS 1.3 and, if [Files.CA] is set,
 // a certificate of that CA.
 type ServerOptions struct {
-	MinVersion uint16   // lowest TLS version; default TLS 1.3. Use TLS 1.2 only on listeners for foreign clients
-	ClientSANs []string // the client's certificate must carry one of these names; needs a CA. Empty: any certificate of the CA
+	MinVersion uint16 // lowest TLS version; default TLS 1.3. Use TLS 1.2 only on listeners for foreign clients
+	// The client's certificate must carry one of these names; needs a CA. Empty: any certificate of the CA.
+	ClientSANs []string
 	NextProtos []string // ALPN; default h2
 	Reload
 }
@@ -126,7 +127,8 @@ func (o ClientOptions) verify(cs tls.ConnectionState, roots *x509.CertPool, now 
 	for _, c := range certs[1:] {
 		between.AddCert(c)
 	}
-	if _, err := certs[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now}); err != nil {
+	if _, err := certs[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between,
+		CurrentTime: now}); err != nil {
 		return &tls.CertificateVerificationError{UnverifiedCertificates: certs, Err: err}
 	}
 	if len(o.ServerSANs) > 0 {

@@ -47,7 +47,8 @@ func DemoSAN(role string) string { return "spiffe://" + DemoTrustDomain + "/" + 
 
 // DemoFiles returns the files of a role in a directory of [MakeDemo].
 func DemoFiles(dir, role string) Files {
-	return Files{Cert: filepath.Join(dir, role+".crt"), Key: filepath.Join(dir, role+".key"), CA: filepath.Join(dir, "ca.crt")}
+	return Files{Cert: filepath.Join(dir, role+".crt"), Key: filepath.Join(dir, role+".key"),
+		CA: filepath.Join(dir, "ca.crt")}
 }
 
 // MakeDemo creates a CA (ca.crt, ca.key) and certificates for sidecar, xds and envoy (NAME.crt and NAME.key) in dir.

@@ -84,7 +84,8 @@ func NewMetrics(reg prometheus.Registerer, kinds map[string]Files) *Metrics {
 			Name: "keyward_certificate_reloads_total", Help: "Reloads of changed certificates, by result.",
 		}, []string{"result"}),
 	}
-	const name, help = "keyward_certificate_expiry_timestamp_seconds", "Expiry of the certificate, Unix time; of a file with several CAs, the latest."
+	const name, help = "keyward_certificate_expiry_timestamp_seconds",
+		"Expiry of the certificate, Unix time; of a file with several CAs, the latest."
 	m.expiry = prometheus.NewDesc(name, help, []string{"kind"}, nil)
 	for _, result := range []string{"success", "failure"} {
 		m.reloads.WithLabelValues(result)

@@ -23,7 +23,8 @@ func (f *frame) stream() uint32       { return binary.BigEndian.Uint32(f.part[5:
 
 // ends reports whether the frame is the last that its sender sends on its stream.
 func (f *frame) ends() bool {
-	return (f.typ() == http2.FrameData || f.typ() == http2.FrameHeaders) && http2.Flags(f.part[4]).Has(http2.FlagDataEndStream)
+	return (f.typ() == http2.FrameData || f.typ() == http2.FrameHeaders) &&
+		http2.Flags(f.part[4]).Has(http2.FlagDataEndStream)
 }
 
 // code returns the error code, or http2.ErrCodeNo if the frame has none.

@@ -49,7 +49,8 @@ type Guards struct {
 func New(reg prometheus.Registerer) *Guards {
 	f := promauto.With(reg)
 	return &Guards{
-		account: budget.New(maxKept, fairShare), stall: StallTime, turns: newTurnQueue(true), starts: newTurnQueue(false),
+		account: budget.New(maxKept, fairShare), stall: StallTime, turns: newTurnQueue(true),
+		starts: newTurnQueue(false),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "keyward_refused_total", Help: "Connections, calls and packets refused before a request was read from them, by surface and reason.",
 		}, []string{"surface", "reason"}),
@@ -57,7 +58,8 @@ func New(reg prometheus.Registerer) *Guards {
 			Name: "keyward_connections", Help: "Open connections, by surface.",
 		}, []string{"surface"}),
 		waited: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "keyward_connection_wait_seconds_total", Help: "Time that connections with few calls have waited to be read, by surface.",
+			Name: "keyward_connection_wait_seconds_total",
+			Help: "Time that connections with few calls have waited to be read, by surface.",
 		}, []string{"surface"}),
 	}
 }

@@ -113,9 +113,10 @@ type watched struct {
 	head    []byte      // rest of the preface to be read again
 	in, out frames      // in is used by the reading goroutine, out by the writing one
 	calls   *unfinished // nil: not limited
-	stall   *time.Timer // for the rest of what has begun; only used by the reading goroutine. gRPC sets read deadlines itself
-	frame   int         // number of the frame that stall is for
-	timed   atomic.Bool // stall runs
+	// For the rest of what has begun; only used by the reading goroutine. gRPC sets read deadlines itself.
+	stall *time.Timer
+	frame int         // number of the frame that stall is for
+	timed atomic.Bool // stall runs
 
 	ended      atomic.Bool // the client closed the connection, or it broke
 	goAwaySent atomic.Bool // the server has sent GOAWAY

@@ -149,7 +149,8 @@ func (s *Settings) settle() error {
 	}
 	levels := map[string]slog.Level{
 		"panic": slog.LevelError, "fatal": slog.LevelError, "error": slog.LevelError,
-		"warn": slog.LevelWarn, "warning": slog.LevelWarn, "info": slog.LevelInfo, "debug": slog.LevelDebug, "trace": slog.LevelDebug,
+		"warn": slog.LevelWarn, "warning": slog.LevelWarn, "info": slog.LevelInfo, "debug": slog.LevelDebug,
+		"trace": slog.LevelDebug,
 	}
 	level, ok := levels[strings.ToLower(s.Server.logLevel)]
 	if !ok {
@@ -173,13 +174,15 @@ func (s *Settings) check() error {
 	port("DEBUG_PORT", s.Server.DebugPort)
 	port("GRPC_PORT", s.Server.GRPCPort)
 	port("STATSD_PORT", s.Stats.Port)
-	bad(!slices.Contains([]string{"FILE", "GRPC_XDS_SOTW"}, s.Config.Type), "CONFIG_TYPE", s.Config.Type, "want FILE or GRPC_XDS_SOTW")
+	bad(!slices.Contains([]string{"FILE", "GRPC_XDS_SOTW"}, s.Config.Type), "CONFIG_TYPE", s.Config.Type,
+		"want FILE or GRPC_XDS_SOTW")
 	bad(s.Stats.FlushInterval <= 0, "STATS_FLUSH_INTERVAL", s.Stats.FlushInterval, "must be more than 0")
 	ratio := float64(s.Behavior.NearLimitRatio)
 	bad(math.IsNaN(ratio) || math.IsInf(ratio, 0) || ratio < 0, "NEAR_LIMIT_RATIO", ratio, "want a number from 0 on")
 	bad(s.Behavior.LocalCacheBytes < 0, "LOCAL_CACHE_SIZE_IN_BYTES", s.Behavior.LocalCacheBytes, "want 0 or more")
 	bad(s.Config.XDS.MaxMessage < 0, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", s.Config.XDS.MaxMessage, "want 0 or more")
-	bad(!strings.HasPrefix(s.Stats.PrometheusPath, "/"), "PROMETHEUS_PATH", s.Stats.PrometheusPath, "want a path that begins with /")
+	bad(!strings.HasPrefix(s.Stats.PrometheusPath, "/"), "PROMETHEUS_PATH", s.Stats.PrometheusPath,
+		"want a path that begins with /")
 	bad(s.Server.UseTLS && s.Server.TLSCert == "", "GRPC_SERVER_TLS_CERT", "", "GRPC_SERVER_USE_TLS needs it")
 	bad(s.Server.UseTLS && s.Server.TLSKey == "", "GRPC_SERVER_TLS_KEY", "", "GRPC_SERVER_USE_TLS needs it")
 	bad(s.Stats.Network != "tcp" && s.Stats.Network != "udp", "STATSD_PROTOCOL", s.Stats.Network, "want tcp or udp")
@@ -193,7 +196,8 @@ func (s *Settings) others(getenv Getenv) error {
 		s.set["STATSD_PROTOCOL"] = true
 		s.Stats.Network = v
 	}
-	for _, d := range [][2]string{{"DD_ENTITY_ID", "dd.internal.entity_id"}, {"DD_ENV", "env"}, {"DD_SERVICE", "service"}, {"DD_VERSION", "version"}} {
+	for _, d := range [][2]string{{"DD_ENTITY_ID", "dd.internal.entity_id"}, {"DD_ENV", "env"},
+		{"DD_SERVICE", "service"}, {"DD_VERSION", "version"}} {
 		if v, _ := getenv(d[0]); v != "" {
 			s.Stats.DogTags = append(s.Stats.DogTags, d[1]+":"+v)
 		}

@@ -145,7 +145,8 @@ func (c *Collector) link(name string, as mapper.MetricType, kind string) link {
 	id := identity(shown, labels)
 	l.to, ok = c.targets[id]
 	if !ok {
-		l.to = &target{desc: prometheus.NewDesc(shown, f.help, slices.Sorted(maps.Keys(labels)), nil), kind: kind, labels: pairs(labels), ttl: m.Ttl}
+		l.to = &target{desc: prometheus.NewDesc(shown, f.help, slices.Sorted(maps.Keys(labels)), nil), kind: kind,
+			labels: pairs(labels), ttl: m.Ttl}
 		c.targets[id] = l.to
 	}
 	return l
@@ -153,7 +154,8 @@ func (c *Collector) link(name string, as mapper.MetricType, kind string) link {
 
 // resolve maps a dotted name to the name and labels of a metric. It returns a nil mapping for a name that is not
 // exported.
-func (c *Collector) resolve(name string, as mapper.MetricType) (m *mapper.MetricMapping, shown string, labels map[string]string) {
+func (c *Collector) resolve(name string, as mapper.MetricType) (m *mapper.MetricMapping, shown string,
+	labels map[string]string) {
 	name = strings.ToValidUTF8(name, "\uFFFD")
 	m, mapped, found := c.mapper.GetMapping(name, as)
 	if !found || m == nil {

@@ -55,7 +55,8 @@ func modernize(text string) (string, error) {
 	both := []string{"observer_type", "match_type", "ttl", "summary_options", "histogram_options"}
 	modernizeKeys(file.Defaults, append(both, "glob_disable_ordering"))
 	for _, m := range file.Mappings {
-		modernizeKeys(m, append(both, "match", "name", "labels", "honor_labels", "help", "action", "match_metric_type", "scale"))
+		modernizeKeys(m, append(both, "match", "name", "labels", "honor_labels", "help", "action",
+			"match_metric_type", "scale"))
 	}
 	out, err := yaml.Marshal(file)
 	return string(out), err

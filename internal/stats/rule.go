@@ -72,7 +72,8 @@ type shard struct {
 }
 
 func newTable(budget int, m *metrics) *table {
-	t := &table{seed: maphash.MakeSeed(), clean: newCleaner(), metrics: m, budget: int64(budget), series: map[string]*RuleStats{}}
+	t := &table{seed: maphash.MakeSeed(), clean: newCleaner(), metrics: m, budget: int64(budget),
+		series: map[string]*RuleStats{}}
 	for i := range t.shards {
 		t.shards[i].keys = map[string]*RuleStats{}
 	}

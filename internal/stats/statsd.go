@@ -119,7 +119,8 @@ func (d *Statsd) run(ctx context.Context) {
 		}
 		d.store.metrics.failures.Inc()
 		if !away {
-			d.o.Logger.Warn("statsd unavailable; statistics are kept until it returns", "address", d.o.Address, "error", err)
+			d.o.Logger.Warn("statsd unavailable; statistics are kept until it returns", "address", d.o.Address,
+				"error", err)
 		}
 		away = true
 		select {

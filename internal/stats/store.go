@@ -129,7 +129,8 @@ func (s *StatStore) Timer(name string) *Timer {
 
 // Method returns the statistics of a gRPC method, by its bare name.
 func (s *StatStore) Method(name string) MethodStats {
-	return MethodStats{s.Counter("ratelimit_server." + name + ".total_requests"), s.Timer("ratelimit_server." + name + ".response_time")}
+	return MethodStats{s.Counter("ratelimit_server." + name + ".total_requests"),
+		s.Timer("ratelimit_server." + name + ".response_time")}
 }
 
 // Rule returns the statistics of a rule whose key is fixed by the configuration. Such keys always have a series.

@@ -82,8 +82,10 @@ func (c *Collector) observerKind(m *mapper.MetricMapping) string {
 	return kindSummary
 }
 
-func (c *Collector) histogram(m *mapper.MetricMapping, name, help string, labels map[string]string) prometheus.HistogramOpts {
-	o := prometheus.HistogramOpts{Name: name, Help: help, ConstLabels: labels, Buckets: c.mapper.Defaults.HistogramOptions.Buckets}
+func (c *Collector) histogram(m *mapper.MetricMapping, name, help string,
+	labels map[string]string) prometheus.HistogramOpts {
+	o := prometheus.HistogramOpts{Name: name, Help: help, ConstLabels: labels,
+		Buckets: c.mapper.Defaults.HistogramOptions.Buckets}
 	if h := m.HistogramOptions; h != nil {
 		if len(h.Buckets) > 0 {
 			o.Buckets = h.Buckets
@@ -95,7 +97,8 @@ func (c *Collector) histogram(m *mapper.MetricMapping, name, help string, labels
 	return o
 }
 
-func (c *Collector) summary(m *mapper.MetricMapping, name, help string, labels map[string]string) prometheus.SummaryOpts {
+func (c *Collector) summary(m *mapper.MetricMapping, name, help string,
+	labels map[string]string) prometheus.SummaryOpts {
 	so := c.mapper.Defaults.SummaryOptions
 	if m.SummaryOptions != nil {
 		so = *m.SummaryOptions

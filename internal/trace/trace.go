@@ -29,8 +29,9 @@ import (
 // determine where traces are sent.
 type Options struct {
 	Service, Namespace, Instance string
-	Protocol                     string  // of the exporter: "http" or "grpc"
-	Rate                         float64 // fraction of the calls without a parent that start a trace; a call with a parent is traced if its parent is
+	Protocol                     string // of the exporter: "http" or "grpc"
+	// Fraction of the calls without a parent that start a trace; a call with a parent is traced if its parent is.
+	Rate float64
 	// These return names for what a sample contains.
 	Path, Authority, Owner func(*rls.DecisionSample) string
 
@@ -63,7 +64,8 @@ func Start(ctx context.Context, o Options) (*CallTracer, error) {
 	if o.Log != nil {
 		otel.SetErrorHandler(quiet(o.Log))
 	}
-	about := resource.NewWithAttributes(semconv.SchemaURL, semconv.ServiceName(o.Service), semconv.ServiceNamespace(o.Namespace), semconv.ServiceInstanceID(o.Instance))
+	about := resource.NewWithAttributes(semconv.SchemaURL, semconv.ServiceName(o.Service),
+		semconv.ServiceNamespace(o.Namespace), semconv.ServiceInstanceID(o.Instance))
 	return newTracer(o, sdk.WithBatcher(exporter), sdk.WithResource(about)), nil
 }
 
@@ -81,7 +83,8 @@ func quiet(log *slog.Logger) otel.ErrorHandler {
 func newTracer(o Options, more ...sdk.TracerProviderOption) *CallTracer {
 	more = append(more, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(o.Rate))))
 	p := sdk.NewTracerProvider(more...)
-	return &CallTracer{o: o, provider: p, tracer: p.Tracer("github.com/keyward/keyward"), headers: propagation.TraceContext{}}
+	return &CallTracer{o: o, provider: p, tracer: p.Tracer("github.com/keyward/keyward"),
+		headers: propagation.TraceContext{}}
 }
 
 // Stop exports the remaining spans until ctx is done.
@@ -103,7 +106,8 @@ func (t *CallTracer) Begin(header func(string) string) func(*rls.Call, rls.CallT
 	if parent := trace.SpanContextFromContext(ctx); parent.IsValid() && !parent.IsSampled() {
 		return nil
 	}
-	ctx, span := t.tracer.Start(ctx, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", trace.WithSpanKind(trace.SpanKindServer))
+	ctx, span := t.tracer.Start(ctx, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+		trace.WithSpanKind(trace.SpanKindServer))
 	if !span.IsRecording() {
 		return nil
 	}
@@ -128,7 +132,8 @@ func (t *CallTracer) finish(span trace.Span, c *rls.Call, how *rls.CallTrace) {
 	if c.Err != nil {
 		span.SetStatus(codes.Error, c.Err.Error())
 	}
-	span.SetAttributes(attribute.String("rl.domain", c.Request.Domain), attribute.String("rl.code", code(c.Response.Code)))
+	span.SetAttributes(attribute.String("rl.domain", c.Request.Domain),
+		attribute.String("rl.code", code(c.Response.Code)))
 	for i := range how.Samples {
 		span.AddEvent("descriptor", trace.WithAttributes(t.attributes(&how.Samples[i])...))
 	}
@@ -138,14 +143,17 @@ func (t *CallTracer) finish(span trace.Span, c *rls.Call, how *rls.CallTrace) {
 // attributes returns the attributes of one descriptor. A descriptor that is not counted has no path and authority.
 func (t *CallTracer) attributes(x *rls.DecisionSample) []attribute.KeyValue {
 	as := []attribute.KeyValue{
-		attribute.String("rl.rule", x.Rule), attribute.String("rl.decision", code(x.Code)), attribute.Int64("rl.hits", int64(min(x.Hits, math.MaxInt64))),
+		attribute.String("rl.rule", x.Rule), attribute.String("rl.decision", code(x.Code)),
+		attribute.Int64("rl.hits", int64(min(x.Hits, math.MaxInt64))),
 	}
 	if !x.Counted {
 		return as
 	}
 	return append(as,
-		attribute.String("rl.path", t.o.Path(x)), attribute.String("rl.authority", t.o.Authority(x)), attribute.String("rl.owner", t.o.Owner(x)),
-		attribute.String("rl.key", fmt.Sprintf("%016x", x.Owner)), attribute.Int64("rl.limit", int64(x.Limit)), attribute.Int64("rl.remaining", int64(x.Remaining)),
+		attribute.String("rl.path", t.o.Path(x)), attribute.String("rl.authority", t.o.Authority(x)),
+		attribute.String("rl.owner", t.o.Owner(x)),
+		attribute.String("rl.key", fmt.Sprintf("%016x", x.Owner)), attribute.Int64("rl.limit", int64(x.Limit)),
+		attribute.Int64("rl.remaining", int64(x.Remaining)),
 	)
 }
 

@@ -41,7 +41,7 @@ func (c *conn) beginBlock() int {
 }
 
 func (c *conn) endBlock(at int, flags http2.Flags, id uint32) {
-	putHead(c.out[at:], len(c.out)-at-frameHead, http2.FrameHeaders, flags|http2.FlagHeadersEndHeaders, id)
+	putHead(c.out[at:], len(c.out)-at-frameHead, frameKind{http2.FrameHeaders, flags | http2.FlagHeadersEndHeaders}, id)
 }
 
 // appendHeaders begins a response.
@@ -88,17 +88,17 @@ func (c *conn) appendTrailers(id uint32, status []byte) {
 	c.endBlock(at, http2.FlagHeadersEndStream, id)
 }
 
-// appendFailure answers a call with only a status, with extra fields in more.
-func (c *conn) appendFailure(id uint32, http int, code codes.Code, message, more string) {
+// appendFailure answers a call with only a status.
+func (c *conn) appendFailure(id uint32, r *rejection) {
 	at := c.beginBlock()
-	if http == 200 {
+	if r.http == 200 {
 		c.out = append(c.out, 0x88)
 	} else {
-		c.out = strconv.AppendInt(append(c.out, "\x08\x03"...), int64(http), 10) // :status and three digits
+		c.out = strconv.AppendInt(append(c.out, "\x08\x03"...), int64(r.http), 10) // :status and three digits
 	}
 	c.appendType()
-	c.out = appendStatus(c.out, code, message)
-	c.out = append(c.out, more...)
+	c.out = appendStatus(c.out, r.code, r.message)
+	c.out = append(c.out, r.extraFields...)
 	c.endBlock(at, http2.FlagHeadersEndStream, id)
 }
 
@@ -157,28 +157,34 @@ func appendPercent(b []byte, s string, most int) []byte {
 	return b
 }
 
-// appendHead appends the header of a frame.
-func appendHead(b []byte, n int, t http2.FrameType, f http2.Flags, id uint32) []byte {
-	b = append(b, byte(n>>16), byte(n>>8), byte(n), byte(t), byte(f))
+// frameKind is the type of a frame and its flags.
+type frameKind struct {
+	typ   http2.FrameType
+	flags http2.Flags
+}
+
+// appendHead appends the header of a frame with n bytes of payload.
+func appendHead(b []byte, n int, k frameKind, id uint32) []byte {
+	b = append(b, byte(n>>16), byte(n>>8), byte(n), byte(k.typ), byte(k.flags))
 	return binary.BigEndian.AppendUint32(b, id)
 }
 
-// putHead writes the header of a frame.
-func putHead(b []byte, n int, t http2.FrameType, f http2.Flags, id uint32) {
-	b[0], b[1], b[2], b[3], b[4] = byte(n>>16), byte(n>>8), byte(n), byte(t), byte(f)
+// putHead writes the header of a frame with n bytes of payload.
+func putHead(b []byte, n int, k frameKind, id uint32) {
+	b[0], b[1], b[2], b[3], b[4] = byte(n>>16), byte(n>>8), byte(n), byte(k.typ), byte(k.flags)
 	binary.BigEndian.PutUint32(b[5:], id)
 }
 
 func appendReset(b []byte, id uint32, code http2.ErrCode) []byte {
-	return binary.BigEndian.AppendUint32(appendHead(b, 4, http2.FrameRSTStream, 0, id), uint32(code))
+	return binary.BigEndian.AppendUint32(appendHead(b, 4, frameKind{http2.FrameRSTStream, 0}, id), uint32(code))
 }
 
 func appendWindow(b []byte, id uint32, more int64) []byte {
-	return binary.BigEndian.AppendUint32(appendHead(b, 4, http2.FrameWindowUpdate, 0, id), uint32(more))
+	return binary.BigEndian.AppendUint32(appendHead(b, 4, frameKind{http2.FrameWindowUpdate, 0}, id), uint32(more))
 }
 
 func appendGoAway(b []byte, last uint32, code http2.ErrCode, text string) []byte {
-	b = appendHead(b, 8+len(text), http2.FrameGoAway, 0, 0)
+	b = appendHead(b, 8+len(text), frameKind{http2.FrameGoAway, 0}, 0)
 	b = binary.BigEndian.AppendUint32(b, last)
 	b = binary.BigEndian.AppendUint32(b, uint32(code))
 	return append(b, text...)

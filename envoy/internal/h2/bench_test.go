@@ -214,17 +214,17 @@ func newRawClient(b testing.TB, address string) *rawClient {
 	for _, f := range envoyHeaders {
 		_ = enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: f[0] == ":path"})
 	}
-	first := append(appendHead(nil, block.Len(), http2.FrameHeaders, http2.FlagHeadersEndHeaders, c.id), block.Bytes()...)
+	first := append(appendHead(nil, block.Len(), frameKind{http2.FrameHeaders, http2.FlagHeadersEndHeaders}, c.id), block.Bytes()...)
 	block.Reset()
 	for _, f := range envoyHeaders { // the table has them now
 		_ = enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: f[0] == ":path"})
 	}
-	c.call = append(appendHead(nil, block.Len(), http2.FrameHeaders, http2.FlagHeadersEndHeaders, 0), block.Bytes()...)
+	c.call = append(appendHead(nil, block.Len(), frameKind{http2.FrameHeaders, http2.FlagHeadersEndHeaders}, 0), block.Bytes()...)
 	c.head = len(c.call)
 	data := append([]byte{0, 0, 0, 0, byte(len(message))}, message...)
-	c.call = append(appendHead(c.call, len(data), http2.FrameData, http2.FlagDataEndStream, 0), data...)
+	c.call = append(appendHead(c.call, len(data), frameKind{http2.FrameData, http2.FlagDataEndStream}, 0), data...)
 	first = append(appendWindow(first, 0, 1<<30), c.call[c.head:]...)
-	putHead(first[len(first)-len(data)-frameHead:], len(data), http2.FrameData, http2.FlagDataEndStream, c.id)
+	putHead(first[len(first)-len(data)-frameHead:], len(data), frameKind{http2.FrameData, http2.FlagDataEndStream}, c.id)
 	c.id += 2
 	if _, err := conn.Write(first); err != nil {
 		b.Fatal(err)
@@ -247,8 +247,8 @@ func (c *rawClient) calls(b testing.TB, n, flight int) {
 		for ; open < flight && send > 0; open, send = open+1, send-1 {
 			at := len(out)
 			out = append(out, c.call...)
-			putHead(out[at:], c.head-frameHead, http2.FrameHeaders, http2.FlagHeadersEndHeaders, c.id)
-			putHead(out[at+c.head:], len(c.call)-c.head-frameHead, http2.FrameData, http2.FlagDataEndStream, c.id)
+			putHead(out[at:], c.head-frameHead, frameKind{http2.FrameHeaders, http2.FlagHeadersEndHeaders}, c.id)
+			putHead(out[at+c.head:], len(c.call)-c.head-frameHead, frameKind{http2.FrameData, http2.FlagDataEndStream}, c.id)
 			c.id += 2
 		}
 		if len(out) > 0 {

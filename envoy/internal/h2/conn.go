@@ -19,14 +19,15 @@ import (
 // conn is one connection. Its loop holds mu while it processes frames, and releases mu to read, to write and to serve
 // a call. All methods are called with mu held unless their comment says otherwise.
 type conn struct {
-	server     *InlineServer
-	raw        net.Conn  // the connection that the listener accepted
-	turns      turnTaker // raw, if it limits its own processor time
-	nc         net.Conn  // raw, or the TLS connection on it
-	in         input     // only used by the loop
-	fr         *http2.Framer
-	now        time.Time // when the frames that the loop processes were read
-	progressed bool      // only used by the loop: a frame arrived since timers were last scheduled, outside an open header block
+	server *InlineServer
+	raw    net.Conn  // the connection that the listener accepted
+	turns  turnTaker // raw, if it limits its own processor time
+	nc     net.Conn  // raw, or the TLS connection on it
+	in     input     // only used by the loop
+	fr     *http2.Framer
+	now    time.Time // when the frames that the loop processes were read
+	// Only used by the loop: a frame arrived since timers were last scheduled, outside an open header block.
+	progressed bool
 
 	account *budget.Account
 
@@ -54,7 +55,8 @@ type conn struct {
 }
 
 func newConn(s *InlineServer, nc net.Conn) *conn {
-	c := &conn{server: s, raw: nc, nc: nc, account: s.account.Open(), streams: map[uint32]*Stream{}, recvWindow: firstWindow}
+	c := &conn{server: s, raw: nc, nc: nc, account: s.account.Open(), streams: map[uint32]*Stream{},
+		recvWindow: firstWindow}
 	var ok bool
 	if c.turns, ok = nc.(turnTaker); !ok {
 		c.turns = noTurns{}

@@ -38,7 +38,7 @@ func (c *conn) startDrain() {
 	}
 	c.drain.stage = drainAnnounced
 	c.out = appendGoAway(c.out, maxWindow, http2.ErrCodeNo, "")
-	c.out = appendHead(c.out, len(drainPing), http2.FramePing, 0, 0)
+	c.out = appendHead(c.out, len(drainPing), frameKind{http2.FramePing, 0}, 0)
 	c.out = append(c.out, drainPing[:]...)
 	c.timers.due[timerFinalGoAway] = c.now.Add(drainTimeout)
 }

@@ -61,7 +61,7 @@ func callBlock(method string) []byte {
 }
 
 func headersFrame(id uint32, flags http2.Flags, block []byte) []byte {
-	return append(appendHead(nil, len(block), http2.FrameHeaders, flags|http2.FlagHeadersEndHeaders, id), block...)
+	return append(appendHead(nil, len(block), frameKind{http2.FrameHeaders, flags | http2.FlagHeadersEndHeaders}, id), block...)
 }
 
 // attack sends what next makes, up to most bytes, and reads what comes if it reads at all. It gives the last RST_STREAM or
@@ -116,7 +116,7 @@ func TestFloods(t *testing.T) {
 	watchMemory(t)
 	call := callBlock(echo)
 	raw := func(t http2.FrameType, flags http2.Flags, id uint32, p string) func(int) []byte {
-		b := append(appendHead(nil, len(p), t, flags, id), p...)
+		b := append(appendHead(nil, len(p), frameKind{t, flags}, id), p...)
 		return func(int) []byte { return b }
 	}
 	after := func(first []byte, then func(int) []byte) func(int) []byte {
@@ -140,9 +140,9 @@ func TestFloods(t *testing.T) {
 		"unknown":       raw(0xf0, 0, 0, ""),
 		"empty DATA":    after(headersFrame(1, 0, call), raw(http2.FrameData, 0, 1, "")),
 		"padding":       after(headersFrame(1, 0, call), raw(http2.FrameData, http2.FlagDataPadded, 1, "\x02\x00\x00")),
-		"CONTINUATION, empty": after(append(appendHead(nil, len(call), http2.FrameHeaders, 0, 1), call...),
+		"CONTINUATION, empty": after(append(appendHead(nil, len(call), frameKind{http2.FrameHeaders, 0}, 1), call...),
 			raw(http2.FrameContinuation, 0, 1, "")),
-		"CONTINUATION, long": after(append(appendHead(nil, len(call), http2.FrameHeaders, 0, 1), call...),
+		"CONTINUATION, long": after(append(appendHead(nil, len(call), frameKind{http2.FrameHeaders, 0}, 1), call...),
 			raw(http2.FrameContinuation, 0, 1, string(bytes.Repeat([]byte{0x82}, 16000)))),
 		"resets":             func(i int) []byte { return appendReset(headersFrame(id(i), 0, call), id(i), http2.ErrCodeCancel) },
 		"calls without end":  func(i int) []byte { return headersFrame(id(i), 0, call) },
@@ -175,7 +175,7 @@ func TestRapidReset(t *testing.T) {
 	code := attack(t, l, true, 4<<20, func(i int) []byte {
 		id := uint32(2*i + 1)
 		b := headersFrame(id, 0, block)
-		b = append(appendHead(b, prefix, http2.FrameData, 1, id), 0, 0, 0, 0, 0)
+		b = append(appendHead(b, prefix, frameKind{http2.FrameData, 1}, id), 0, 0, 0, 0, 0)
 		return appendReset(b, id, http2.ErrCodeCancel)
 	})
 	mu.Lock()
@@ -198,7 +198,7 @@ func TestUnreadAnswers(t *testing.T) {
 		attack(t, l, false, 1<<30, func(i int) []byte {
 			id := uint32(2*i + 1)
 			b := appendWindow(headersFrame(id, 0, block), 0, 1<<11)
-			return append(appendHead(b, prefix+1000, http2.FrameData, 1, id), append([]byte{0, 0, 0, 1000 >> 8, 1000 & 255}, make([]byte, 1000)...)...)
+			return append(appendHead(b, prefix+1000, frameKind{http2.FrameData, 1}, id), append([]byte{0, 0, 0, 1000 >> 8, 1000 & 255}, make([]byte, 1000)...)...)
 		})
 		eventually(t, name+": cut", func() bool { return r.of(Cut)+r.of("enhance_your_calm") > before })
 	}
@@ -228,14 +228,14 @@ func TestUnfinishedCalls(t *testing.T) {
 	watchMemory(t)
 	c := client(t, l)
 	block := callBlock(echo)
-	part := append(appendHead(nil, 16<<10, http2.FrameData, 0, 0), make([]byte, 16<<10)...)
+	part := append(appendHead(nil, 16<<10, frameKind{http2.FrameData, 0}, 0), make([]byte, 16<<10)...)
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
 			attack(t, l, true, 64<<20, func(i int) []byte {
 				id := uint32(2*i + 1)
 				b := append(headersFrame(id, 0, block), part...)
-				putHead(b[len(b)-len(part):], 16<<10, http2.FrameData, 0, id)
+				putHead(b[len(b)-len(part):], 16<<10, frameKind{http2.FrameData, 0}, id)
 				copy(b[len(b)-16<<10:], "\x00\x00\x10\x00\x00")
 				return b
 			})
@@ -259,10 +259,10 @@ func TestUnfinishedCallsOfManyConnections(t *testing.T) {
 	most := int64(0)
 	for range 64 {
 		conn, f := speak(t, l)
-		b := append(headersFrame(1, 0, callBlock(echo)), appendHead(nil, 5, http2.FrameData, 0, 1)...)
+		b := append(headersFrame(1, 0, callBlock(echo)), appendHead(nil, 5, frameKind{http2.FrameData, 0}, 1)...)
 		b = append(b, 0, 0, 1, 0, 0)
 		for range 5 {
-			b = append(append(b, appendHead(nil, 10<<10, http2.FrameData, 0, 1)...), make([]byte, 10<<10)...)
+			b = append(append(b, appendHead(nil, 10<<10, frameKind{http2.FrameData, 0}, 1)...), make([]byte, 10<<10)...)
 		}
 		_, _ = conn.Write(b) // which fails when it was cut already
 		_ = f.WritePing(false, [8]byte{1})
@@ -368,12 +368,12 @@ func TestTinyWindows(t *testing.T) {
 	for name, size := range map[string]byte{"none": 0, "of one": 1} {
 		block := callBlock(huge)
 		before := r.of("enhance_your_calm")
-		first := append(appendHead(nil, 6, http2.FrameSettings, 0, 0), 0, 4, 0, 0, 0, size)
+		first := append(appendHead(nil, 6, frameKind{http2.FrameSettings, 0}, 0), 0, 4, 0, 0, 0, size)
 		code := attack(t, l, true, 1<<20, func(i int) []byte {
 			id := uint32(2*i + 1)
 			b := append(first, headersFrame(id, 0, block)...)
 			first = nil
-			return append(appendHead(b, prefix+5, http2.FrameData, 1, id), "\x00\x00\x00\x00\x0550000"...)
+			return append(appendHead(b, prefix+5, frameKind{http2.FrameData, 1}, id), "\x00\x00\x00\x00\x0550000"...)
 		})
 		if code != http2.ErrCodeEnhanceYourCalm || r.of("enhance_your_calm") == before {
 			t.Errorf("%s, much: ended by %v", name, code)

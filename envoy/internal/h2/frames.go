@@ -66,7 +66,7 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 		c.settingsReceived = true
 		c.timers.due[timerSettings] = never
 	}
-	c.out = appendHead(c.out, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
+	c.out = appendHead(c.out, 0, frameKind{http2.FrameSettings, http2.FlagSettingsAck}, 0)
 	return c.spendControl(1 + f.NumSettings() + len(c.streams)/64)
 }
 
@@ -92,7 +92,7 @@ func (c *conn) ping(f *http2.PingFrame) error {
 		c.pingAck(f.Data)
 		return c.spendControl(1)
 	}
-	c.out = appendHead(c.out, len(f.Data), http2.FramePing, http2.FlagPingAck, 0)
+	c.out = appendHead(c.out, len(f.Data), frameKind{http2.FramePing, http2.FlagPingAck}, 0)
 	c.out = append(c.out, f.Data[:]...)
 	return c.spendControl(1)
 }
@@ -130,7 +130,7 @@ func (c *conn) writeSettings() {
 		{ID: http2.SettingInitialWindowSize, Val: streamWindow},
 		{ID: http2.SettingMaxHeaderListSize, Val: uint32(c.server.o.Limits.HeaderList)},
 	}
-	c.out = appendHead(c.out, 6*len(settings), http2.FrameSettings, 0, 0)
+	c.out = appendHead(c.out, 6*len(settings), frameKind{http2.FrameSettings, 0}, 0)
 	for _, s := range settings {
 		c.out = binary.BigEndian.AppendUint16(c.out, uint16(s.ID))
 		c.out = binary.BigEndian.AppendUint32(c.out, s.Val)

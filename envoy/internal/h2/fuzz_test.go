@@ -38,7 +38,7 @@ func converse(t *testing.T, say []byte) {
 	}
 }
 
-var settingsFrame = appendHead(nil, 0, http2.FrameSettings, 0, 0)
+var settingsFrame = appendHead(nil, 0, frameKind{http2.FrameSettings, 0}, 0)
 
 // FuzzConn says anything after a valid preface.
 func FuzzConn(f *testing.F) {
@@ -69,30 +69,30 @@ func frames(plan []byte) []byte {
 		case 0:
 			out = append(out, headersFrame(id, http2.Flags(how>>3), callBlock(paths[how&7]))...)
 		case 1:
-			out = append(appendHead(out, 7, http2.FrameData, http2.Flags(1-how&1), id), 0, 0, 0, 0, 2, '9', '9')
+			out = append(appendHead(out, 7, frameKind{http2.FrameData, http2.Flags(1 - how&1)}, id), 0, 0, 0, 0, 2, '9', '9')
 		case 2:
-			out = append(appendHead(out, n, http2.FrameData, http2.Flags(how), id), make([]byte, n)...)
+			out = append(appendHead(out, n, frameKind{http2.FrameData, http2.Flags(how)}, id), make([]byte, n)...)
 		case 3:
 			out = appendReset(out, id, http2.ErrCode(how))
 		case 4:
-			out = append(appendHead(out, 6, http2.FrameSettings, 0, 0), 0, how&7, 0, 0, plan[1]&0x80, plan[1])
+			out = append(appendHead(out, 6, frameKind{http2.FrameSettings, 0}, 0), 0, how&7, 0, 0, plan[1]&0x80, plan[1])
 		case 5:
 			out = appendWindow(out, id*uint32(how&1), int64(n)<<(2*how))
 		case 6:
-			out = append(appendHead(out, 8, http2.FramePing, http2.Flags(how&1), 0), drainPing[:]...)
+			out = append(appendHead(out, 8, frameKind{http2.FramePing, http2.Flags(how & 1)}, 0), drainPing[:]...)
 		case 7:
 			out = appendGoAway(out, id, http2.ErrCode(how), "")
 		case 8:
 			b := callBlock(paths[how&7])
-			out = append(appendHead(out, n%len(b), http2.FrameHeaders, 0, id), b[:n%len(b)]...)
-			out = append(appendHead(out, len(b)-n%len(b), http2.FrameContinuation, http2.FlagContinuationEndHeaders, id), b[n%len(b):]...)
+			out = append(appendHead(out, n%len(b), frameKind{http2.FrameHeaders, 0}, id), b[:n%len(b)]...)
+			out = append(appendHead(out, len(b)-n%len(b), frameKind{http2.FrameContinuation, http2.FlagContinuationEndHeaders}, id), b[n%len(b):]...)
 		case 9: // a block that puts something into the table, or points at it
 			b := append([]byte{0x40, 3, 'x', '-', 'a', 1, how, 0x80 | 62}, callBlock(echo)...)
 			out = append(out, headersFrame(id, 0, b[7*int(how&1):])...)
 		case 10: // trailers
 			out = append(out, headersFrame(id, 1, []byte("\x00\x01x\x01y"))...)
 		default:
-			out = append(appendHead(out, min(n, len(plan)), http2.FrameType(how), http2.Flags(plan[1]), id), plan[:min(n, len(plan))]...)
+			out = append(appendHead(out, min(n, len(plan)), frameKind{http2.FrameType(how), http2.Flags(plan[1])}, id), plan[:min(n, len(plan))]...)
 		}
 	}
 	return out

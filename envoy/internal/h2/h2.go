@@ -52,35 +52,42 @@ type Options struct {
 // KeptHeader is a request header that is kept for Stream.Header.
 type KeptHeader struct {
 	Name string // in lower case
-	Max  int    // bytes of the value; Max+1 bytes of a longer value are kept, so that readers can tell; 0: Limits.HeaderList
+	// Bytes of the value; Max+1 bytes of a longer value are kept, so that readers can tell; 0: Limits.HeaderList.
+	Max int
 }
 
 // Reasons for Options.Refuse, in addition to the names of HTTP/2 error codes.
 const (
-	NotHTTP2   = "preface"                    // the connection did not begin with the HTTP/2 preface, or not in time
-	Cut        = "cut"                        // the client went silent in the HTTP/2 handshake, or does not read its responses
-	Unfinished = "unfinished"                 // the client makes the process keep too much: incomplete calls, buffers, open streams
-	Stalled    = "stalled"                    // the client sent part of a frame or header block and not the rest in time
-	TooSlow    = "question_canceled"          // the message of a call did not arrive in time
-	TooLarge   = "question_resourceexhausted" // the message of a call is too large
+	NotHTTP2 = "preface" // the connection did not begin with the HTTP/2 preface, or not in time
+	// The client went silent in the HTTP/2 handshake, or does not read its responses.
+	Cut = "cut"
+	// The client makes the process keep too much: incomplete calls, buffers, open streams.
+	Unfinished = "unfinished"
+	// The client sent part of a frame or header block and not the rest in time.
+	Stalled  = "stalled"
+	TooSlow  = "question_canceled"          // the message of a call did not arrive in time
+	TooLarge = "question_resourceexhausted" // the message of a call is too large
 )
 
 // Limits bound what a client may do. A zero field means its default.
 type Limits struct {
-	Streams          uint32        // open calls per connection; default 4096
-	HeaderList       int           // bytes of a call's headers, decoded, plus 32 for each; default 128 KiB
-	Message          int           // bytes of a call's message; default 16 MiB
-	KeepMessage      int           // bytes of the message that are kept, the rest is counted and dropped; default: all
-	Unfinished       int64         // bytes that all connections together may make the process keep; default 18 MiB
-	FairShare        int64         // bytes that one connection may always make it keep, up to its part of Unfinished; default 128 KiB
-	Output           int           // bytes of responses per connection that wait for the client to read; default 4 MiB
-	ControlFrames    int           // frames that carry no call before the connection is closed; default 1000, and 100 more per second
+	Streams     uint32 // open calls per connection; default 4096
+	HeaderList  int    // bytes of a call's headers, decoded, plus 32 for each; default 128 KiB
+	Message     int    // bytes of a call's message; default 16 MiB
+	KeepMessage int    // bytes of the message that are kept, the rest is counted and dropped; default: all
+	Unfinished  int64  // bytes that all connections together may make the process keep; default 18 MiB
+	// Bytes that one connection may always make it keep, up to its part of Unfinished; default 128 KiB.
+	FairShare int64
+	Output    int // bytes of responses per connection that wait for the client to read; default 4 MiB
+	// Frames that carry no call before the connection is closed; default 1000, and 100 more per second.
+	ControlFrames    int
 	HandshakeTimeout time.Duration // for TLS, preface and settings; default 5 s
 	StallTimeout     time.Duration // for the rest of a frame or header block that has begun; default 5 s
-	MessageTimeout   time.Duration // for a call's message to arrive, and for the client's window to admit a response; default 30 s
-	WriteTimeout     time.Duration // for the client to read; default 30 s, accurate to half of it
-	IdleTimeout      time.Duration // time without a call after which a connection is drained; 0: never
-	Continuations    int           // CONTINUATION frames of one header block; default 64
+	// For a call's message to arrive, and for the client's window to admit a response; default 30 s.
+	MessageTimeout time.Duration
+	WriteTimeout   time.Duration // for the client to read; default 30 s, accurate to half of it
+	IdleTimeout    time.Duration // time without a call after which a connection is drained; 0: never
+	Continuations  int           // CONTINUATION frames of one header block; default 64
 }
 
 func (b Limits) withDefaults() Limits {

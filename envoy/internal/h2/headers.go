@@ -256,7 +256,7 @@ func (c *conn) open(id uint32, r *request, ends bool) error {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
 	if v.http != 0 {
-		c.appendFailure(id, v.http, v.code, v.message, v.extraFields)
+		c.appendFailure(id, v)
 		if !ends {
 			c.out = appendReset(c.out, id, http2.ErrCodeNo)
 			c.closed.add(id)

@@ -32,11 +32,11 @@ func literal(name, value string) []byte {
 func blockFrames(id uint32, flags http2.Flags, block []byte) []byte {
 	n := min(len(block), minFrame)
 	if n < len(block) {
-		b := append(appendHead(nil, n, http2.FrameHeaders, flags, id), block[:n]...)
+		b := append(appendHead(nil, n, frameKind{http2.FrameHeaders, flags}, id), block[:n]...)
 		for block = block[n:]; len(block) > minFrame; block = block[minFrame:] {
-			b = append(appendHead(b, minFrame, http2.FrameContinuation, 0, id), block[:minFrame]...)
+			b = append(appendHead(b, minFrame, frameKind{http2.FrameContinuation, 0}, id), block[:minFrame]...)
 		}
-		return append(appendHead(b, len(block), http2.FrameContinuation, http2.FlagContinuationEndHeaders, id), block...)
+		return append(appendHead(b, len(block), frameKind{http2.FrameContinuation, http2.FlagContinuationEndHeaders}, id), block...)
 	}
 	return headersFrame(id, flags, block)
 }
@@ -102,7 +102,7 @@ func TestStreamsAreCharged(t *testing.T) {
 	block := keyed(echo, 30_000)
 	attack(t, l, true, 100<<20, func(i int) []byte {
 		id := uint32(2*i + 1)
-		return append(appendHead(blockFrames(id, 0, block), prefix, http2.FrameData, http2.FlagDataEndStream, id), 0, 0, 0, 0, 0)
+		return append(appendHead(blockFrames(id, 0, block), prefix, frameKind{http2.FrameData, http2.FlagDataEndStream}, id), 0, 0, 0, 0, 0)
 	})
 	eventually(t, "cut", func() bool { return r.of(Unfinished) == 1 })
 	eventually(t, "let go", func() bool { return s.account.Held() == 0 })
@@ -112,9 +112,9 @@ func TestStreamsAreCharged(t *testing.T) {
 func TestStalled(t *testing.T) {
 	const patience = 300 * time.Millisecond
 	call := callBlock(echo)
-	data := append(appendHead(nil, prefix+100, http2.FrameData, 0, 1), 0, 0, 0, 0, 200)
-	open := append(appendHead(nil, len(call), http2.FrameHeaders, 0, 1), call...)
-	more := append(appendHead(nil, 4, http2.FrameContinuation, 0, 1), "\x00\x01a\x00"...)
+	data := append(appendHead(nil, prefix+100, frameKind{http2.FrameData, 0}, 1), 0, 0, 0, 0, 200)
+	open := append(appendHead(nil, len(call), frameKind{http2.FrameHeaders, 0}, 1), call...)
+	more := append(appendHead(nil, 4, frameKind{http2.FrameContinuation, 0}, 1), "\x00\x01a\x00"...)
 	for name, tt := range map[string]struct {
 		say   [][]byte // with a third of the patience between
 		ended bool
@@ -162,9 +162,9 @@ func TestBlocksWithoutEnd(t *testing.T) {
 	const bound = 2 << 20
 	s, l, r := start(t, "tcp", Options{Limits: Limits{Unfinished: bound, StallTimeout: time.Second}})
 	block := bytes.Repeat([]byte("\x00\x01a\x00"), 4000)
-	say := append(append([]byte{}, settingsFrame...), append(appendHead(nil, len(block), http2.FrameHeaders, 0, 1), block...)...)
+	say := append(append([]byte{}, settingsFrame...), append(appendHead(nil, len(block), frameKind{http2.FrameHeaders, 0}, 1), block...)...)
 	for range 4 {
-		say = append(append(say, appendHead(nil, len(block), http2.FrameContinuation, 0, 1)...), block...)
+		say = append(append(say, appendHead(nil, len(block), frameKind{http2.FrameContinuation, 0}, 1)...), block...)
 	}
 	var most int64
 	for range 300 {
@@ -270,7 +270,7 @@ func TestFailuresAreNotServed(t *testing.T) {
 	_, l, _ := start(t, "tcp", Options{Served: func(net.Conn) { served.Add(1) }})
 	conn, f := speak(t, l)
 	say := func(id uint32, path string) {
-		b := append(headersFrame(id, 0, callBlock(path)), appendHead(nil, prefix+2, http2.FrameData, 1, id)...)
+		b := append(headersFrame(id, 0, callBlock(path)), appendHead(nil, prefix+2, frameKind{http2.FrameData, 1}, id)...)
 		_, _ = conn.Write(append(b, 0, 0, 0, 0, 2, 'h', 'i'))
 		heardPing(t, f)
 	}
@@ -299,7 +299,7 @@ func TestManyEarlyAnswers(t *testing.T) {
 		if i%2 == 0 {
 			b = append(b, headersFrame(id, 1, []byte("\x00\x01x\x01y"))...)
 		} else {
-			b = append(appendHead(b, 4, http2.FrameData, 1, id), "late"...)
+			b = append(appendHead(b, 4, frameKind{http2.FrameData, 1}, id), "late"...)
 		}
 	}
 	_, _ = conn.Write(b)
@@ -312,9 +312,9 @@ func TestManyEarlyAnswers(t *testing.T) {
 func TestPriorityOfAnIdleStream(t *testing.T) {
 	_, l, _ := start(t, "tcp", Options{})
 	conn, f := speak(t, l)
-	b := binary.BigEndian.AppendUint32(appendHead(nil, 5, http2.FramePriority, 0, 3), 3)
+	b := binary.BigEndian.AppendUint32(appendHead(nil, 5, frameKind{http2.FramePriority, 0}, 3), 3)
 	b = append(append(b, 1), headersFrame(3, 0, callBlock(echo))...)
-	_, _ = conn.Write(append(append(b, appendHead(nil, prefix+2, http2.FrameData, 1, 3)...), 0, 0, 0, 0, 2, 'h', 'i'))
+	_, _ = conn.Write(append(append(b, appendHead(nil, prefix+2, frameKind{http2.FrameData, 1}, 3)...), 0, 0, 0, 0, 2, 'h', 'i'))
 	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	for {
 		frame, err := f.ReadFrame()

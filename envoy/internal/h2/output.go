@@ -50,7 +50,7 @@ func (k *Stream) sendLocked(m Appender) {
 	n := len(c.out) - at
 	binary.BigEndian.PutUint32(c.out[at+1:], uint32(n-prefix))
 	if len(k.unsent) == 0 && int64(n) <= min(k.sendWindow, c.sendWindow, c.maxFrame) {
-		putHead(c.out[at-frameHead:], n, http2.FrameData, 0, k.id)
+		putHead(c.out[at-frameHead:], n, frameKind{http2.FrameData, 0}, k.id)
 		k.sendWindow -= int64(n)
 		c.sendWindow -= int64(n)
 		c.checkUnread()
@@ -104,7 +104,7 @@ func (k *Stream) failLocked(code codes.Code, message string) {
 		return
 	}
 	k.failed = true
-	k.conn.appendFailure(k.id, 200, code, message, "")
+	k.conn.appendFailure(k.id, &rejection{http: 200, code: code, message: message})
 }
 
 // sendUnsent sends the part of a response's unsent data that the windows allow.
@@ -114,7 +114,7 @@ func (c *conn) sendUnsent(k *Stream) {
 		if n <= 0 {
 			break
 		}
-		c.out = appendHead(c.out, n, http2.FrameData, 0, k.id)
+		c.out = appendHead(c.out, n, frameKind{http2.FrameData, 0}, k.id)
 		c.out = append(c.out, k.unsent[:n]...)
 		k.unsent = k.unsent[n:]
 		k.sendWindow -= int64(n)

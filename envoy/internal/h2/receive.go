@@ -87,7 +87,8 @@ func unpad(p []byte) ([]byte, error) {
 // words of grpc-go and returns false.
 func (c *conn) appendMessage(k *Stream, p []byte) bool {
 	keep := prefix + c.server.o.Limits.KeepMessage
-	k.message = append(k.message, p[:min(len(p), keep-len(k.message))]...) // do not grow to an announced length before half of it has arrived
+	// Do not grow to an announced length before half of it has arrived.
+	k.message = append(k.message, p[:min(len(p), keep-len(k.message))]...)
 	if len(k.message) < prefix {
 		return true
 	}
@@ -129,7 +130,8 @@ func (c *conn) finishRequest(k *Stream) error {
 		return c.spendControl(1)
 	}
 	c.controls.refillForCall()
-	c.callsReceived, c.cheapBytes = c.callsReceived+1, c.cheapBytes+int(k.received)*3/8 // small parts cost some processing, too
+	// Small parts cost some processing, too.
+	c.callsReceived, c.cheapBytes = c.callsReceived+1, c.cheapBytes+int(k.received)*3/8
 	c.turns.Leave()
 	k.serving = true
 	c.mu.Unlock()

@@ -78,7 +78,8 @@ func (r *request) add(f hpack.HeaderField, o *Options) bool {
 	r.regular = true
 	switch f.Name {
 	case "content-type":
-		if rest, ok := strings.CutPrefix(f.Value, "application/grpc"); ok && (rest == "" || rest[0] == '+' || rest[0] == ';') {
+		if rest, ok := strings.CutPrefix(f.Value, "application/grpc"); ok &&
+			(rest == "" || rest[0] == '+' || rest[0] == ';') {
 			r.grpc = true
 		} else {
 			r.contentType = f.Value
@@ -133,7 +134,8 @@ func (r *request) addOther(f hpack.HeaderField) {
 	r.malformed = r.malformed || !validName(f.Name)
 	if strings.HasSuffix(f.Name, "-bin") {
 		if err := checkBinary(f.Value); err != nil {
-			r.invalid = fmt.Sprintf("malformed binary metadata %q in header %q: %v", cut(f.Value, maxStatusMessage), cut(f.Name, maxStatusMessage), err)
+			r.invalid = fmt.Sprintf("malformed binary metadata %q in header %q: %v", cut(f.Value, maxStatusMessage),
+				cut(f.Name, maxStatusMessage), err)
 		}
 	}
 }

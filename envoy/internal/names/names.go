@@ -4,7 +4,8 @@ package names
 // Headers.
 const (
 	KeyHeader = "x-keyward-key" // the owner string of a rate limit call; the ring of the owner cluster hashes it
-	SubHeader = "x-keyward-sub" // the sub-key of a hot key, which the ring hashes instead; Envoy strips one that a client sent
+	// The sub-key of a hot key, which the ring hashes instead; Envoy strips one that a client sent.
+	SubHeader = "x-keyward-sub"
 )
 
 // Resources of the xDS server.
