@@ -116,22 +116,23 @@ func TestExpectOneLooksFirst(t *testing.T) {
 
 // A newcomer that expects one member is never active or joined on a ring of its own while another member is running.
 func TestExpectOneWithARunningMember(t *testing.T) {
-	t.Parallel()
-	o := options("a-0")
-	o.Expect = 1
-	a := up(t, o)
-	eventually(t, "one alone", func() bool { return whole(a) })
-	var alone atomic.Bool
-	o = options("b", a.Gossip())
-	o.Expect = 1
-	o.OnView = func(v *membership.View) {
-		if v.Ring.Len() == 1 && v.Ring.Index("b") >= 0 {
-			alone.Store(true)
+	virtual(t, func(t *testing.T) {
+		o := options("a-0")
+		o.Expect = 1
+		a := up(t, o)
+		eventually(t, "one alone", func() bool { return whole(a) })
+		var alone atomic.Bool
+		o = options("b", a.Gossip())
+		o.Expect = 1
+		o.OnView = func(v *membership.View) {
+			if v.Ring.Len() == 1 && v.Ring.Index("b") >= 0 {
+				alone.Store(true)
+			}
 		}
-	}
-	b := up(t, o)
-	eventually(t, "two on one ring", func() bool { return whole(a, b) })
-	if alone.Load() {
-		t.Error("b was on a ring of its own")
-	}
+		b := up(t, o)
+		eventually(t, "two on one ring", func() bool { return whole(a, b) })
+		if alone.Load() {
+			t.Error("b was on a ring of its own")
+		}
+	})
 }

@@ -26,9 +26,16 @@ type gossip struct {
 	keys          *memberlist.Keyring // nil with Options.Insecure
 	addr          netip.AddrPort      // advertised
 	selfAddresses map[netip.AddrPort]bool
-	port          *transport
+	port          gossipPort
 
 	refusals refusals
+}
+
+// gossipPort is the port that memberlist uses. *transport implements it; tests replace it by a virtual network.
+type gossipPort interface {
+	memberlist.NodeAwareTransport
+	port() int
+	answered(addr string, do func()) bool
 }
 
 // listen opens the gossip port and starts memberlist on it. When ctx ends, all streams that it has dialed close.
@@ -47,13 +54,12 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	g := &gossip{keys: ring}
 	lines := &logWriter{logger: logger, limit: rate.NewLimiter(5, 20), refused: o.OnRefused, refusals: &g.refusals}
 	out := log.New(lines, "", 0)
-	transport, err := openTransport(ctx, host, port, ring == nil, o.OnRefused, out)
-	if err != nil {
+	config := transportConfig{host: host, port: port, plaintext: ring == nil, refused: o.OnRefused, log: out}
+	if g.port, err = o.openPort(ctx, config); err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
 	}
-	g.port = transport
-	if err := g.findAddresses(ctx, o, host, uint16(transport.port())); err != nil {
-		return nil, errors.Join(fmt.Errorf("advertise: %w", err), transport.Shutdown())
+	if err := g.findAddresses(ctx, o, host, uint16(g.port.port())); err != nil {
+		return nil, errors.Join(fmt.Errorf("advertise: %w", err), g.port.Shutdown())
 	}
 	t.update(func(self *membership.Member) {
 		self.Gossip = g.addr.String()
@@ -63,17 +69,17 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	self := t.snapshot().self
 	if n := maxEncodedSize(&self); n > maxMeta {
 		err := fmt.Errorf("node and addresses are too long to gossip: %d bytes, at most %d", n, maxMeta)
-		return nil, errors.Join(err, transport.Shutdown())
+		return nil, errors.Join(err, g.port.Shutdown())
 	}
 	conf := memberlistConfig(o, t, g)
 	conf.Logger, conf.Name = out, self.Name
-	conf.BindAddr, conf.BindPort = host, transport.port()
-	conf.Transport = transport
+	conf.BindAddr, conf.BindPort = host, g.port.port()
+	conf.Transport = g.port
 	if o.wrap != nil {
-		conf.Transport = o.wrap(transport)
+		conf.Transport = o.wrap(g.port)
 	}
 	if g.list, err = memberlist.Create(conf); err != nil {
-		return nil, errors.Join(fmt.Errorf("gossip: %w", err), transport.Shutdown())
+		return nil, errors.Join(fmt.Errorf("gossip: %w", err), g.port.Shutdown())
 	}
 	return g, nil
 }

@@ -88,6 +88,8 @@ type Options struct {
 	// members may share rings between them.
 	NewRing func([]ring.Member) *ring.Ring
 
+	// openPort opens the gossip port; tests replace it by a virtual network.
+	openPort func(context.Context, transportConfig) (gossipPort, error)
 	// wrap inserts faults between memberlist and the network, in tests.
 	wrap func(memberlist.NodeAwareTransport) memberlist.NodeAwareTransport
 }
@@ -159,6 +161,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Resolver == nil {
 		o.Resolver = net.DefaultResolver
+	}
+	if o.openPort == nil {
+		o.openPort = openPort
 	}
 	if o.OnView == nil {
 		o.OnView = func(*membership.View) {}

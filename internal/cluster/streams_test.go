@@ -313,35 +313,36 @@ func TestStreamsInAColdStart(t *testing.T) {
 // The others learn by gossip that a member is isolated. When all of them restart, they form a cluster at once,
 // without it.
 func TestOthersLearnWhoIsIsolated(t *testing.T) {
-	t.Parallel()
-	start := func(name string, with []ring.ID, join ...string) *Cluster {
-		o := options(name, join...)
-		o.Streams, o.Peer, o.Expect = true, "127.0.0.1:1", 2
-		withFastProbes(&o)
-		c := up(t, o)
-		c.SetStreams(Streams{With: with, Without: "bad certificate"})
-		return c
-	}
-	a := start("a-0", []ring.ID{"b"})
-	b := start("b", []ring.ID{"a-0"}, a.Gossip())
-	odd := start("odd", nil, a.Gossip(), b.Gossip())
-	eventually(t, "two on the ring, and one isolated", func() bool {
-		x, found := a.View().Find("odd")
-		return a.View().Ring.Len() == 2 && found && x.Isolated && odd.View().Cause == membership.CauseStreams
+	virtual(t, func(t *testing.T) {
+		start := func(name string, with []ring.ID, join ...string) *Cluster {
+			o := options(name, join...)
+			o.Streams, o.Peer, o.Expect = true, "127.0.0.1:1", 2
+			withFastProbes(&o)
+			c := up(t, o)
+			c.SetStreams(Streams{With: with, Without: "bad certificate"})
+			return c
+		}
+		a := start("a-0", []ring.ID{"b"})
+		b := start("b", []ring.ID{"a-0"}, a.Gossip())
+		odd := start("odd", nil, a.Gossip(), b.Gossip())
+		eventually(t, "two on the ring, and one isolated", func() bool {
+			x, found := a.View().Find("odd")
+			return a.View().Ring.Len() == 2 && found && x.Isolated && odd.View().Cause == membership.CauseStreams
+		})
+		old := []string{a.Gossip(), b.Gossip()}
+		a.Close()
+		b.Close()
+		a = start("a-0", []ring.ID{"b"}, append(old, odd.Gossip())...)
+		b = start("b", []ring.ID{"a-0"}, a.Gossip(), odd.Gossip())
+		eventually(t, "two joined without the isolated one", func() bool {
+			v, w := a.View(), b.View()
+			return v.Joined && w.Joined && v.Ring.Len() == 2 && v.Ring.Fingerprint() == w.Ring.Fingerprint() &&
+				v.Ring.Index("odd") < 0
+		})
+		if v := odd.View(); v.SelfMember().State != membership.Joining {
+			t.Errorf("the isolated member is %v", v.SelfMember().State)
+		}
 	})
-	old := []string{a.Gossip(), b.Gossip()}
-	a.Close()
-	b.Close()
-	a = start("a-0", []ring.ID{"b"}, append(old, odd.Gossip())...)
-	b = start("b", []ring.ID{"a-0"}, a.Gossip(), odd.Gossip())
-	eventually(t, "two joined without the isolated one", func() bool {
-		v, w := a.View(), b.View()
-		return v.Joined && w.Joined && v.Ring.Len() == 2 && v.Ring.Fingerprint() == w.Ring.Fingerprint() &&
-			v.Ring.Index("odd") < 0
-	})
-	if v := odd.View(); v.SelfMember().State != membership.Joining {
-		t.Errorf("the isolated member is %v", v.SelfMember().State)
-	}
 }
 
 // shortStart makes a member's cold start end at once.

@@ -51,22 +51,37 @@ type transport struct {
 	answers map[string]bool // guarded by mu: addresses that are being joined, and whether they have accepted a stream
 }
 
-// openTransport binds UDP and TCP to one port. A free TCP port may be in use for UDP, so port 0 is tried several
-// times.
-func openTransport(ctx context.Context, host string, port uint16, plaintext bool, refused func(string),
-	out *log.Logger,
-) (*transport, error) {
+// transportConfig configures a transport.
+type transportConfig struct {
+	host      string // IP address, or "" for every address
+	port      uint16 // 0 selects a free one
+	plaintext bool   // gossip is not encrypted
+	refused   func(reason string)
+	log       *log.Logger
+}
+
+// openPort is the default of Options.openPort.
+func openPort(ctx context.Context, c transportConfig) (gossipPort, error) {
+	t, err := openTransport(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// openTransport binds UDP and TCP to one port. A free TCP port may be in use for UDP, so port 0 is tried several times.
+func openTransport(ctx context.Context, c transportConfig) (*transport, error) {
 	t := &transport{
-		log: out, plaintext: plaintext, refused: refused, queue: streamQueue{refused: refused},
+		log: c.log, plaintext: c.plaintext, refused: c.refused, queue: streamQueue{refused: c.refused},
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), answers: make(map[string]bool),
 	}
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	for try := 0; ; try++ {
-		err := t.listen(net.ParseIP(host), int(port))
+		err := t.listen(net.ParseIP(c.host), int(c.port))
 		if err == nil {
 			break
 		}
-		if port != 0 || try == 9 {
+		if c.port != 0 || try == 9 {
 			t.cancel()
 			return nil, err
 		}

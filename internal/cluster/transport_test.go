@@ -16,7 +16,7 @@ func TestPackets(t *testing.T) {
 	for name, host := range map[string]string{"IPv4": "127.0.0.1", "every address": ""} {
 		t.Run(name, func(t *testing.T) {
 			open := func() *transport {
-				p, err := openTransport(context.Background(), host, 0, false, nil, log.New(io.Discard, "", 0))
+				p, err := openTransport(context.Background(), transportConfig{host: host, log: log.New(io.Discard, "", 0)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -50,7 +50,7 @@ func TestPackets(t *testing.T) {
 // A transport whose packets and streams are not read shuts down, more than once, and releases the port.
 func TestShutdownDoesNotWait(t *testing.T) {
 	out := log.New(io.Discard, "", 0)
-	a, err := openTransport(context.Background(), "127.0.0.1", 0, false, nil, out)
+	a, err := openTransport(context.Background(), transportConfig{host: "127.0.0.1", log: out})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestShutdownDoesNotWait(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	b, err := openTransport(context.Background(), "127.0.0.1", uint16(a.port()), false, nil, out)
+	b, err := openTransport(context.Background(), transportConfig{host: "127.0.0.1", port: uint16(a.port()), log: out})
 	if err != nil {
 		t.Fatal(err)
 	}
