@@ -106,7 +106,7 @@ func (f *mirrorFlags) run(ctx context.Context, out, messages io.Writer) (err err
 	if err := f.serve(ctx, m, m.NewServer(creds), reg); err != nil {
 		return err
 	}
-	sum := m.Summary()
+	sum := m.Totals()
 	return show(out, *f.format, &sum, sum.Text)
 }
 
@@ -151,7 +151,7 @@ func mirrorPage(m *mirror.Mirror, reg *prometheus.Registry) http.Handler {
 		_, _ = io.WriteString(w, "OK") // the caller may have left
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		sum, format := m.Summary(), "text"
+		sum, format := m.Totals(), "text"
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		if strings.Contains(r.Header.Get("Accept"), "application/json") {
 			format = "json"

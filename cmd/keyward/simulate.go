@@ -26,7 +26,7 @@ type simulateFlags struct {
 	from        []string
 	descriptors []string
 	asking      replay.Actions
-	reader      replay.Reader
+	reader      replay.LogReader
 	config      config.Options
 	stop        bool
 	switches    rls.Switches

@@ -28,8 +28,8 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// RateLimitConfigType is the type of the requested resources.
-const RateLimitConfigType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
+// rateLimitConfigType is the type of the requested resources.
+const rateLimitConfigType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
 // XDSOptions configure the server that provides rules.
 type XDSOptions struct {
@@ -202,7 +202,7 @@ func (w *xdsWatch) stream(ctx context.Context) (responses int, err error) {
 	// Every request contains the node, which some servers require. The first request of a stream has no version: after
 	// a restart a server that numbers versions from 1 would not send its version 1 to a client that names an older
 	// version 1.
-	request := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: RateLimitConfigType}
+	request := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: rateLimitConfigType}
 	for {
 		if err := s.Send(request); err != nil {
 			if errors.Is(err, io.EOF) {
@@ -234,7 +234,7 @@ func pause(ctx context.Context, d time.Duration) {
 func (w *xdsWatch) process(response *discovery.DiscoveryResponse) *discovery.DiscoveryRequest {
 	e := LoadResult{Source: FromXDS, Detail: w.o.Server}
 	e.Rules, e.Err = w.load(response)
-	r := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: RateLimitConfigType, ResponseNonce: response.GetNonce()}
+	r := &discovery.DiscoveryRequest{Node: w.o.node(), TypeUrl: rateLimitConfigType, ResponseNonce: response.GetNonce()}
 	if e.Err == nil {
 		w.version, w.refused = response.GetVersionInfo(), refusal{}
 		w.sink(e)
@@ -261,8 +261,8 @@ func sendable(fault string) string {
 }
 
 func (w *xdsWatch) load(response *discovery.DiscoveryResponse) (*config.Rules, error) {
-	if t := response.GetTypeUrl(); t != RateLimitConfigType {
-		return nil, fmt.Errorf("response of type %q to a request for %q", t, RateLimitConfigType)
+	if t := response.GetTypeUrl(); t != rateLimitConfigType {
+		return nil, fmt.Errorf("response of type %q to a request for %q", t, rateLimitConfigType)
 	}
 	resources := make([]*rlsconf.RateLimitConfig, len(response.GetResources()))
 	for i, r := range response.GetResources() {

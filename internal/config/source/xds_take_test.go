@@ -16,9 +16,9 @@ import (
 func TestTakeAnswers(t *testing.T) {
 	var got []string
 	w := &xdsWatch{o: XDSOptions{}.withDefaults(), sink: func(e LoadResult) { got = append(got, outcome(e)) }}
-	good := &discovery.DiscoveryResponse{TypeUrl: RateLimitConfigType, VersionInfo: "1", Nonce: "n1"}
+	good := &discovery.DiscoveryResponse{TypeUrl: rateLimitConfigType, VersionInfo: "1", Nonce: "n1"}
 	good.Resources = append(good.Resources, mustAny(t, resourceOf("r", "a", 1)))
-	garbage := &discovery.DiscoveryResponse{TypeUrl: RateLimitConfigType, VersionInfo: "2", Nonce: "n2"}
+	garbage := &discovery.DiscoveryResponse{TypeUrl: rateLimitConfigType, VersionInfo: "2", Nonce: "n2"}
 	garbage.Resources = append(garbage.Resources, mustAny(t, resourceOf("r", "a", 1)))
 	garbage.Resources[0].Value = []byte{0xff}
 	other := &discovery.DiscoveryResponse{TypeUrl: resource.ClusterType, VersionInfo: "3", Nonce: "n3"}
@@ -70,13 +70,13 @@ func TestBackoff(t *testing.T) {
 
 // Every response is either acknowledged or rejected.
 func FuzzTakeAnswer(f *testing.F) {
-	f.Add("1", RateLimitConfigType, RateLimitConfigType, []byte{})
+	f.Add("1", rateLimitConfigType, rateLimitConfigType, []byte{})
 	raw, err := proto.Marshal(resourceOf("r", "a", 1))
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add("2", RateLimitConfigType, RateLimitConfigType, raw)
-	f.Add("3", RateLimitConfigType, resource.ClusterType, raw)
+	f.Add("2", rateLimitConfigType, rateLimitConfigType, raw)
+	f.Add("3", rateLimitConfigType, resource.ClusterType, raw)
 	f.Fuzz(func(t *testing.T, version, typeURL, inner string, value []byte) {
 		var events []LoadResult
 		w := &xdsWatch{o: XDSOptions{}.withDefaults(), sink: func(e LoadResult) { events = append(events, e) }, version: "old"}

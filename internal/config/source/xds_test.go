@@ -292,7 +292,7 @@ func TestXDSRefusalOnNewStream(t *testing.T) {
 func TestXDSOrder(t *testing.T) {
 	load := func(resources ...*rlsconf.RateLimitConfig) string {
 		w := &xdsWatch{o: XDSOptions{Config: func() config.Options { return config.Options{MergeDomains: true} }}.withDefaults()}
-		answer := &discovery.DiscoveryResponse{TypeUrl: RateLimitConfigType}
+		answer := &discovery.DiscoveryResponse{TypeUrl: rateLimitConfigType}
 		for _, r := range resources {
 			answer.Resources = append(answer.Resources, mustAny(t, r))
 		}

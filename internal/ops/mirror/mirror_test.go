@@ -156,7 +156,7 @@ func TestTheSameRulesDoNotDiffer(t *testing.T) {
 		}
 		m.open.Wait() // otherwise the next call may reach the new service before this one
 	}
-	if s := m.Summary(); s.Same != 30 || s.Compared != 30 || s.Old.Admitted != 20 || s.New.Admitted != 20 || s.Ratio != 1 || s.Old.OverLimit != 10 || s.New.OverLimit != 10 {
+	if s := m.Totals(); s.Same != 30 || s.Compared != 30 || s.Old.Admitted != 20 || s.New.Admitted != 20 || s.Ratio != 1 || s.Old.OverLimit != 10 || s.New.OverLimit != 10 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -214,7 +214,7 @@ func TestCallersDoNotWaitForTheNewService(t *testing.T) {
 	}
 	close(release)
 	m.open.Wait()
-	s := m.Summary()
+	s := m.Totals()
 	if s.NotCompared[tooMany] != 3 || s.NotCompared[newFailed] != 2 || s.Old.OK != 5 || s.New.Errors != 2 || s.Compared != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -232,7 +232,7 @@ func TestAnErrorOfTheOldServiceIsTheAnswer(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	m.open.Wait()
-	if s := m.Summary(); s.NotCompared[oldFailed] != 1 || s.New.OK != 1 {
+	if s := m.Totals(); s.NotCompared[oldFailed] != 1 || s.New.OK != 1 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -249,7 +249,7 @@ func TestAnswerNewFallsBack(t *testing.T) {
 		}
 	}
 	m.open.Wait()
-	if s := m.Summary(); s.FellBack != 4 || s.Answers != "new" {
+	if s := m.Totals(); s.FellBack != 4 || s.Answers != "new" {
 		t.Errorf("%+v", s)
 	}
 	m, c = start(t, Options{Old: keyward(t, tight), New: keyward(t, rules), AnswerNew: true})
@@ -259,7 +259,7 @@ func TestAnswerNewFallsBack(t *testing.T) {
 		}
 	}
 	m.open.Wait()
-	if s := m.Summary(); s.FellBack != 0 || s.Old.Admitted != 2 || s.New.Admitted != 3 || s.Ratio != 1.5 {
+	if s := m.Totals(); s.FellBack != 0 || s.Old.Admitted != 2 || s.New.Admitted != 3 || s.Ratio != 1.5 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -293,11 +293,11 @@ func TestClasses(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.open.Wait()
-			var d Difference
+			var d logLine
 			if err := json.Unmarshal(log.Bytes(), &d); err != nil {
 				t.Fatalf("%v: %s", err, log.Bytes())
 			}
-			if d.Class != c.want || m.Summary().Differences[c.want] != 1 || d.Descriptors[0] != "api_key=alice" || d.Domain != "edge" {
+			if d.Class != c.want || m.Totals().Differences[c.want] != 1 || d.Descriptors[0] != "api_key=alice" || d.Domain != "edge" {
 				t.Errorf("%s", log.Bytes())
 			}
 		})
@@ -346,7 +346,7 @@ func TestOrderExplainsConcurrentCalls(t *testing.T) {
 	}
 	wg.Wait()
 	m.open.Wait()
-	s := m.Summary()
+	s := m.Totals()
 	if s.Compared != 640 || s.Differences[other] != 0 || s.Old.Admitted != 300 || s.New.Admitted != 300 {
 		t.Errorf("%+v", s)
 	}
@@ -370,7 +370,7 @@ func TestKnownDifferences(t *testing.T) {
 		t.Errorf("the old service says %v", err)
 	}
 	m.open.Wait()
-	if s := m.Summary(); s.Differences[known] != 1 || !strings.Contains(log.String(), "not UTF-8") {
+	if s := m.Totals(); s.Differences[known] != 1 || !strings.Contains(log.String(), "not UTF-8") {
 		t.Errorf("%+v %s", s, log.String())
 	}
 }
@@ -384,8 +384,8 @@ func TestTheLogIsBounded(t *testing.T) {
 		}
 	}
 	m.open.Wait()
-	if n := strings.Count(log.String(), "\n"); n != 1 || m.Summary().Differences[other] != 10 {
-		t.Errorf("%d lines, %+v", n, m.Summary())
+	if n := strings.Count(log.String(), "\n"); n != 1 || m.Totals().Differences[other] != 10 {
+		t.Errorf("%d lines, %+v", n, m.Totals())
 	}
 }
 

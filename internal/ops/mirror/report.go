@@ -97,30 +97,30 @@ func (r *report) agreed() {
 	r.counts.same++
 }
 
-// Difference is one line of the log. Fields are only ever added.
-type Difference struct {
-	Time        time.Time    `json:"time"`
-	Class       Class        `json:"class"`
-	Known       string       `json:"known,omitempty"` // the entry in docs/differences.md
-	Fields      []string     `json:"fields"`
-	Domain      string       `json:"domain"`
-	Descriptors []string     `json:"descriptors"`
-	Hits        uint64       `json:"hits"`
-	Old         ServiceReply `json:"old"`
-	New         ServiceReply `json:"new"`
+// logLine is one line of the log. Fields are only ever added.
+type logLine struct {
+	Time        time.Time   `json:"time"`
+	Class       Class       `json:"class"`
+	Known       string      `json:"known,omitempty"` // the entry in docs/differences.md
+	Fields      []string    `json:"fields"`
+	Domain      string      `json:"domain"`
+	Descriptors []string    `json:"descriptors"`
+	Hits        uint64      `json:"hits"`
+	Old         loggedReply `json:"old"`
+	New         loggedReply `json:"new"`
 }
 
-// ServiceReply is the response of one service.
-type ServiceReply struct {
-	Code     string             `json:"code"`
-	Error    string             `json:"error,omitempty"`
-	Statuses []DescriptorStatus `json:"statuses,omitempty"`
-	Headers  map[string]string  `json:"headers,omitempty"`
-	Millis   float64            `json:"ms"`
+// loggedReply is the response of one service.
+type loggedReply struct {
+	Code     string            `json:"code"`
+	Error    string            `json:"error,omitempty"`
+	Statuses []loggedStatus    `json:"statuses,omitempty"`
+	Headers  map[string]string `json:"headers,omitempty"`
+	Millis   float64           `json:"ms"`
 }
 
-// DescriptorStatus is the status of one descriptor in a response.
-type DescriptorStatus struct {
+// loggedStatus is the status of one descriptor in a response.
+type loggedStatus struct {
 	Code      string `json:"code"`
 	Limit     string `json:"limit,omitempty"` // amount/UNIT
 	Remaining uint32 `json:"remaining"`
@@ -139,7 +139,7 @@ func (r *report) difference(c *call, found finding, old, new *outcome) {
 	if r.log == nil || !r.lines.Allow() {
 		return
 	}
-	d := Difference{
+	d := logLine{
 		Time: time.Unix(0, c.begin).UTC(), Class: class, Known: c.known, Fields: fields, Domain: c.request.Domain, Hits: c.hits,
 		Old: newAnswer(old), New: newAnswer(new),
 	}
@@ -169,8 +169,8 @@ func name(c *call, i int) string {
 	return strings.ToValidUTF8(b.String()[:min(maxName, b.Len())], "\uFFFD")
 }
 
-func newAnswer(o *outcome) ServiceReply {
-	a := ServiceReply{Millis: float64(o.took.Microseconds()) / 1000}
+func newAnswer(o *outcome) loggedReply {
+	a := loggedReply{Millis: float64(o.took.Microseconds()) / 1000}
 	if o.err != nil {
 		a.Code, a.Error = status.Code(o.err).String(), o.err.Error()
 		return a
@@ -178,7 +178,7 @@ func newAnswer(o *outcome) ServiceReply {
 	res := decode(o.out.data)
 	a.Code = res.OverallCode.String()
 	for _, s := range res.Statuses {
-		st := DescriptorStatus{Code: s.Code.String(), Remaining: s.LimitRemaining, Reset: s.DurationUntilReset.GetSeconds()}
+		st := loggedStatus{Code: s.Code.String(), Remaining: s.LimitRemaining, Reset: s.DurationUntilReset.GetSeconds()}
 		if l := s.CurrentLimit; l != nil {
 			st.Limit = fmt.Sprintf("%d/%s", l.RequestsPerUnit, l.Unit)
 		}
@@ -193,8 +193,8 @@ func newAnswer(o *outcome) ServiceReply {
 	return a
 }
 
-// Summary contains all results. Fields are only ever added.
-type Summary struct {
+// Totals contains all results. Fields are only ever added.
+type Totals struct {
 	Since       time.Time         `json:"since"`
 	Answers     string            `json:"answers"` // the service whose decisions callers get: old or new
 	Compared    uint64            `json:"compared"`
@@ -219,11 +219,11 @@ type ServiceSummary struct {
 	P99       float64 `json:"p99_ms"`
 }
 
-// Summary returns the results so far.
-func (m *Mirror) Summary() Summary { return m.report.summary() }
+// Totals returns the results so far.
+func (m *Mirror) Totals() Totals { return m.report.summary() }
 
-func (r *report) summary() Summary {
-	s := Summary{
+func (r *report) summary() Totals {
+	s := Totals{
 		Since: r.started.UTC(), Answers: r.front, Compared: number(r.metrics.compared), FellBack: number(r.metrics.fellBack),
 		Differences: map[Class]uint64{}, NotCompared: map[reason]uint64{},
 	}
@@ -256,7 +256,7 @@ func (r *report) service(name string) ServiceSummary {
 }
 
 // verdict summarizes the results in a sentence.
-func (s *Summary) verdict() string {
+func (s *Totals) verdict() string {
 	switch lost := s.NotCompared[newFailed] + s.NotCompared[bothFailed]; {
 	case s.Compared == 0:
 		return "no calls were compared yet"
@@ -271,7 +271,7 @@ func (s *Summary) verdict() string {
 }
 
 // Text writes the summary as text.
-func (s *Summary) Text(out io.Writer) error {
+func (s *Totals) Text(out io.Writer) error {
 	fmt.Fprintf(out, "Since %s: %s. Callers get the responses of the %s service.\n\n", s.Since.Format(time.RFC3339),
 		s.Verdict, s.Answers)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)

@@ -7,7 +7,7 @@ import (
 )
 
 func TestTextSaysWhatDiffers(t *testing.T) {
-	s := Summary{Since: time.Unix(0, 0).UTC(), FellBack: 3, Compared: 10, Same: 8}
+	s := Totals{Since: time.Unix(0, 0).UTC(), FellBack: 3, Compared: 10, Same: 8}
 	s.Old.LastError, s.New.LastError = "old is away", "new is away"
 	s.Differences = map[Class]uint64{classes()[0]: 2}
 	s.NotCompared = map[reason]uint64{reasons()[0]: 4}

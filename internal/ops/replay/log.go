@@ -94,9 +94,9 @@ func (l *Log) suggest(s Source) string {
 	return "field:" + fields[name]
 }
 
-// Reader configures how a log is read. The zero Reader detects the format and the usual fields.
-type Reader struct {
-	Format string // of a text log; empty: JSON if a line begins with {, otherwise DefaultFormat
+// LogReader configures how a log is read. The zero Reader detects the format and the usual fields.
+type LogReader struct {
+	Format string // of a text log; empty: JSON if a line begins with {, otherwise defaultFormat
 	Time   string // field with the time of a request; empty: start_time and other usual names
 	Hits   string // field with the hits_addend of a request; empty: every request is one hit
 }
@@ -105,7 +105,7 @@ type Reader struct {
 type ProgressFunc func(bytes int64, lines int)
 
 // Read reads several logs as if they were one. It keeps the fields that the templates need.
-func (r Reader) Read(in []io.Reader, templates []DescriptorTemplate, progress ProgressFunc) (*Log, error) {
+func (r LogReader) Read(in []io.Reader, templates []DescriptorTemplate, progress ProgressFunc) (*Log, error) {
 	p := r.parser(templates)
 	if r.Format != "" {
 		var err error
@@ -158,7 +158,7 @@ type cell struct {
 	rank  int // above 0 if the field is present
 }
 
-func (r Reader) parser(templates []DescriptorTemplate) *parser {
+func (r LogReader) parser(templates []DescriptorTemplate) *parser {
 	p := &parser{log: &Log{texts: []string{""}}, targets: map[string][]target{}, index: map[string]uint32{}}
 	or := func(name string, names ...string) []string {
 		if name != "" {
@@ -228,7 +228,7 @@ func (p *parser) line(line []byte) error {
 	case p.layout == nil && line[0] == '{':
 		err = object(line, p.see)
 	case p.layout == nil:
-		if p.layout, err = parseFormat(DefaultFormat); err == nil {
+		if p.layout, err = parseFormat(defaultFormat); err == nil {
 			err = p.layout.line(line, p.see)
 		}
 	default:

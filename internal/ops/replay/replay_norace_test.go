@@ -21,7 +21,7 @@ func TestAlgorithmsAreThoseOfAMember(t *testing.T) {
 			yaml := strings.Replace(perMinute, "    rate_limit", "    metadata: {keyward: {algorithm: "+algorithm+"}}\n    rate_limit", 1)
 			s := side(t, yaml, Actions{From: from(t, "api_key", "header:x-api-key")})
 			hits := randomHits(3, 1000)
-			r := newRun(read(t, lines(hits), s.Templates, Reader{}), s)
+			r := newRun(read(t, lines(hits), s.Templates, LogReader{}), s)
 			r.replay(nil)
 			want := byMember(s.Rules, hits)
 			if slices.Index(want, true) < 0 || slices.Index(want, false) < 0 {

@@ -45,7 +45,7 @@ func side(t testing.TB, yaml string, a Actions) Side {
 	return Side{Name: "rules", Rules: rules, Templates: qs}
 }
 
-func read(t testing.TB, text string, qs []DescriptorTemplate, r Reader) *Log {
+func read(t testing.TB, text string, qs []DescriptorTemplate, r LogReader) *Log {
 	t.Helper()
 	l, err := r.Read([]io.Reader{strings.NewReader(text)}, qs, nil)
 	if err != nil {
@@ -110,7 +110,7 @@ func TestDeniedRequestsMatchAListOfHits(t *testing.T) {
 	mixed := slices.Clone(hits)
 	rand.New(rand.NewPCG(2, 2)).Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
 	s := side(t, perMinute, Actions{From: from(t, "api_key", "header:X-API-Key")})
-	log := read(t, lines(mixed), s.Templates, Reader{})
+	log := read(t, lines(mixed), s.Templates, LogReader{})
 	rep := Run(log, Options{New: s, Top: 10})
 	if rep.New.Refused != total || rep.New.PerRule[0].Over != total || rep.New.PerRule[0].Asked != len(hits) || rep.New.PerRule[0].Keys != len(perKey) {
 		t.Errorf("%+v, want %d refused", rep.New, total)
@@ -173,7 +173,7 @@ func TestDescriptorsAreThoseOfEnvoy(t *testing.T) {
 	for range 4 {
 		line("null", "/a?key=", "10.0.0.3:999")
 	}
-	rep := Run(read(t, b.String(), s.Templates, Reader{}), Options{New: s, Top: 10})
+	rep := Run(read(t, b.String(), s.Templates, LogReader{}), Options{New: s, Top: 10})
 	got := fmt.Sprint(rep.New.Refused)
 	for _, r := range rep.New.PerRule {
 		got += fmt.Sprintf("; %s %d/%d", r.Rule, r.Over, r.Asked)
@@ -192,7 +192,7 @@ func TestOldAgainstNew(t *testing.T) {
 	a := Actions{From: from(t, "api_key", "header:x-api-key")}
 	fewer, more := side(t, strings.Replace(perMinute, "20", "10", 1), a), side(t, perMinute, a)
 	hits := randomHits(5, 600)
-	rep := Run(read(t, lines(hits), fewer.Templates, Reader{}), Options{New: fewer, Old: &more, Top: 10})
+	rep := Run(read(t, lines(hits), fewer.Templates, LogReader{}), Options{New: fewer, Old: &more, Top: 10})
 	if rep.OnlyOld != 0 || rep.OnlyNew == 0 || rep.New.Refused-rep.Old.Refused != rep.OnlyNew {
 		t.Errorf("new refuses %d, old %d; %d by new only, %d by old only", rep.New.Refused, rep.Old.Refused, rep.OnlyNew, rep.OnlyOld)
 	}
@@ -217,7 +217,7 @@ func TestStopWhenOver(t *testing.T) {
 		}
 		fmt.Fprintf(&b, `{"start_time":"2026-11-01T10:00:0%dZ","x-api-key":"alice","remote_address":%q}`+"\n", i, address)
 	}
-	log := read(t, b.String(), s.Templates, Reader{})
+	log := read(t, b.String(), s.Templates, LogReader{})
 	refusals := func(stop bool) []bool {
 		s.Stop = stop
 		r := newRun(log, s)
@@ -239,12 +239,12 @@ not a line
 `
 	yaml := "domain: edge\ndescriptors:\n  - key: user\n    rate_limit: {unit: hour, requests_per_unit: 1}\n  - key: agent\n    rate_limit: {unit: hour, requests_per_unit: 9}\n"
 	s := side(t, yaml, Actions{From: from(t, "user", "query:user", "agent", "header:user-agent")})
-	l := read(t, log, s.Templates, Reader{})
+	l := read(t, log, s.Templates, LogReader{})
 	rep := Run(l, Options{New: s, Top: 10})
 	if rep.Requests != 2 || rep.Skipped != 1 || rep.RefusedByLog != 1 || rep.New.Refused != 1 || rep.New.PerRule[1].Asked != 2 {
 		t.Errorf("%+v", rep)
 	}
-	l = read(t, "1446 ann 429\n1446 ann 200\n", s.Templates, Reader{Format: "%START_TIME(%s)% %REQ(USER-AGENT?X-AGENT):20% %RESPONSE_CODE%"})
+	l = read(t, "1446 ann 429\n1446 ann 200\n", s.Templates, LogReader{Format: "%START_TIME(%s)% %REQ(USER-AGENT?X-AGENT):20% %RESPONSE_CODE%"})
 	if l.Requests() != 2 || l.Refused != 1 || !slices.Contains(l.texts, "ann") {
 		t.Errorf("%+v", l)
 	}
@@ -279,7 +279,7 @@ func TestRefusedByTheLog(t *testing.T) {
 		`{"start_time":"2026-11-01T10:00:00Z","response_code":503,"response_flags":"UF,URX"}`:  0,
 		`{"start_time":"2026-11-01T10:00:00Z","Response_Code":200,"response_flags":"RLSE,NR"}`: 0,
 	} {
-		if l := read(t, line, nil, Reader{}); l.Refused != want {
+		if l := read(t, line, nil, LogReader{}); l.Refused != want {
 			t.Errorf("%s: %d", line, l.Refused)
 		}
 	}
@@ -316,7 +316,7 @@ func TestHeaderNames(t *testing.T) {
 		for _, f := range fields {
 			s := from(t, "k", "header:"+header)["k"]
 			qs := []DescriptorTemplate{{Domain: "d", keys: []string{"k"}, sources: []Source{s}}}
-			l := read(t, `{"start_time":"2026-11-01T10:00:00Z",`+f+`}`, qs, Reader{})
+			l := read(t, `{"start_time":"2026-11-01T10:00:00Z",`+f+`}`, qs, LogReader{})
 			if got := l.texts[l.values[0]]; got != "v" {
 				t.Errorf("%s in %s: %q", header, f, got)
 			}
@@ -335,7 +335,7 @@ func BenchmarkReplay(b *testing.B) {
 	b.SetBytes(int64(line.Len() / b.N))
 	b.ReportAllocs()
 	b.ResetTimer()
-	log, err := Reader{}.Read([]io.Reader{&line}, s.Templates, nil)
+	log, err := LogReader{}.Read([]io.Reader{&line}, s.Templates, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
