@@ -10,53 +10,54 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// A rule that says approximate lets every member admit by its own copy of the counter, S hits of which the owner does not
-// know yet at most, S being the rule's slack divided by the members. What a member admits it charges to its own slot, the
-// one it uses under SHARE, too; a report sends that slot, which only grows, and brings back everybody's. So reports may be
-// lost and doubled, and the owner may change. As long as the owner's count is below the limit, everybody together has
-// admitted less than the limit and N x S; who reports after that learns it and admits nothing more. So the sum is below
-// L + N x S, whatever the clocks and the order of messages.
+// An approximate rule lets every member decide by its own copy of the counter. A member may admit at most S hits that it has
+// not reported to the owner; S is the rule's slack divided by the number of members. It charges these hits to its own slot,
+// which it also uses for its local share. A report contains that slot, which only increases, and the reply contains the
+// slots of all members. So reports may be lost or duplicated, and the owner may change.
+//
+// While the owner's count is below the limit L, all N members together have admitted less than L + N x S hits. A member that
+// reports after that receives the count, and admits nothing more. So the sum is below L + N x S for any clocks and any order
+// of messages.
 
 const (
 	defaultSync      = 2 * time.Second
 	defaultWatermark = 20 // percent
 	reportAgain      = int64(50 * time.Millisecond)
-	reportTail       = int64(5 * time.Millisecond) // the least between reports when little is left
+	reportTail       = int64(5 * time.Millisecond) // the least time between reports when little is left
 	reportSlowest    = 10 * reportAgain
 	driftLife        = int64(10 * time.Second)
 )
 
-// drift is how far this member's admissions of one key are ahead of what the owner knows.
+// drift is the difference between the hits of one key that this member has admitted and those that it has reported.
 type drift struct {
-	unsynced  uint64 // hits admitted here that the owner may not know of
-	inFlight  uint64 // of these, hits that are in the report under way
-	sentAt    int64  // when that was
-	reporting bool   // a report is under way
+	unsynced  uint64 // hits admitted here that the owner may not have received
+	inFlight  uint64 // of these, hits in the pending report
+	sentAt    int64  // when the pending report was sent
+	reporting bool   // a report is pending
 	seq       uint64
 	tries     int
-	since     uint64 // hits admitted since the last answer
-	syncedAt  int64  // when the last answer came
-	askedAt   int64  // when the last question came
-	nearLimit bool   // little is left, and half of what may be admitted before the next report is used up
+	since     uint64 // hits admitted since the last reply
+	syncedAt  int64  // when the last reply arrived
+	askedAt   int64  // when the last request arrived
+	nearLimit bool   // little is left, and half of the hits that may be admitted before the next report is spent
 }
 
-// idle says that the key needs no memory here.
+// idle reports whether the key can be dropped.
 func (d *drift) idle(now int64) bool { return d.unsynced == 0 && now-d.askedAt > driftLife }
 
-// slack is S: the hits that this member may admit before the owner knows of them.
+// slack returns S, the hits that this member may admit before it has reported them.
 func (s *shard) slack(held *heldLease) uint64 {
 	return uint64(held.Terms.Slack) / uint64(s.view.NRef())
 }
 
-// approximate answers q from this member's copy of the counter; false when the owner is to be asked.
-func (n *Node) approximate(s *shard, held *heldLease, now int64, req *Request, res *Result) bool {
-	d, room := &held.drift, s.slack(held)
-	d.askedAt = now
-	if room == 0 {
+// approximate decides op by this member's copy of the counter. It returns false if the owner has to decide.
+func (n *Node) approximate(s *shard, held *heldLease, op *shardOp, res *Result) bool {
+	req, now := op.Request, op.now
+	held.drift.askedAt = now
+	if s.slack(held) == 0 {
 		return false
 	}
-	_, hash := n.shard(req.Key)
-	e := s.counters.Owned.Find(hash, req.Key)
+	e := s.counters.Owned.Find(op.hash, req.Key)
 	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
 	if e != nil && !e.Expired(now) {
 		s.counters.Load(e, req.Rule, &s.state)
@@ -66,7 +67,7 @@ func (n *Node) approximate(s *shard, held *heldLease, now int64, req *Request, r
 	case res.Over:
 		res.Kind, res.Path, res.Authority, res.Hot = Decided, Leased, Cached, true
 		s.counts.lease.LocalDenied++
-	case !d.allows(req, res, room, held.Terms.Watermark, uint64(s.view.NRef())) || !n.admitDrift(s, held, hash, now, req, e):
+	case !s.allowsDrift(held, req, res) || !n.admitDrift(s, held, op, e):
 		*res = Result{}
 	default:
 		res.Kind, res.Path, res.Authority, res.Hot = Decided, Leased, Full, true
@@ -82,8 +83,9 @@ func (n *Node) approximate(s *shard, held *heldLease, now int64, req *Request, r
 	return true
 }
 
-// allows says whether q, answered with a, may be admitted unseen.
-func (d *drift) allows(req *Request, res *Result, room uint64, watermark uint8, members uint64) bool {
+// allowsDrift reports whether req, decided as res, may be admitted before it is reported.
+func (s *shard) allowsDrift(held *heldLease, req *Request, res *Result) bool {
+	d, room, watermark := &held.drift, s.slack(held), held.Terms.Watermark
 	if watermark == 0 {
 		watermark = defaultWatermark
 	}
@@ -91,7 +93,7 @@ func (d *drift) allows(req *Request, res *Result, room uint64, watermark uint8, 
 	left := depth - min(depth, res.Before)
 	d.nearLimit = false
 	if left*100 <= depth*uint64(watermark) {
-		most := min(room, left/(2*members))
+		most := min(room, left/(2*uint64(s.view.NRef())))
 		if d.nearLimit = d.since+req.Hits > most/2; d.since+req.Hits > most {
 			return false
 		}
@@ -99,31 +101,31 @@ func (d *drift) allows(req *Request, res *Result, room uint64, watermark uint8, 
 	return d.unsynced+req.Hits <= room
 }
 
-// admitDrift charges q to this member's own slot; false when there is no room for it.
-func (n *Node) admitDrift(s *shard, held *heldLease, hash uint64, now int64, req *Request, e *counter.Owned) bool {
-	op := shardOp{Request: req, now: now, hash: hash, table: counter.TableOwned, rule: req.Rule}
+// admitDrift charges op to this member's own slot. It returns false if there is no room.
+func (n *Node) admitDrift(s *shard, held *heldLease, op *shardOp, e *counter.Owned) bool {
+	op.table, op.rule = counter.TableOwned, op.Request.Rule
 	if e == nil {
-		if e = s.insert(&op, true); e == nil {
+		if e = s.insert(op, true); e == nil {
 			return false
 		}
 	}
-	if !s.admit(&op, e, req.Rule, req.Hits) {
+	if !s.chargeShare(op, e, op.Hits) {
 		return false
 	}
-	held.linger(e, now)
-	held.drift.unsynced += req.Hits
-	held.drift.since += req.Hits
+	held.keepUntilReported(e, op.now)
+	held.drift.unsynced += op.Hits
+	held.drift.since += op.Hits
 	return true
 }
 
-// linger keeps a bucket that has drained here until the owner knows what was charged: there it may be full.
-func (held *heldLease) linger(e *counter.Owned, now int64) {
+// keepUntilReported keeps a bucket that has drained here until its charges are reported: at the owner it may be full.
+func (held *heldLease) keepUntilReported(e *counter.Owned, now int64) {
 	if e != nil && held.rule.Algorithm.Bucket() {
 		e.Prolong(now + driftLife)
 	}
 }
 
-// reportDue says that x is to be reported now.
+// reportDue reports whether the charges of held are to be reported now.
 func (n *Node) reportDue(s *shard, held *heldLease, now int64) bool {
 	d := &held.drift
 	if d.reporting {
@@ -139,7 +141,7 @@ func (n *Node) reportDue(s *shard, held *heldLease, now int64) bool {
 	return d.unsynced > s.slack(held)/2 || now-d.syncedAt >= int64(every) && (d.unsynced > 0 || d.askedAt > d.syncedAt)
 }
 
-// buildReport is what x has admitted.
+// buildReport returns a report of the charges of held.
 func (n *Node) buildReport(s *shard, held *heldLease, now int64) lease.GrantRequest {
 	d := &held.drift
 	if d.reporting {
@@ -162,7 +164,7 @@ func (n *Node) buildReport(s *shard, held *heldLease, now int64) lease.GrantRequ
 	return r
 }
 
-// acceptReportReply takes in the answer to a report.
+// acceptReportReply processes the reply to a report.
 func (n *Node) acceptReportReply(s *shard, held *heldLease, now int64, g *lease.Grant) {
 	d := &held.drift
 	if !d.reporting || g.Seq != d.seq {
@@ -173,34 +175,41 @@ func (n *Node) acceptReportReply(s *shard, held *heldLease, now int64, g *lease.
 	d.inFlight = 0
 	held.named = g.Flags&lease.Named != 0
 	s.counts.lease.Reconciled++
-	n.mergeState(s, now, held.key, held.owner, held.domain, held.rule, &g.State)
+	n.mergeRecord(s, now, handoff.CounterRecord{
+		Key: held.key, RingPos: held.ringPos, Domain: held.domain, Rule: held.rule, State: g.State,
+	})
 	if d.unsynced > 0 {
 		_, hash := n.shard(held.key)
-		held.linger(s.counters.Owned.Find(hash, held.key), now)
+		held.keepUntilReported(s.counters.Owned.Find(hash, held.key), now)
 	}
 	if n.reportDue(s, held, now) {
 		n.queueLeaseRequest(s, held, false)
 	}
 }
 
-func (n *Node) mergeState(s *shard, now int64, key Key, owner, domain uint64, r limit.Rule, st *limit.State) {
-	if len(st.Slots) == 0 || len(st.Slots) > maxSlots {
-		return
+// mergeRecord merges c if the number of its slots is valid.
+func (n *Node) mergeRecord(s *shard, now int64, c handoff.CounterRecord) {
+	if len(c.State.Slots) > 0 && len(c.State.Slots) <= maxSlots {
+		_, hash := n.shard(c.Key)
+		n.mergeOne(s, hash, now, &c)
 	}
-	_, hash := n.shard(key)
-	n.mergeOne(s, hash, now, &handoff.CounterRecord{Key: key, RingPos: owner, Domain: domain, Rule: r, State: *st})
 }
 
-// reconcile takes in a member's report, and answers with all that is known of the key.
+// reconcile merges a member's report, and replies with all that is recorded of the key.
 func (n *Node) reconcile(s *shard, l *leaseOp, fx *Effects) {
-	op, share := &l.hit, l.inst&^1
+	op, share := &l.op, l.bootID&^1
 	in := l.State
 	in.Slots = slices.DeleteFunc(slices.Clone(in.Slots), func(f limit.Slot) bool { return f.Writer != share })
-	n.mergeState(s, op.now, op.Key, op.RingPos, op.Domain, op.rule, &in)
+	n.mergeRecord(s, op.now, handoff.CounterRecord{
+		Key: op.Key, RingPos: op.RingPos, Domain: op.Domain, Rule: op.rule, State: in,
+	})
 	s.counts.lease.Reconciled++
 	var res Result
-	e, _ := n.charge(s, op, s.counters.Owned.Find(op.hash, op.Key), part{}, &res)
-	g := lease.Grant{Key: op.Key, Seq: l.Seq, Window: s.windowOf(e, op.rule, op.now), Used: res.Before, Limit: op.rule.Depth(), Flags: lease.Hot}
+	e, _ := n.charge(s, op, s.counters.Owned.Find(op.hash, op.Key), &res)
+	g := lease.Grant{
+		Key: op.Key, Seq: l.Seq, Window: s.windowOf(e, op.rule, op.now), Used: res.Before, Limit: op.rule.Depth(),
+		Flags: lease.Hot,
+	}
 	s.learnName(op.Key, l.Name, &l.Terms)
 	if s.names[op.Key] != nil {
 		g.Flags |= lease.Named

@@ -1,16 +1,16 @@
 package owner
 
-// Decisions counts the questions that were decided here, by the right by which they were, and those for which another
-// member was named. Facts says the same and more, but takes much longer.
-func (n *Node) Decisions() (decided [Shed + 1]uint64, asked uint64) {
+// Decisions returns the number of requests decided here, by Authority, and of those for which another member was named.
+// It is a part of Stats that takes much less time.
+func (n *Node) Decisions() (decided [Shed + 1]uint64, forwarded uint64) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
 		for a := range decided {
 			decided[a] += s.counts.decided[a]
 		}
-		asked += s.counts.forwarded
+		forwarded += s.counts.forwarded
 		s.mu.Unlock()
 	}
-	return decided, asked
+	return decided, forwarded
 }

@@ -8,91 +8,92 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// Degrade answers q by its rule's degraded policy, for when the owner cannot be reached in time. Refunds are dropped
-// and counted: only an owner may un-count hits.
+// Degrade decides req by its rule's degraded policy, for when the owner cannot be reached in time. Refunds are dropped and
+// counted: only an owner can refund hits.
 //
-// Before and After of such a Decision are moved by what the policy withholds from this member, so that After exceeds
-// the rule's limit exactly when Over, and Remaining is what this member may still admit.
+// Before and After of the decision include what the policy withholds from this member, so that After exceeds the rule's
+// limit exactly when Over, and Remaining is what this member may still admit.
 func (n *Node) Degrade(now int64, req *Request) Result {
 	var res Result
 	s, hash := n.shard(req.Key)
+	op := shardOp{Request: req, now: now, hash: hash}
 	s.mu.Lock()
 	switch req.Degraded {
 	case policy.FailOpen:
-		n.openLocked(s, hash, now, req, &res)
+		n.decideOpen(s, &op, &res)
 	case policy.FailClosed:
-		n.closedLocked(s, hash, now, req, &res)
+		n.decideClosed(s, &op, &res)
 	default:
-		n.shareLocked(s, hash, now, req, &res)
+		n.decideFromShare(s, &op, &res)
 	}
 	s.mu.Unlock()
 	return res
 }
 
-// Shed refuses q, for when its owner is alive but is asked more than it can answer in time: a share of the limit beside
-// what the owner admits would be above it. Rules that fail open are answered by their policy.
+// Shed refuses req, for when its owner is alive but cannot decide all its requests in time: a local share in addition to
+// what the owner admits would exceed the limit. Rules that fail open are decided by their policy.
 func (n *Node) Shed(now int64, req *Request) Result {
 	if req.Degraded == policy.FailOpen {
 		return n.Degrade(now, req)
 	}
-	var res Result
+	res := Result{Authority: Shed}
 	s, hash := n.shard(req.Key)
 	s.mu.Lock()
-	op := shardOp{Request: req, now: s.clock(now), hash: hash, rule: req.Rule}
-	res.Authority = Shed
-	s.refuse(&op, &res)
+	s.refuse(&shardOp{Request: req, now: s.clock(now), hash: hash, rule: req.Rule}, &res)
 	s.mu.Unlock()
 	return res
 }
 
-// shareLocked answers from this member's share of the limit. Its own charges as the owner count against the share, and
-// whatever is known of the key against the whole limit, so a former owner or an heir that knows the limit to be spent
-// admits nothing. What is admitted is told to the owner.
-func (n *Node) shareLocked(s *shard, hash uint64, now int64, req *Request, res *Result) {
-	op := shardOp{Request: req, now: s.clock(now), hash: hash, table: counter.TableShare, rule: req.Rule}
-	op.rule.Limit = s.view.LocalShare(req.Rule.Limit, req.RingPos)
-	op.rule.Limit, op.rule.Burst = partialLimits(req.Rule, op.rule.Limit, s.view.LocalShare(req.Rule.Burst, req.RingPos))
-	op.elsewhere = s.usedAgainstShare(&op)
+// decideFromShare decides op from this member's local share of the limit. The share includes this member's own charges as
+// the owner. The limit includes all recorded charges, so a former owner or a successor with a spent counter admits
+// nothing. Admitted hits are reported to the owner later.
+func (n *Node) decideFromShare(s *shard, op *shardOp, res *Result) {
+	rule := &op.Request.Rule
+	op.now, op.table, op.rule = s.clock(op.now), counter.TableShare, *rule
+	share, burst := s.view.LocalShare(rule.Limit, op.RingPos), s.view.LocalShare(rule.Burst, op.RingPos)
+	op.rule.Limit, op.rule.Burst = partialLimits(*rule, share, burst)
+	op.elsewhere = s.usedAgainstShare(op)
 	res.Authority = Share
-	if s.chargeLocal(&op, res) {
-		n.reportLater(s, &op)
+	if s.chargeLocal(op, res) {
+		n.reportLater(s, op)
 	}
 }
 
-// openLocked admits up to the rule's local cap a window, whatever others admit; without one, this member's share of the
-// limit, and at least one hit.
-func (n *Node) openLocked(s *shard, hash uint64, now int64, req *Request, res *Result) {
-	op := shardOp{Request: req, now: s.clock(now), hash: hash, table: counter.TableOpen, rule: req.Rule}
-	if op.rule.Limit, op.rule.Burst = req.LocalCap, 0; req.LocalCap == 0 {
-		limit, burst := s.view.LocalShare(req.Rule.Limit, req.RingPos), s.view.LocalShare(req.Rule.Burst, req.RingPos)
-		if op.rule.Limit, op.rule.Burst = partialLimits(req.Rule, limit, burst); op.rule.Limit == 0 && req.Rule.Limit > 0 {
+// decideOpen admits up to the rule's local cap in a window, whatever other members admit; without a cap, this member's
+// local share of the limit, and at least one hit.
+func (n *Node) decideOpen(s *shard, op *shardOp, res *Result) {
+	rule := &op.Request.Rule
+	op.now, op.table, op.rule = s.clock(op.now), counter.TableOpen, *rule
+	if op.rule.Limit, op.rule.Burst = op.LocalCap, 0; op.LocalCap == 0 {
+		share, burst := s.view.LocalShare(rule.Limit, op.RingPos), s.view.LocalShare(rule.Burst, op.RingPos)
+		if op.rule.Limit, op.rule.Burst = partialLimits(*rule, share, burst); op.rule.Limit == 0 && rule.Limit > 0 {
 			op.rule.Limit, op.rule.Burst = 1, 0
 		}
 	}
 	res.Authority = Open
-	s.chargeLocal(&op, res)
+	s.chargeLocal(op, res)
 }
 
-// closedLocked admits this member's share of what the owner last said was left in this window, then refuses.
-func (n *Node) closedLocked(s *shard, hash uint64, now int64, req *Request, res *Result) {
-	op := shardOp{Request: req, now: s.clock(now), hash: hash, table: counter.TableQuota, rule: req.Rule}
+// decideClosed admits this member's share of what the owner last reported as remaining in this window. Then it refuses.
+func (n *Node) decideClosed(s *shard, op *shardOp, res *Result) {
+	op.now, op.table, op.rule = s.clock(op.now), counter.TableQuota, op.Request.Rule
 	op.rule = op.flatRule()
-	e := s.counters.Quota.Find(hash, req.Key)
+	e := s.counters.Quota.Find(op.hash, op.Key)
 	res.Authority = Closed
 	if e == nil || s.counters.EndQuota(e, op.rule) <= op.now || op.now-e.ObservedAt() > int64(n.options.SnapshotAge) {
-		s.refuse(&op, res)
+		s.refuse(op, res)
 		return
 	}
-	op.rule.Limit = s.view.LocalShare(e.Remaining(), req.RingPos)
-	s.decidePart(&op, e.Spent(), res)
+	op.rule.Limit = s.view.LocalShare(e.Remaining(), op.RingPos)
+	s.decidePart(op, e.Spent(), res)
 	if op.charges() && !res.Over {
 		e.Spend(op.Hits)
 		s.bounds[closedBound].push(op.now, s.counters.EndQuota(e, op.rule), e.Spent())
 	}
 }
 
-// usedAgainstShare is what counts against the share of h's key, of all that stands in the owned table: this member's own charges,
-// or as much of everybody's as the whole limit has no room for beside the share.
+// usedAgainstShare returns the usage already recorded for op's key that must be deducted from the local share: this member's
+// own charges, or as much of all charges as the rest of the limit has no room for.
 func (s *shard) usedAgainstShare(op *shardOp) uint64 {
 	e := s.counters.Owned.Find(op.hash, op.Key)
 	if e == nil {
@@ -117,12 +118,12 @@ func (s *shard) usedAgainstShare(op *shardOp) uint64 {
 		mine = saturatingSub(limit.SaturatingAdd(mine, charged), refunded)
 	}
 	if charged, _, found := s.counters.Recorded(e, t.Window, s.share()); found {
-		all = saturatingSub(all, charged) // what the share's own count has, too
+		all = saturatingSub(all, charged) // the share has counted these, too
 	}
 	return max(mine, saturatingSub(all, uint64(r.Limit-op.rule.Limit)))
 }
 
-// unreportedShare is what was admitted under SHARE of h's key and stands in no entry of the owned table.
+// unreportedShare returns the hits of op's key that were admitted from the local share and are not in TableOwned.
 func (s *shard) unreportedShare(op *shardOp) uint64 {
 	if e := s.counters.Share.Find(op.hash, op.Key); e != nil {
 		if s.counters.EndLocal(e, op.Request.Rule) <= op.now {
@@ -135,7 +136,8 @@ func (s *shard) unreportedShare(op *shardOp) uint64 {
 	return s.sketches.Estimate(other.ref())
 }
 
-// reportLater puts what h was admitted under SHARE into the owned table, for the key's owner to learn.
+// reportLater charges op, which was admitted from the local share, in TableOwned, so that it is replicated to the key's
+// owner.
 func (n *Node) reportLater(s *shard, op *shardOp) {
 	e := s.counters.Owned.Find(op.hash, op.Key)
 	if e == nil {
@@ -143,7 +145,7 @@ func (n *Node) reportLater(s *shard, op *shardOp) {
 		other.table, other.rule = counter.TableOwned, op.Request.Rule
 		e = s.insert(&other, true)
 	}
-	if e != nil && s.admit(op, e, op.Request.Rule, op.Hits) && n.trackUnreplicated(s, e, op.Request, op.Hits) != nil {
+	if e != nil && s.chargeShare(op, e, op.Hits) && n.trackUnreplicated(s, e, op.Request, op.Hits) != nil {
 		return
 	}
 	s.counts.shareUnreported += op.Hits
@@ -152,8 +154,7 @@ func (n *Node) reportLater(s *shard, op *shardOp) {
 	}
 }
 
-// chargeLocal answers h from a table whose entries remember what was charged, and how much of it was admitted. It says whether
-// h was charged and admitted.
+// chargeLocal decides op by its counter in TableShare or TableOpen. It reports whether op was charged and admitted.
 func (s *shard) chargeLocal(op *shardOp, res *Result) bool {
 	e := s.localTable(op.table).Find(op.hash, op.Key)
 	if e != nil && s.counters.EndLocal(e, op.rule) <= op.now {
@@ -171,7 +172,7 @@ func (s *shard) chargeLocal(op *shardOp, res *Result) bool {
 		}
 	default:
 		s.chargeLocalSketch(op, res)
-		return false // the sketch's count is told by nobody
+		return false // what a sketch counts is not reported to the owner
 	}
 	if !op.charges() || res.Over {
 		return false
@@ -181,7 +182,7 @@ func (s *shard) chargeLocal(op *shardOp, res *Result) bool {
 	return true
 }
 
-// chargeLocalState is spend for what does not fit in an entry alone.
+// chargeLocalState is chargeLocal for rules without fixed windows.
 func (s *shard) chargeLocalState(op *shardOp, e *counter.Local, res *Result) {
 	st := &s.state
 	s.counters.LoadLocal(e, op.rule, st)
@@ -191,7 +192,7 @@ func (s *shard) chargeLocalState(op *shardOp, e *counter.Local, res *Result) {
 		s.decidePart(&other, op.rule.Used(st, op.now), res)
 		return
 	}
-	op.decide(st, s.bootID, &res.Decision)
+	op.decideState(st, s.bootID, &res.Decision)
 	if op.charges() {
 		op.rule.Trim(st, op.now)
 		if until := e.Until(); !s.counters.StoreLocal(e, op.rule, st) {
@@ -201,11 +202,11 @@ func (s *shard) chargeLocalState(op *shardOp, e *counter.Local, res *Result) {
 			e.Prolong(until)
 		}
 	}
-	scaleToWhole(op, res)
+	scaleToFull(op, res)
 	s.decidedPart(op, res)
 }
 
-// chargeLocalSketch is spend for a key that found no place.
+// chargeLocalSketch is chargeLocal for a key without room in the table.
 func (s *shard) chargeLocalSketch(op *shardOp, res *Result) {
 	est := s.sketches.Estimate(op.ref())
 	flat := *op
@@ -217,7 +218,7 @@ func (s *shard) chargeLocalSketch(op *shardOp, res *Result) {
 	}
 }
 
-// decidePart answers h against a part of its limit, of which charged is used up in h's table.
+// decidePart decides op by a part of its limit, of which op's table has charged hits.
 func (s *shard) decidePart(op *shardOp, charged uint64, res *Result) {
 	st := limit.Tally{Window: op.rule.Index(op.now), Charged: limit.SaturatingAdd(charged, op.elsewhere)}
 	d := &res.Decision
@@ -226,37 +227,37 @@ func (s *shard) decidePart(op *shardOp, charged uint64, res *Result) {
 		*d = op.rule.PeekTally(st, op.now, 0)
 		d.Over = false
 	} else {
-		op.answer(st, d)
+		op.decideTally(st, d)
 	}
-	scaleToWhole(op, res)
+	scaleToFull(op, res)
 	s.decidedPart(op, res)
 }
 
-// scaleToWhole moves the counts of an answer by a part of the limit to where they would stand in the whole.
-func scaleToWhole(op *shardOp, res *Result) {
-	part, whole := op.rule.Depth(), op.Request.Rule.Depth()
-	res.After = toWhole(res.After, part, whole)
-	if res.Before = toWhole(res.Before, part, whole); op.Op == Read {
+// scaleToFull adds the difference between the limit and op's part of it to the counts of res.
+func scaleToFull(op *shardOp, res *Result) {
+	part, full := op.rule.Depth(), op.Request.Rule.Depth()
+	res.After = toFull(res.After, part, full)
+	if res.Before = toFull(res.Before, part, full); op.Op == Read {
 		res.Before = res.After - op.Hits
 	}
 }
 
-// toWhole moves count x of a part of a limit to where it would stand in the whole: part goes to whole.
-func toWhole(x uint64, part, whole uint32) uint64 {
-	if part <= whole {
-		return limit.SaturatingAdd(x, uint64(whole-part))
+// toFull adds full - part to x.
+func toFull(x uint64, part, full uint32) uint64 {
+	if part <= full {
+		return limit.SaturatingAdd(x, uint64(full-part))
 	}
 	if x == math.MaxUint64 {
 		return x
 	}
-	return x - min(x, uint64(part-whole))
+	return x - min(x, uint64(part-full))
 }
 
-// refuse answers a question of which nothing is known.
+// refuse refuses op, whose count is not known.
 func (s *shard) refuse(op *shardOp, res *Result) {
-	whole := op.Request.Rule.Depth()
-	op.rule.Limit = whole
-	st := limit.Tally{Window: op.rule.Index(op.now), Charged: uint64(whole)}
+	depth := op.Request.Rule.Depth()
+	op.rule.Limit = depth
+	st := limit.Tally{Window: op.rule.Index(op.now), Charged: uint64(depth)}
 	res.Decision = op.rule.PeekTally(st, op.now, max(1, op.Hits))
 	if op.Op == Refund {
 		s.counts.refundsDropped++
@@ -265,6 +266,7 @@ func (s *shard) refuse(op *shardOp, res *Result) {
 	s.decidedPart(op, res)
 }
 
+// decidedPart completes res, a decision by a degraded policy, and counts it.
 func (s *shard) decidedPart(op *shardOp, res *Result) {
 	res.Kind, res.Path = Decided, Fallback
 	s.counts.decided[res.Authority]++
@@ -273,8 +275,8 @@ func (s *shard) decidedPart(op *shardOp, res *Result) {
 	}
 }
 
-// Observe learns from what the owner answered q, when another member is the owner: how much is left, for rules that
-// fail closed, and that a key is over.
+// Observe records what another member has decided as the owner: the hits that remain, for rules that fail closed, and that
+// a key is above its limit.
 func (n *Node) Observe(now int64, req *Request, res *Result) {
 	if res.Kind != Decided || res.Authority != Full && res.Authority != Part && res.Authority != Overflow {
 		return
@@ -296,7 +298,7 @@ func (n *Node) Observe(now int64, req *Request, res *Result) {
 	s.mu.Unlock()
 }
 
-// countAfter is the count that a leaves behind.
+// countAfter returns the count after a decision.
 func (op *shardOp) countAfter(res *Result) uint64 {
 	if op.Op == DryRun {
 		return res.Before
@@ -304,6 +306,7 @@ func (op *shardOp) countAfter(res *Result) uint64 {
 	return res.After
 }
 
+// observe records the hits that remain after res.
 func (s *shard) observe(op *shardOp, res *Result) {
 	t := &s.counters.Quota
 	e := t.Find(op.hash, op.Key)
@@ -325,4 +328,5 @@ func (s *shard) localTable(t counter.Table) *counter.LocalTable {
 	return &s.counters.Share
 }
 
+// saturatingSub returns a - b, at least 0.
 func saturatingSub(a, b uint64) uint64 { return a - min(a, b) }

@@ -4,14 +4,14 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// updateDenyCache keeps the deny cache after a decision by the owner, here or elsewhere: a key that stands above its limit
-// stays over until its window ends, a refund lifts that. As in envoyproxy/ratelimit it is the first answer over the
-// limit that puts a key there.
+// updateDenyCache updates the deny cache after an owner, this member or another, has decided op. A key above its limit
+// stays there until its window ends; a refund changes that. As in envoyproxy/ratelimit, the first refusal adds the key.
 func (n *Node) updateDenyCache(s *shard, op *shardOp, res *Result) {
 	if n.options.DenyCache <= 0 || op.rule.Algorithm != limit.FixedWindow {
-		return // only a window that is over stays over until it ends
+		return // in other windows the count can fall before the end
 	}
 	t := &s.counters.Deny
 	if op.Op == Refund {
@@ -27,50 +27,53 @@ func (n *Node) updateDenyCache(s *shard, op *shardOp, res *Result) {
 			return
 		}
 	}
-	// By the clock that says less: the owner's may be ahead of this one.
+	// The earlier end counts: the owner's clock may be ahead of this one.
 	end := min(op.rule.End(op.rule.Index(op.now)), op.now+int64(res.Reset))
-	e.Deny(end, s.view.epoch, op.rule.Limit, op.countAfter(res))
+	e.Deny(counter.Denial{End: end, Epoch: s.view.epoch, Limit: op.rule.Limit, Count: op.countAfter(res)})
 }
 
-// denyCached answers q if the deny cache knows its key to be over a limit at least as high, on the present ring.
-func (n *Node) denyCached(s *shard, hash uint64, now int64, req *Request, res *Result) bool {
+// denyCached refuses op if its key is in the deny cache, above a limit at least as high, for the present ring. It reports
+// whether it has.
+func (n *Node) denyCached(s *shard, op *shardOp, res *Result) bool {
 	if n.options.DenyCache <= 0 {
 		return false
 	}
 	t := &s.counters.Deny
-	if req.Op == Refund {
-		t.Remove(hash, req.Key)
+	if op.Op == Refund {
+		t.Remove(op.hash, op.Key)
 	}
-	if req.Op != Take {
+	if op.Op != Take {
 		return false
 	}
-	now = s.clock(now)
-	e := t.Find(hash, req.Key)
-	// No hits are over only where the count is above the limit already, not at it.
-	if e == nil || e.Until() <= now || e.Epoch() != s.view.epoch || e.Limit() < req.Rule.Limit || req.Hits == 0 && e.Count() <= req.Rule.Limit {
+	now, most := s.clock(op.now), op.Request.Rule.Limit
+	e := t.Find(op.hash, op.Key)
+	// 0 hits exceed a limit only if the count is above it.
+	if e == nil || e.Until() <= now || e.Epoch() != s.view.epoch || e.Limit() < most || op.Hits == 0 && e.Count() <= most {
 		s.counts.denyMisses++
 		return false
 	}
 	s.counts.denyHits++
 	s.counts.decided[Cached]++
 	res.Kind, res.Path, res.Authority = Decided, Local, Cached
-	res.Before, res.After, res.Over = uint64(req.Rule.Limit), limit.SaturatingAdd(uint64(req.Rule.Limit), req.Hits), true
+	res.Before, res.After, res.Over = uint64(most), limit.SaturatingAdd(uint64(most), op.Hits), true
 	res.Reset = (time.Duration(e.Until()-now) + time.Second - 1).Truncate(time.Second)
 	return true
 }
 
-// denyCachedAll empties the answers and fills in those of the deny cache, before anything is charged.
+// denyCachedAll clears the results and decides the requests whose keys are in the deny cache. It reports whether there
+// are any.
 func (n *Node) denyCachedAll(now int64, reqs []Request, results []Result) bool {
 	clear(results)
 	if n.options.DenyCache <= 0 {
 		return false
 	}
-	any := false
+	found := false
 	for i := range reqs {
 		s, hash := n.shard(reqs[i].Key)
 		s.mu.Lock()
-		any = n.denyCached(s, hash, now, &reqs[i], &results[i]) || any
+		op := shardOp{Request: &reqs[i], now: now, hash: hash}
+		found = n.denyCached(s, &op, &results[i]) || found
 		s.mu.Unlock()
 	}
-	return any
+	return found
 }

@@ -2,14 +2,13 @@ package owner
 
 import (
 	"math/bits"
-	"time"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
 
-// SetRing makes r the ring and st the standing from now on. When it returns, no question is answered by the old ones.
+// SetRing makes r the ring and m the membership. When it returns, no request is decided by the previous ones.
 func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Effects) {
 	if r == nil {
 		r = ring.New(nil)
@@ -19,7 +18,7 @@ func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Effect
 	defer n.serial.Unlock()
 	before := n.serial.machine.View()
 	first := before.Seq() == 0
-	old := n.legacyMembers()
+	legacy := n.legacyMembers()
 	peers := make(map[ring.ID]handoff.LivePeer, len(m.Peers))
 	for _, p := range m.Peers {
 		peers[p.ID] = p
@@ -33,45 +32,45 @@ func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Effect
 	fx.Out = n.serial.machine.SetRing(now, r, m)
 	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
-		c.ring, c.self, c.first, old = r, r.Index(n.options.Self), true, n.legacyMembers()
+		c.ring, c.self, c.first, legacy = r, r.Index(n.options.Self), true, n.legacyMembers()
 	}
 	if first || before.Ring().Fingerprint() != r.Fingerprint() {
-		n.recordChange(c, old, m, now)
+		n.recordChange(c, legacy, m, now)
 	}
 	n.publish(now, &fx)
 	return fx
 }
 
-// legacyMembers are those that cannot hand over.
+// legacyMembers returns the members whose version has no handoff.
 func (n *Node) legacyMembers() map[ring.ID]bool {
-	old := map[ring.ID]bool{}
+	legacy := map[ring.ID]bool{}
 	for id, p := range n.serial.peers {
 		if p.NoHandoff {
-			old[id] = true
+			legacy[id] = true
 		}
 	}
-	return old
+	return legacy
 }
 
-// recordChange keeps change c in mind if it may have cost something.
-func (n *Node) recordChange(c change, old map[ring.ID]bool, st handoff.Membership, now int64) {
+// recordChange records change c if counts may have been lost with it.
+func (n *Node) recordChange(c change, legacy map[ring.ID]bool, m handoff.Membership, now int64) {
 	left := map[ring.ID]bool{n.options.Self: true}
-	for _, id := range st.Left {
+	for _, id := range m.Left {
 		left[id] = true
 	}
 	c.legacy, c.crashed = make([]bool, c.ring.Len()), make([]bool, c.ring.Len())
-	cost := false
+	lossy := false
 	for i := range c.ring.Len() {
-		m := c.ring.At(i)
-		p, live := n.serial.peers[m.ID]
-		c.legacy[i] = old[m.ID]
-		c.crashed[i] = !c.first && !old[m.ID] && !left[m.ID] && (!live || p.BootID != m.BootID)
+		x := c.ring.At(i)
+		p, live := n.serial.peers[x.ID]
+		c.legacy[i] = legacy[x.ID]
+		c.crashed[i] = !c.first && !legacy[x.ID] && !left[x.ID] && (!live || p.BootID != x.BootID)
 		if c.crashed[i] {
 			c.settled = max(c.settled, now+int64(n.options.OwnershipTTL+n.options.TakeoverDelay))
 		}
-		cost = cost || c.legacy[i] || c.crashed[i]
+		lossy = lossy || c.legacy[i] || c.crashed[i]
 	}
-	if !cost {
+	if !lossy {
 		return
 	}
 	was := n.serial.view.changes
@@ -81,7 +80,7 @@ func (n *Node) recordChange(c change, old map[ring.ID]bool, st handoff.Membershi
 	n.serial.view = &v
 }
 
-// publish gives all shards the machine's view, if it is a new one, and decides what waited for it.
+// publish gives all shards the machine's view, if it is a new one, and decides the requests that waited for it.
 func (n *Node) publish(now int64, fx *Effects) {
 	m := n.serial.machine
 	n.serial.transfers = m.Transfers()
@@ -94,13 +93,13 @@ func (n *Node) publish(now int64, fx *Effects) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		fresh := s.view.epoch != n.serial.view.epoch
+		changed := s.view.epoch != n.serial.view.epoch
 		s.view = n.serial.view
 		s.counters.Owned.SetSurplus(nil)
-		if fresh && s.pending.n > 0 {
-			n.reviewOwnershipWaits(s, s.clock(now), fx)
+		if changed && s.pending.n > 0 {
+			n.reviewPending(s, s.clock(now), fx)
 		}
-		if fresh {
+		if changed {
 			s.dropUnownedLeases(n)
 		}
 		s.mu.Unlock()
@@ -110,8 +109,8 @@ func (n *Node) publish(now int64, fx *Effects) {
 	}
 }
 
-// Tick lets time pass: it renews this member's trust in its ownership, keeps up its confirmations and drops a part of
-// what has expired. Call it several times a second.
+// Tick does what is due at time now: it extends this member's ownership, sends heartbeats, and drops a part of the expired
+// counters. It must be called several times a second.
 func (n *Node) Tick(now int64) (fx Effects) {
 	n.ticked.Store(now)
 	n.serial.Lock()
@@ -143,8 +142,9 @@ func (n *Node) Tick(now int64) (fx Effects) {
 	return fx
 }
 
-// surplus says which entries of shard s this member may drop to make room, when there is little left: counters of keys of which it is neither
-// owner nor heir, and of which it has nothing to tell. They remain from hand-overs, and from times in which an heir could not be heard.
+// surplus returns which counters of shard s this member may drop to make room, if little is left: those of keys of which it
+// is neither owner nor successor and has nothing to replicate. They remain from handoffs, and from times in which a
+// successor could not be reached.
 func (n *Node) surplus(s *shard) func(*counter.Owned) bool {
 	v := s.view
 	if !v.Steady() || v.Self() < 0 || !n.counters.HalfFull() {
@@ -152,19 +152,17 @@ func (n *Node) surplus(s *shard) func(*counter.Owned) bool {
 	}
 	return func(e *counter.Owned) bool {
 		r := v.Ring()
-		return r.Owner(e.RingPos()) != v.Self() && r.Successor(e.RingPos()) != v.Self() && s.counters.Unreplicated(e) == nil && !s.shares(e)
+		return r.Owner(e.RingPos()) != v.Self() && r.Successor(e.RingPos()) != v.Self() &&
+			s.counters.Unreplicated(e) == nil && !s.counters.HasWriter(e, s.share()) // shares that were reported only increase
 	}
 }
 
-// shares reports whether this member has charged e under SHARE. What it told of that only grows, so e has to be kept.
-func (s *shard) shares(e *counter.Owned) bool { return s.counters.HasWriter(e, s.share()) }
-
 const (
-	sweepPart = 8   // of a table that a Tick looks at
-	sweepStep = 256 // slots of it under one lock
+	sweepPart = 8   // a Tick sweeps this fraction of each table
+	sweepStep = 256 // slots that are swept under one lock
 )
 
-// sweepOn sweeps what is left of a Tick's part of t, letting questions in between.
+// sweepOn sweeps the rest of a Tick's part of t. It unlocks the shard after each step.
 func (s *shard) sweepOn(t counter.Table, now int64) {
 	for done, end := sweepStep, false; !end; done += sweepStep {
 		s.mu.Lock()
@@ -173,8 +171,8 @@ func (s *shard) sweepOn(t counter.Table, now int64) {
 	}
 }
 
-// Flush sends what Take and Serve have left to be sent: requests for tokens, and copies. Call it at once when Urgent,
-// else every few milliseconds while Dirty.
+// Flush returns the messages that earlier decisions require: requests for ownership, replicas, and messages about leases.
+// It must be called at once when Urgent, and every few milliseconds while Dirty.
 func (n *Node) Flush(now int64) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
@@ -197,7 +195,7 @@ func (n *Node) flush(now int64, fx *Effects) {
 	}
 }
 
-// flushLeases sends what holders and grantors have to say.
+// flushLeases sends the pending requests for leases and notices to holders.
 func (n *Node) flushLeases(now int64, fx *Effects) {
 	for i := range n.shards {
 		s := &n.shards[i]
@@ -212,7 +210,7 @@ func (n *Node) flushLeases(now int64, fx *Effects) {
 	}
 }
 
-// tickLeases lets time pass for leases.
+// tickLeases does what is due for leases at time now.
 func (n *Node) tickLeases(now int64) {
 	for i := range n.shards {
 		s := &n.shards[i]
@@ -226,33 +224,33 @@ func (n *Node) tickLeases(now int64) {
 	}
 }
 
-// Dirty says that Flush has something to do.
+// Dirty reports whether Flush has something to do.
 func (n *Node) Dirty() bool {
 	return n.dirty.Load() || n.inflight.Load() > 0 || n.pending.Load() > 0
 }
 
-// Waiting says that answers wait for what other members say.
+// Waiting reports whether any request waits for a message from another member.
 func (n *Node) Waiting() bool { return n.pending.Load() > 0 }
 
-// Urgent says that somebody waits for what Flush has to do.
+// Urgent reports whether a request is waiting for the next Flush.
 func (n *Node) Urgent() bool { return n.urgent.Load() }
 
-// Progress is how far a change of the ring has come.
+// Progress returns the progress of the handoff to the present ring.
 func (n *Node) Progress() handoff.RingProgress {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	return n.serial.machine.Progress()
 }
 
-// messageCounts count what came from other members. Guarded by the Node's serial.
+// messageCounts counts what other members have sent. The Node's serial guards it.
 type messageCounts struct {
-	refused uint64 // counters and slots that no member should have sent
-	dropped uint64 // counters that found no place
-	merged  uint64 // counters taken in
+	refused uint64 // counters, slots and messages that are not valid
+	dropped uint64 // counters that found no room
+	merged  uint64 // counters that were merged
 }
 
-// Step takes in a message that boot inst of member from has sent. Messages of members that are not known to live are
-// refused.
+// Step processes a message from the given boot of member from. It refuses messages from members that are not live, and from
+// earlier boots.
 func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
@@ -271,7 +269,8 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message
 		fx.Out = m.Step(now, from, bootID, msg)
 	case handoff.Replica:
 		n.merge(now, msg.Counters)
-		fx.Out = append(fx.Out, handoff.Outbound{To: from, Msg: handoff.Message{Kind: handoff.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}})
+		ack := handoff.Message{Kind: handoff.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}
+		fx.Out = append(fx.Out, handoff.Outbound{To: from, Msg: ack})
 	case handoff.ReplicaAck:
 		n.confirmBatch(msg.Seq, from, &fx)
 		return fx
@@ -282,122 +281,12 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message
 	case handoff.OwnershipReply:
 		n.acceptOwnership(now, from, msg, &fx)
 	default:
-		n.checkClock(now, from, bootID, msg, &fx)
+		// A heartbeat can show that this member's clock has stood still while others did not.
+		if fx.ClockStopped = m.ClockStall(now, from, bootID, msg); fx.ClockStopped > 0 {
+			n.revokeAll(now, &fx)
+		}
 		fx.Out = append(fx.Out, m.Step(now, from, bootID, msg)...)
 	}
 	n.publish(now, &fx)
 	return fx
-}
-
-const ownershipRetry = int64(25 * time.Millisecond)
-
-// requestOwnership asks for the tokens that questions wait for.
-func (n *Node) requestOwnership(now int64, fx *Effects) {
-	v := n.serial.view
-	var out []handoff.Outbound
-	for i := range n.shards {
-		s := &n.shards[i]
-		s.mu.Lock()
-		for _, key := range s.pending.ownershipKeys() {
-			t := s.pending.ownership(key)
-			if t.holder == "" || t.holder == n.options.Self || t.requestedAt != 0 && now-t.requestedAt < ownershipRetry {
-				continue
-			}
-			t.requestedAt = now
-			m := messageTo(&out, t.holder, handoff.OwnershipRequest, handoff.KeyGiven, "")
-			m.Ring, m.Seq = v.Ring().Fingerprint(), v.Seq()
-			m.Counters = append(m.Counters, handoff.CounterRecord{Key: key, RingPos: t.ringPos, Domain: t.domain, Rule: t.rule})
-		}
-		s.mu.Unlock()
-	}
-	fx.Out = append(fx.Out, out...)
-}
-
-// messageTo is a message of out with room for a counter, made if there is none.
-func messageTo(out *[]handoff.Outbound, to ring.ID, k handoff.MessageKind, st handoff.ReplyStatus, member ring.ID) *handoff.Message {
-	for i := range *out {
-		o := &(*out)[i]
-		if m := &o.Msg; o.To == to && m.Status == st && m.Member == member && len(m.Counters) < maxBatch && bytesOf(m) < maxBytes {
-			return m
-		}
-	}
-	*out = append(*out, handoff.Outbound{To: to, Msg: handoff.Message{Kind: k, Status: st, Member: member}})
-	return &(*out)[len(*out)-1].Msg
-}
-
-// releaseOwnership answers a request for tokens. The machine has seen it, so what is given is decided here no more.
-func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Effects) {
-	if len(msg.Counters) > maxBatch {
-		n.serial.counts.refused++
-		return
-	}
-	var out []handoff.Outbound
-	for i := range msg.Counters {
-		c := &msg.Counters[i]
-		s, hash := n.shard(c.Key)
-		s.mu.Lock()
-		e := s.counters.Owned.Find(hash, c.Key)
-		st, member := s.view.Reply(c.RingPos, e.OwnedEpoch(c.RingPos), from, msg.Ring)
-		m := messageTo(&out, from, handoff.OwnershipReply, st, member)
-		m.Ring, m.Seq = msg.Ring, msg.Seq
-		if st == handoff.KeyGiven && m.Losses == nil {
-			m.Losses = n.serial.machine.Losses(now)
-		}
-		if st == handoff.KeyGiven && e != nil && e.RingPos() == c.RingPos {
-			e = s.completeEntry(&shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: s.counters.Rule(e)}, now: s.clock(now), hash: hash, table: counter.TableOwned, rule: s.counters.Rule(e)}, e)
-		}
-		switch {
-		case st == handoff.KeyGiven && e != nil && e.RingPos() == c.RingPos && !e.Expired(now):
-			e.SetIncomplete()
-			n.chargeLostEntry(s, s.clock(now), e)
-			m.Counters = append(m.Counters, s.export(e))
-		default:
-			none := handoff.CounterRecord{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Rule}
-			if st == handoff.KeyGiven && e == nil {
-				s.exportSketch(hash, s.clock(now), &none)
-			}
-			m.Counters = append(m.Counters, none)
-		}
-		s.mu.Unlock()
-	}
-	fx.Out = append(fx.Out, out...)
-}
-
-// acceptOwnership takes in the answer to a request for tokens.
-func (n *Node) acceptOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Effects) {
-	v := n.serial.view
-	given := msg.Status == handoff.KeyGiven
-	if given {
-		n.merge(now, msg.Counters)
-	}
-	if msg.Ring != v.Ring().Fingerprint() || msg.Seq != v.Seq() || len(msg.Counters) > maxBatch {
-		return
-	}
-	if given {
-		n.serial.machine.OwnershipReceived()
-		n.serial.machine.AddLosses(msg.Losses)
-		n.publish(now, fx)
-		v = n.serial.view
-	}
-	for i := range msg.Counters {
-		c := &msg.Counters[i]
-		s, hash := n.shard(c.Key)
-		s.mu.Lock()
-		t := s.pending.ownership(c.Key)
-		at := s.clock(now)
-		switch {
-		case given && v.Ring().Owner(c.RingPos) == v.Self() && v.Self() >= 0:
-			if e := s.counters.Owned.Find(hash, c.Key); e != nil && e.RingPos() == c.RingPos {
-				n.chargeLostEntry(s, at, e) // merge, which knew of no loss, may have dropped what the giver charged for it
-				e.SetEpoch(v.epoch)
-			}
-			n.decidePending(s, at, c.Key, fx)
-		case t == nil || t.holder != from:
-		case msg.Status == handoff.KeyKept:
-			n.forwardAll(s, c.Key, from, fx)
-		case msg.Status == handoff.KeyGone && msg.Member != n.options.Self:
-			n.forwardAll(s, c.Key, msg.Member, fx)
-		}
-		s.mu.Unlock()
-	}
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// An entry's heat is, from the top: the tick of its last question, 1 to 31 (5 bits); whether the shard's Rates follow its
-// key; and, while they do not, the questions of that tick (10 bits), while they do, the questions that they have not been
-// told of yet and whether the key is hot. So a decision costs a comparison and a count, and a look into the Rates only
-// once in a while.
+// The hotness of a counter is, from the top: the tick of its last request, 1 to 31 (5 bits); whether the shard's Rates follow
+// its key; and 10 more bits. While the Rates do not follow the key, these count the requests of that tick. While they do,
+// these count the requests that the Rates have not counted yet, and the last bit reports whether the key is hot. So a
+// decision costs a comparison and a count, and only a few decisions use the Rates.
 const (
 	heatTick    = 11
 	heatEpoch   = heatTick + 3
@@ -25,48 +25,48 @@ const (
 	heatHot     = 1  // with heatTracked
 	tickLength  = 30 // bits of nanoseconds: 1.07 s
 
-	judgeEvery = 500 * time.Millisecond
+	evaluateEvery = 500 * time.Millisecond
 
-	defaultCapacity = 50_000 // questions a second, until SetLoad says more
+	defaultCapacity = 50_000 // requests per second, until SetLoad
 	hotPart         = 0.05   // of the capacity
-	heavyRate       = 200    // forwarded questions a second of one key, from which on this member asks for a lease unasked
-	heavyPart       = 0.02   // and this part of all it forwards
-	sampled         = 4      // one forwarded question in so many is counted
+	heavyRate       = 200    // forwarded requests per second of one key, above which this member requests a lease by itself
+	heavyPart       = 0.02   // and this fraction of all that it forwards
+	sampled         = 4      // one forwarded request in so many is counted
 )
 
-// hotState is what the Node knows of its load.
+// hotState holds the Node's load and the thresholds for hot keys.
 type hotState struct {
-	capacity   atomic.Uint64 // float64 bits; questions a second
+	capacity   atomic.Uint64 // float64 bits; requests per second
 	overloaded atomic.Bool
-	candidate  atomic.Uint32 // questions in a tick that make a key a candidate
-	heavy      atomic.Uint64 // float64 bits: forwarded questions a second of one key that are many
-	decrees    atomic.Pointer[map[uint64]hotkey.Mode]
+	candidate  atomic.Uint32                          // requests in a tick that make a key a candidate
+	heavy      atomic.Uint64                          // float64 bits; forwarded requests per second of one key that are many
+	modes      atomic.Pointer[map[uint64]hotkey.Mode] // by ring position; what routes set
 
-	// The rest is guarded by the Node's serial.
-	judged int64
-	epoch  uint16
-	mean   float64
+	// The Node's serial guards the rest.
+	evaluatedAt int64
+	epoch       uint16
+	mean        float64 // rate of all keys, in requests per second
 }
 
-// hotStats is a shard's part of it. Guarded by the shard's mu.
+// hotStats counts a shard's requests. The shard's mu guards it.
 type hotStats struct {
 	rates     hotkey.Rates
-	forwards  *hotkey.Sketch // of what other members own; nil until there is something
-	becameHot map[Key]int64  // when each hot key became so
-	forwarded uint32         // requests for them
-	requests  uint64         // of this epoch of eight ticks
-	active    uint64         // keys asked for in it
+	forwards  *hotkey.Sketch // of requests for other members' keys; nil until there is one
+	becameHot map[Key]int64  // when each hot key became hot
+	forwarded uint32         // requests for other members' keys
+	requests  uint64         // in this epoch of eight ticks
+	active    uint64         // keys with requests in it
 }
 
-// SetLoad says how many questions a second this machine could decide, and whether it has more to do than it can: then
-// keys are hot at half the rate. It may run concurrently.
+// SetLoad sets how many requests per second this machine could decide, and whether it is overloaded: then keys are hot at
+// half the rate. It may be called concurrently with anything else.
 func (n *Node) SetLoad(capacity float64, overloaded bool) {
 	n.hotState.capacity.Store(math.Float64bits(capacity))
 	n.hotState.overloaded.Store(overloaded)
 	n.hotState.candidate.Store(uint32(min(heatCount, max(1, n.hotThreshold()/4))))
 }
 
-// hotThreshold is H_abs, in questions a second.
+// hotThreshold returns H_abs, in requests per second.
 func (n *Node) hotThreshold() float64 {
 	h := n.options.HotRate
 	if h <= 0 {
@@ -78,60 +78,61 @@ func (n *Node) hotThreshold() float64 {
 	return h
 }
 
-// SetRoutes makes the keys of the owner strings in rs hot, or never hot, by decree. hash is Envoy's. It may run
-// concurrently.
+// SetRoutes makes the keys of the owner strings in rs always or never hot, as the modes of their routes require. hash is
+// Envoy's hash. SetRoutes may be called concurrently with anything else.
 func (n *Node) SetRoutes(rs []hotkey.Route, hash func(string) uint64) {
-	var decrees map[uint64]hotkey.Mode
+	var modes map[uint64]hotkey.Mode
 	for i := range rs {
 		if m := rs[i].Mode; m == hotkey.Spread || m == hotkey.Dedicated || m == hotkey.Never {
-			if decrees == nil {
-				decrees = map[uint64]hotkey.Mode{}
+			if modes == nil {
+				modes = map[uint64]hotkey.Mode{}
 			}
-			decrees[hash(rs[i].Owner)] = m
+			modes[hash(rs[i].Owner)] = m
 		}
 	}
-	if decrees == nil {
-		n.hotState.decrees.Store(nil)
+	if modes == nil {
+		n.hotState.modes.Store(nil)
 		return
 	}
-	n.hotState.decrees.Store(&decrees)
+	n.hotState.modes.Store(&modes)
 }
 
-// routeMode is what routes say of the keys at a ring position; Auto is nothing.
-func (n *Node) routeMode(owner uint64) hotkey.Mode {
-	if d := n.hotState.decrees.Load(); d != nil {
-		return (*d)[owner]
+// routeMode returns the mode that a route sets for the keys at a ring position, or Auto.
+func (n *Node) routeMode(ringPos uint64) hotkey.Mode {
+	if d := n.hotState.modes.Load(); d != nil {
+		return (*d)[ringPos]
 	}
 	return hotkey.Auto
 }
 
-// isHot says whether key k, which is this member's, is to be leased because it is hot.
-func (n *Node) isHot(s *shard, key Key, owner uint64) bool {
-	return n.isHotByRoute(owner, s.hot.rates.Hot(hotkey.Digest(key)))
+// isHot reports whether key, which this member owns, is hot.
+func (n *Node) isHot(s *shard, key Key, ringPos uint64) bool {
+	return n.isHotByRoute(ringPos, s.hot.rates.Hot(hotkey.Digest(key)))
 }
 
-// isHotByRoute is what routes say of the keys at a ring position, or else what was found out about one.
-func (n *Node) isHotByRoute(owner uint64, hot bool) bool {
-	switch n.routeMode(owner) {
+// isHotByRoute reports whether a key is hot: as a route for its ring position requires, or else as it was measured.
+func (n *Node) isHotByRoute(ringPos uint64, measured bool) bool {
+	switch n.routeMode(ringPos) {
 	case hotkey.Spread, hotkey.Dedicated:
 		return true
 	case hotkey.Never:
 		return false
 	}
-	return hot
+	return measured
 }
 
-// recordHit counts a question that this member decided on entry e, and says whether its key is hot.
-func (n *Node) recordHit(s *shard, now int64, req *Request, e *counter.Owned) bool {
+// recordHit counts op, which was decided by e. It reports whether the key is hot.
+func (n *Node) recordHit(s *shard, op *shardOp, e *counter.Owned) bool {
 	if !n.options.NoHot {
-		n.countHit(s, now, req, e)
+		n.countHit(s, op, e)
 	}
-	const is = heatTracked | heatHot
-	return n.isHotByRoute(req.RingPos, e.Hotness()&is == is)
+	const hot = heatTracked | heatHot
+	return n.isHotByRoute(op.RingPos, e.Hotness()&hot == hot)
 }
 
-func (n *Node) countHit(s *shard, now int64, req *Request, e *counter.Owned) {
-	t, h := &s.hot, e.Hotness()
+// countHit counts op in the hotness of e.
+func (n *Node) countHit(s *shard, op *shardOp, e *counter.Owned) {
+	t, h, now := &s.hot, e.Hotness(), op.now
 	t.requests++
 	tick := uint16(now>>tickLength%31+1) << heatTick
 	if was := h &^ (heatTracked | heatCount); was != tick {
@@ -150,7 +151,7 @@ func (n *Node) countHit(s *shard, now int64, req *Request, e *counter.Owned) {
 			e.SetHotness(h)
 			return
 		}
-		if h &^= heatCount &^ heatHot; t.rates.Count(hotkey.Digest(req.Key), now, float64(uncounted)) {
+		if h &^= heatCount &^ heatHot; t.rates.Count(hotkey.Digest(op.Key), now, float64(uncounted)) {
 			e.SetHotness(h)
 			return
 		}
@@ -161,7 +162,7 @@ func (n *Node) countHit(s *shard, now int64, req *Request, e *counter.Owned) {
 		return
 	}
 	e.SetHotness(tick)
-	if t.rates.Follow(now, hotkey.Digest(req.Key), float64(candidate), req.HotFactor) {
+	if t.rates.Follow(now, hotkey.Digest(op.Key), float64(candidate), op.HotFactor) {
 		s.track(e)
 	}
 }
@@ -178,8 +179,8 @@ func (s *shard) track(e *counter.Owned) {
 	e.SetHotness(h)
 }
 
-// forwardsMany counts a question that another member is to be asked, and says whether its key makes up so much of what is
-// forwarded that a lease is worth asking for.
+// forwardsMany counts a request that is forwarded. It reports whether so many requests for its key are forwarded that this
+// member should request a lease.
 func (n *Node) forwardsMany(s *shard, now int64, key Key) bool {
 	if n.options.NoHot {
 		return false
@@ -194,17 +195,17 @@ func (n *Node) forwardsMany(s *shard, now int64, key Key) bool {
 	return sampled*t.forwards.Add(now, hotkey.Digest(key)) > math.Float64frombits(n.hotState.heavy.Load())
 }
 
-// evaluateHot says twice a second which keys are hot: one at twice the bound is so within two seconds.
+// evaluateHot determines twice a second which keys are hot. A key at twice the threshold is hot within two seconds.
 func (n *Node) evaluateHot(now int64, fx *Effects) {
-	if h := &n.hotState; now-h.judged < int64(judgeEvery) && now >= h.judged {
+	if h := &n.hotState; now-h.evaluatedAt < int64(evaluateEvery) && now >= h.evaluatedAt {
 		return
 	}
-	n.hotState.judged = now
+	n.hotState.evaluatedAt = now
 	epoch := uint16(now >> tickLength % 31 / 8)
-	turned := epoch != n.hotState.epoch
+	ended := epoch != n.hotState.epoch
 	n.hotState.epoch = epoch
 	load := hotkey.Baseline{Mean: n.hotState.mean, Absolute: n.hotThreshold()}
-	questions, active, forwarded := uint64(0), uint64(0), 0.0
+	requests, active, forwarded := uint64(0), uint64(0), 0.0
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
@@ -212,8 +213,8 @@ func (n *Node) evaluateHot(now int64, fx *Effects) {
 		if t.forwards != nil {
 			forwarded += sampled * t.forwards.Total(s.clock(now))
 		}
-		if turned {
-			questions, active = questions+t.requests, active+t.active
+		if ended {
+			requests, active = requests+t.requests, active+t.active
 			t.requests, t.active = 0, 0
 		}
 		if t.rates.Len() > 0 {
@@ -221,13 +222,13 @@ func (n *Node) evaluateHot(now int64, fx *Effects) {
 		}
 		s.mu.Unlock()
 	}
-	if turned && active > 0 {
-		n.hotState.mean = float64(questions) / float64(active) / 8
+	if ended && active > 0 {
+		n.hotState.mean = float64(requests) / float64(active) / 8
 	}
 	n.hotState.heavy.Store(math.Float64bits(max(heavyRate, heavyPart*forwarded)))
 }
 
-// applyHotChanges follows up on keys that became hot, or are not any more.
+// applyHotChanges updates the keys that became hot or are not hot any more, and notifies holders.
 func (n *Node) applyHotChanges(s *shard, now int64, changes []hotkey.HotChange, fx *Effects) {
 	for _, c := range changes {
 		key := Key(c.Key)
@@ -243,49 +244,49 @@ func (n *Node) applyHotChanges(s *shard, now int64, changes []hotkey.HotChange, 
 			continue
 		}
 		delete(s.hot.becameHot, key)
-		if lent := s.lent[key]; lent != nil && !lent.always && !n.isHot(s, key, lent.owner) {
-			s.notifyHolders(now, key, lent, &lease.Notice{Kind: lease.Cool}, fx)
+		if lent := s.lent[key]; lent != nil && !lent.always && !n.isHot(s, key, lent.ringPos) {
+			lent.notifyHolders(now, &lease.Notice{Kind: lease.Cool}, fx)
 		}
 	}
 }
 
 // HotKey is a key that this member owns and that is hot or lent.
 type HotKey struct {
-	Key                 Key
-	Domain, Name, Owner string  // empty until somebody has told them
-	Hash                uint64  // ring position
-	Rate                float64 // questions a second, with those that holders decide
-	Hot                 bool
-	Since               int64 // when it became hot, Unix nanoseconds
-	Rule                limit.Rule
-	LeaseConfig         lease.Terms
-	Used, Lent          uint64 // hits that stand against the limit, and of these, hits that holders may not have spent
-	Splittable          bool   // the limit is large enough to be lent to all members
-	Holders             []lease.HolderRecord
+	Key Key
+	KeyName
+	RingPos     uint64
+	Rate        float64 // requests per second, including those that holders decide
+	Hot         bool
+	Since       int64 // when it became hot, Unix nanoseconds
+	Rule        limit.Rule
+	LeaseConfig lease.Terms
+	Used, Lent  uint64 // hits that count against the limit, and of these, hits that holders may not have spent
+	Splittable  bool   // the limit is large enough to be lent to all members
+	Holders     []lease.HolderRecord
 }
 
+// hotKey describes key.
 func (n *Node) hotKey(s *shard, now int64, key Key, rate float64) HotKey {
 	y := HotKey{Key: key, Rate: rate, Since: s.hot.becameHot[key]}
 	if m := s.names[key]; m != nil {
-		y.Domain, y.Name, y.Owner, y.LeaseConfig = m.domain, m.name, m.owner, m.knobs
+		y.KeyName, y.LeaseConfig = m.KeyName, m.terms
 	}
 	_, hash := n.shard(key)
 	if e := s.counters.Owned.Find(hash, key); e != nil {
-		y.Hash, y.Rule = e.RingPos(), s.counters.Rule(e)
+		y.RingPos, y.Rule = e.RingPos(), s.counters.Rule(e)
 		s.counters.Load(e, y.Rule, &s.state)
 		y.Used = y.Rule.Used(&s.state, s.clock(now))
 	}
 	if lent := s.lent[key]; lent != nil {
-		y.Hash, y.Rule, y.LeaseConfig = lent.owner, lent.rule, lent.knobs
+		y.RingPos, y.Rule, y.LeaseConfig = lent.ringPos, lent.rule, lent.terms
 		y.Lent, y.Holders = lent.Unspent(now), lent.Holders(now)
 	}
-	y.Hot = n.isHot(s, key, y.Hash)
-	most := lease.Lendable(y.Rule)
-	y.Splittable = most >= uint64(s.view.Ring().Len())
+	y.Hot = n.isHot(s, key, y.RingPos)
+	y.Splittable = lease.Lendable(y.Rule) >= uint64(s.view.Ring().Len())
 	return y
 }
 
-// HotKeys are the keys of this member that are hot or lent, the hottest first.
+// HotKeys returns the keys of this member that are hot or lent, the hottest first.
 func (n *Node) HotKeys(now int64) []HotKey {
 	var all []HotKey
 	for i := range n.shards {

@@ -20,12 +20,12 @@ func TestHotKeyIsLeasedAndCools(t *testing.T) {
 	}
 	w.pour(req, 2000, 2*time.Second, &sum)
 	hot := owner.HotKeys(w.now)
-	if len(hot) != 1 || !hot[0].Hot || hot[0].Hash != req.RingPos || hot[0].Rate < 1000 || len(hot[0].Holders) != 2 || !hot[0].Splittable {
+	if len(hot) != 1 || !hot[0].Hot || hot[0].RingPos != req.RingPos || hot[0].Rate < 1000 || len(hot[0].Holders) != 2 || !hot[0].Splittable {
 		t.Fatalf("hot keys: %+v", hot)
 	}
 	for _, id := range w.ids() {
-		w.nodes[id].Name(req.Key, "shop", "api_key=1", "1", nil)
-		w.nodes[id].Name(key(99), "shop", "api_key=2", "2", nil)
+		w.nodes[id].Name(req.Key, KeyName{"shop", "api_key=1", "1"}, nil)
+		w.nodes[id].Name(key(99), KeyName{"shop", "api_key=2", "2"}, nil)
 	}
 	sum = tally{}
 	before := owner.Stats(w.now).Decided[Full]

@@ -13,7 +13,7 @@ const (
 	maxSlots = 4096 // of one counter
 )
 
-// sizeOf is about the bytes that c takes in a message.
+// sizeOf returns approximately the bytes that c takes in a message.
 func sizeOf(c *handoff.CounterRecord) int { return 96 + 40*len(c.State.Slots) }
 
 func bytesOf(m *handoff.Message) (n int) {
@@ -23,14 +23,14 @@ func bytesOf(m *handoff.Message) (n int) {
 	return n
 }
 
-// export is all that is known of e.
+// export returns all that is recorded in e.
 func (s *shard) export(e *counter.Owned) handoff.CounterRecord {
 	var c handoff.CounterRecord
 	s.exportTo(e, &c)
 	return c
 }
 
-// exportTo is export into a counter whose slots may be used again.
+// exportTo is export into a record whose slots are used again.
 func (s *shard) exportTo(e *counter.Owned, c *handoff.CounterRecord) {
 	r := s.counters.Rule(e)
 	slots := c.State.Slots[:0]
@@ -39,7 +39,7 @@ func (s *shard) exportTo(e *counter.Owned, c *handoff.CounterRecord) {
 	c.State.TAT, c.State.Slots = s.state.TAT, append(slots, s.state.Slots...)
 }
 
-// merge takes in what another member knows of some counters.
+// merge merges counters that another member has sent.
 func (n *Node) merge(now int64, cs []handoff.CounterRecord) {
 	k := &n.serial.counts
 	if len(cs) > maxBatch {
@@ -68,8 +68,8 @@ func (n *Node) merge(now int64, cs []handoff.CounterRecord) {
 	}
 }
 
-// mergeOne takes in one counter. kept is false if there was no room for it, so that the sketch counts it; refused is the number of slots that
-// were not taken.
+// mergeOne merges one counter. kept is false if there was no room for it, so that the sketches count it. refused is the
+// number of slots that were not merged.
 func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterRecord) (kept bool, refused int) {
 	r, in := c.Rule, &s.other
 	in.TAT, in.Slots = c.State.TAT, append(in.Slots[:0], c.State.Slots...)
@@ -77,7 +77,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 	e := s.counters.Owned.Find(hash, c.Key)
 	if e != nil && (!sameWindows(s.counters.Rule(e), r) || e.RingPos() != c.RingPos) {
 		if s.counters.End(e, s.counters.Rule(e)) > now {
-			return true, refused + 1 // another window under this key, or another place: members never disagree on these
+			return true, refused + 1 // a different window or ring position: members never disagree on these
 		}
 		s.counters.Renew(e, r, now)
 		e.Move(c.RingPos)
@@ -91,7 +91,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 		s.counters.Load(e, r, &s.state)
 	}
 	dropped := false
-	if _, lost := s.view.Lost(c.RingPos); !lost { // what others charged for a loss that this member knows not to be one
+	if _, lost := s.view.Lost(c.RingPos); !lost { // others charged for lost state, but this member knows that it is not lost
 		r.DropLost(in)
 		dropped = r.DropLost(&s.state)
 	}
@@ -119,7 +119,8 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 	return true, refused
 }
 
-// completeIfOwned is recall where this member decides the key of h: what others say of it comes on top of what its sketch has counted.
+// completeIfOwned is completeEntry if this member decides op's key: what others send is added to what its sketches have
+// counted.
 func (s *shard) completeIfOwned(op *shardOp, e *counter.Owned) *counter.Owned {
 	if e.Complete() || !s.sketches.Live() || s.view.Ownership(op.RingPos, e.OwnedEpoch(op.RingPos)).State != handoff.OwnedHere {
 		return e
@@ -127,10 +128,10 @@ func (s *shard) completeIfOwned(op *shardOp, e *counter.Owned) *counter.Owned {
 	return s.completeEntry(op, e)
 }
 
-// afterMerge follows up on a merge into e by rule r.
+// afterMerge updates e after a merge by rule r: an owner replicates the merged counter, any other member adopts the rule.
 func (n *Node) afterMerge(s *shard, e *counter.Owned, r limit.Rule) {
 	if s.view.Ownership(e.RingPos(), e.Epoch()).State == handoff.OwnedHere {
-		if s.view.copies { // the heir is to know, too
+		if s.view.copies { // the successor needs it, too
 			n.trackUnreplicated(s, e, &Request{Key: e.Key(), Rule: r}, 0)
 		}
 		return
@@ -139,11 +140,11 @@ func (n *Node) afterMerge(s *shard, e *counter.Owned, r limit.Rule) {
 	s.counters.SetRule(e, r)
 }
 
-// sameWindows says whether two rules count alike.
+// sameWindows reports whether two rules count in the same windows.
 func sameWindows(a, b limit.Rule) bool { return a.Algorithm == b.Algorithm && a.Window == b.Window }
 
-// protectOwnSlots keeps from in what only this member can know: its own slots never change by what others say of them. Of a
-// key of which it has no slot of its own, as after it was forgotten, the others' word is taken.
+// protectOwnSlots limits in to what other members can know: the slots of this member never change by what others send. If
+// s.state has no slot of this member, as after the counter was dropped, the slots of the others are used.
 func (s *shard) protectOwnSlots(in *limit.State) {
 	for _, writer := range [2]uint64{s.bootID, s.share()} {
 		if !slices.ContainsFunc(s.state.Slots, func(f limit.Slot) bool { return f.Writer == writer }) {

@@ -7,20 +7,28 @@ import (
 )
 
 const (
-	maxNames = 256 // of one shard
-	maxName  = 256 // bytes of each part
+	maxNames = 256         // of one shard
+	maxName  = 256         // bytes of each part
+	nameLife = int64(60e9) // how long a name is stored for a key that is not leased, in nanoseconds
 )
 
-// name is what people call a key.
-type name struct {
-	domain, name, owner string
-	knobs               lease.Terms
-	usedAt              int64 // when it was last told
+// KeyName is the readable name of a key. Its fields are empty if they are not known.
+type KeyName struct {
+	Domain string
+	Name   string
+	Owner  string // the string that Envoy hashes to a ring position
 }
 
-// Name tells what people call key k, what its rule says of leases, and the owner string that Envoy hashes. Only names of
-// hot and leased keys are kept. It may run concurrently, and costs little when the name is known.
-func (n *Node) Name(key Key, domain, text, ownerString string, knobs *lease.Terms) {
+// name is the name of a hot or leased key.
+type name struct {
+	KeyName
+	terms  lease.Terms
+	usedAt int64 // when Name was last called for the key
+}
+
+// Name stores the name of key, and what its rule sets for leases, if the key is hot or leased. It may be called
+// concurrently with anything else, and costs little if the name is stored already.
+func (n *Node) Name(key Key, text KeyName, terms *lease.Terms) {
 	s, hash := n.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,20 +36,22 @@ func (n *Node) Name(key Key, domain, text, ownerString string, knobs *lease.Term
 		x.usedAt = s.now
 		return
 	}
-	if e := s.counters.Owned.Find(hash, key); s.lent[key] == nil && s.held[key] == nil && (e == nil || e.Hotness()&heatTracked == 0) {
-		return
+	if s.lent[key] == nil && s.held[key] == nil {
+		if e := s.counters.Owned.Find(hash, key); e == nil || e.Hotness()&heatTracked == 0 {
+			return
+		}
 	}
-	x := name{domain: clip(domain), name: clip(text), owner: ownerString}
-	if len(ownerString) > maxName {
-		x.owner = "" // half of it is another key's
+	x := name{KeyName: KeyName{Domain: clip(text.Domain), Name: clip(text.Name), Owner: text.Owner}}
+	if len(text.Owner) > maxName {
+		x.Owner = "" // a part of it is another key's owner string
 	}
-	if knobs != nil {
-		x.knobs = *knobs
+	if terms != nil {
+		x.terms = *terms
 	}
 	s.keepName(key, x)
 }
 
-// keepName keeps x as k's name.
+// keepName stores x as the name of key, if there is room.
 func (s *shard) keepName(key Key, x name) {
 	if len(s.names) >= maxNames {
 		return
@@ -53,29 +63,29 @@ func (s *shard) keepName(key Key, x name) {
 	s.names[key] = &x
 }
 
-// clip shortens text, of which the wire's separator is no part.
+// clip shortens text and replaces the separator of names on the wire.
 func clip(text string) string {
 	return strings.ReplaceAll(text[:min(len(text), maxName)], "\x00", "?")
 }
 
-// wire is x as a Request carries it.
+// wire returns x in the form of a request for a lease.
 func (x *name) wire() string {
 	if x == nil {
 		return ""
 	}
-	return x.domain + "\x00" + x.name + "\x00" + x.owner
+	return x.Domain + "\x00" + x.Name + "\x00" + x.Owner
 }
 
-// learnName keeps the name that a Request carries.
-func (s *shard) learnName(key Key, wire string, knobs *lease.Terms) {
+// learnName stores the name in a request for a lease.
+func (s *shard) learnName(key Key, wire string, terms *lease.Terms) {
 	parts := strings.SplitN(wire, "\x00", 3)
 	if len(parts) != 3 || s.names[key] != nil || len(parts[2]) > maxName {
 		return
 	}
-	s.keepName(key, name{domain: clip(parts[0]), name: clip(parts[1]), owner: parts[2], knobs: *knobs})
+	s.keepName(key, name{KeyName: KeyName{clip(parts[0]), clip(parts[1]), parts[2]}, terms: *terms})
 }
 
-// forgetNames drops the names of keys that nobody speaks of any more.
+// forgetNames drops the names of keys that are not leased and were not used recently.
 func (s *shard) forgetNames() {
 	for key, x := range s.names {
 		if s.lent[key] == nil && s.held[key] == nil && s.now-x.usedAt > nameLife {
@@ -83,6 +93,3 @@ func (s *shard) forgetNames() {
 		}
 	}
 }
-
-// nameLife is how long a name is kept for a key that is not leased, in nanoseconds.
-const nameLife = int64(60e9)

@@ -288,17 +288,17 @@ func BenchmarkMove(b *testing.B) {
 	}
 	w.boot("b", membership.Active)
 	to, into := w.ring(), w.nodes["b"]
-	p := newTransferFilter(&handoff.Transfer{To: "b", Ring: to}, "a")
+	transfer := handoff.Transfer{To: "b", Ring: to}
 	var longestRead, longestMerge time.Duration
 	long, longSpins := 0, 0
 	for b.Loop() {
 		var read, merged time.Duration
 		var buf []handoff.CounterRecord
 		moved := 0
-		for c := (&transferScan{}); c.shard < counter.Shards; {
+		for c := (&transferScan{transfer: transfer, filter: newTransferFilter(&transfer, "a")}); c.shard < counter.Shards; {
 			s := &n.shards[c.shard]
 			begin := threadTime()
-			buf = c.read(n, s, w.now, p, buf[:0])
+			buf = c.read(n, s, w.now, buf[:0])
 			took := threadTime() - begin
 			read, longestRead = read+took, max(longestRead, took)
 			for i := range buf {

@@ -12,7 +12,7 @@ func (s *shard) countInSketch(op *shardOp, d *limit.Decision) {
 	est := s.sketches.Estimate(op.ref())
 	flat := *op
 	flat.rule = op.flatRule()
-	flat.answer(limit.Tally{Window: flat.rule.Index(op.now), Charged: limit.SaturatingAdd(est, op.elsewhere)}, d)
+	flat.decideTally(limit.Tally{Window: flat.rule.Index(op.now), Charged: limit.SaturatingAdd(est, op.elsewhere)}, d)
 	if d.Over && op.partial {
 		op.uncharged = true // see keepsUncharged
 		return

@@ -11,32 +11,35 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// maxPending is the longest time for which a request is pending if its caller neither waits nor cancels it.
+// maxPending is the longest time for which a request is pending, in case its caller does not cancel it.
 const maxPending = int64(10 * time.Second)
 
 // Waiter identifies the caller of a request that may be pending. The Node returns it in Done and never calls it. Waiters of
 // requests that are pending for one key at one time must differ; they are compared with ==.
 type Waiter any
 
-// Done is the result of a request that was pending. A result of kind Forward without a member means that the request is to be degraded.
+// Done is the result of a request that was pending. A Result of kind Forward without a Member is not a decision: the request
+// is to be degraded.
 type Done struct {
 	Waiter Waiter
 	Result Result
 }
 
-// Effects are what the driver must do after a call. Send the messages in their order; deliver Done in any order, at any time.
+// Effects is what the driver must do after a call: send the messages in their order, and deliver Done in any order.
 type Effects struct {
-	Out          []handoff.Outbound
-	Done         []Done
-	Leases       []lease.Delivery
-	Audits       []Audit
-	ClockStopped time.Duration // at least how long this member's clock stood still, after which its ownership is revoked; 0: it did not
+	Out    []handoff.Outbound
+	Done   []Done
+	Leases []lease.Delivery
+	Audits []Audit
+	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it has
+	// not.
+	ClockStopped time.Duration
 }
 
 // Audit describes a grant, or a report of an approximate rule, of a rule with audit logs.
 type Audit struct {
 	Key      Key
-	Name     string // for people; empty if unknown
+	Name     string // the key's readable name; empty if it is not known
 	Member   ring.ID
 	IsReport bool   // a report of an approximate rule; otherwise a grant
 	Hits     uint64 // granted, or reported
@@ -44,7 +47,7 @@ type Audit struct {
 	Limit    uint32
 }
 
-// pendingRequests are the requests of one shard that are pending. Guarded by the shard's mu.
+// pendingRequests holds the pending requests of one shard. The shard's mu guards it.
 type pendingRequests struct {
 	n    int
 	seq  uint64 // of the newest one
@@ -63,7 +66,7 @@ type ownershipWait struct {
 	domain      uint64
 	rule        limit.Rule // of the first request
 	holder      ring.ID
-	requestedAt int64 // 0: not yet
+	requestedAt int64 // 0 if not yet
 	requests    []*pendingRequest
 }
 
@@ -79,6 +82,7 @@ type pendingRequest struct {
 	grant   *pendingGrant // not nil: a holder waits for this grant, and no caller
 }
 
+// key returns the requests for k, which it adds if there are none.
 func (p *pendingRequests) key(k Key) *pendingKey {
 	x := p.keys[k]
 	if x == nil {
@@ -110,24 +114,25 @@ func (p *pendingRequests) takeOwnership(k Key) []*pendingRequest {
 	return t.requests
 }
 
+// dropEmpty removes k if no request for it is pending.
 func (p *pendingRequests) dropEmpty(k Key) {
 	if x := p.keys[k]; x != nil && x.ownership == nil && len(x.replicas) == 0 {
 		delete(p.keys, k)
 	}
 }
 
-// ownershipKeys returns the keys whose ownership is waited for, in an order that depends on nothing but the keys.
+// ownershipKeys returns the keys whose ownership requests wait for, in ascending order.
 func (p *pendingRequests) ownershipKeys() (keys []Key) {
 	for k, x := range p.keys {
 		if x.ownership != nil {
 			keys = append(keys, k)
 		}
 	}
-	slices.SortFunc(keys, func(a, b Key) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	slices.SortFunc(keys, compareKeys)
 	return keys
 }
 
-// remove takes w out of the list that it is in.
+// remove removes w from its list.
 func (p *pendingRequests) remove(w *pendingRequest) {
 	k := w.request.Key
 	x := p.keys[k]
@@ -183,30 +188,31 @@ func (p *pendingRequests) expired(then int64) (old []*pendingRequest) {
 	return old
 }
 
-// await makes op a pending request with result *a, or w if it was pending before. The caller adds it to a list. await returns nil if too
-// many requests are pending; *a is a refusal then.
-func (n *Node) await(s *shard, op *shardOp, w *pendingRequest, a *Result) *pendingRequest {
+// await makes op a pending request with the given result. The caller adds it to a list. If too many requests are pending,
+// await returns nil, and the result is a refusal.
+func (n *Node) await(s *shard, op *shardOp, res *Result) *pendingRequest {
+	w := op.pending
 	if w == nil {
 		if n.pending.Add(1) > int64(n.options.MaxWaiting) {
 			n.pending.Add(-1)
 			s.counts.pendingRefused++
-			*a = Result{Kind: Forward, Authority: Shed}
+			*res = Result{Kind: Forward, Authority: Shed}
 			return nil
 		}
 		s.pending.n++
 		s.pending.seq++
 		w = &pendingRequest{request: *op.Request, hash: op.hash, since: op.now, order: s.pending.seq}
 	}
-	w.result = *a
-	*a = Result{Kind: Pending}
+	w.result = *res
+	*res = Result{Kind: Pending}
 	n.dirty.Store(true)
 	n.urgent.Store(true)
 	return w
 }
 
 // awaitOwnership makes op wait for the ownership of its key, which is requested from holder.
-func (n *Node) awaitOwnership(s *shard, op *shardOp, holder ring.ID, a *Result) {
-	w := n.await(s, op, nil, a)
+func (n *Node) awaitOwnership(s *shard, op *shardOp, holder ring.ID, res *Result) {
+	w := n.await(s, op, res)
 	if w == nil {
 		return
 	}
@@ -217,8 +223,8 @@ func (n *Node) awaitOwnership(s *shard, op *shardOp, holder ring.ID, a *Result) 
 	k.ownership.requests = append(k.ownership.requests, w)
 }
 
-// Cancel ends the wait of the pending request for k with this waiter. It reports whether the request was pending: if not,
-// its result has been returned in Effects or will be.
+// Cancel removes the pending request for k with this waiter. It returns false if the request was not pending: then its
+// result has been returned in Effects, or will be.
 func (n *Node) Cancel(k Key, to Waiter) bool {
 	s, _ := n.shard(k)
 	s.mu.Lock()
@@ -239,12 +245,12 @@ func (n *Node) endPending(s *shard) {
 }
 
 // resolve delivers the result of w, which is in no list any more.
-func (n *Node) resolve(s *shard, w *pendingRequest, a Result, fx *Effects) {
+func (n *Node) resolve(s *shard, w *pendingRequest, res Result, fx *Effects) {
 	n.endPending(s)
 	switch {
 	case w.grant == nil:
-		fx.Done = append(fx.Done, Done{w.request.Waiter, a})
-	case a.Kind == Decided:
+		fx.Done = append(fx.Done, Done{w.request.Waiter, res})
+	case res.Kind == Decided:
 		w.grant.send(fx)
 	}
 }
@@ -260,59 +266,60 @@ func (n *Node) decidePending(s *shard, now int64, k Key, fx *Effects) {
 		den = 0
 	}
 	for _, w := range requests {
-		a := Result{Kind: Forward}
+		res := Result{Kind: Forward}
 		if extent != handoff.ExtentNone {
-			e := s.counters.Owned.Find(w.hash, k)
-			n.decideLocked(s, w.hash, now, &w.request, e, part{num, den}, w, &a)
+			op := shardOp{Request: &w.request, now: now, hash: w.hash, pending: w, part: part{num, den}}
+			n.decideOwned(s, &op, s.counters.Owned.Find(w.hash, k), &res)
 		}
-		if a.Kind != Pending {
-			n.resolve(s, w, a, fx)
+		if res.Kind != Pending {
+			n.resolve(s, w, res, fx)
 		}
 	}
 }
 
-// forwardAll resolves the requests that wait for the ownership of k: member decides it.
+// forwardAll resolves the requests that wait for the ownership of k: they are to be forwarded to member.
 func (n *Node) forwardAll(s *shard, k Key, member ring.ID, fx *Effects) {
 	for _, w := range s.pending.takeOwnership(k) {
 		n.resolve(s, w, Result{Kind: Forward, Member: member}, fx)
 	}
 }
 
-// reviewOwnershipWaits applies a new view to all keys whose ownership is waited for.
-func (n *Node) reviewOwnershipWaits(s *shard, now int64, fx *Effects) {
+// reviewPending applies a new view to all keys whose ownership requests wait for.
+func (n *Node) reviewPending(s *shard, now int64, fx *Effects) {
 	for _, k := range s.pending.ownershipKeys() {
 		t := s.pending.ownership(k)
-		_, h := n.shard(k)
-		switch hold := s.view.Ownership(t.ringPos, s.counters.Owned.Find(h, k).OwnedEpoch(t.ringPos)); {
-		case hold.State == handoff.OwnedHere:
+		_, hash := n.shard(k)
+		e := s.counters.Owned.Find(hash, k)
+		switch owner := s.view.Ownership(t.ringPos, e.OwnedEpoch(t.ringPos)); {
+		case owner.State == handoff.OwnedHere:
 			n.decidePending(s, now, k, fx)
-		case hold.State == handoff.OwnedElsewhere:
-			n.forwardAll(s, k, hold.Member, fx)
-		case hold.Member != t.holder:
-			t.holder, t.requestedAt = hold.Member, 0
+		case owner.State == handoff.OwnedElsewhere:
+			n.forwardAll(s, k, owner.Member, fx)
+		case owner.Member != t.holder:
+			t.holder, t.requestedAt = owner.Member, 0
 		}
 	}
 }
 
-// resolveReplicated resolves the requests for k that wait for replicas: those of earlier unreplicated charges than seq, and of these
-// the ones that wait for at most upTo confirmed hits.
-func (n *Node) resolveReplicated(s *shard, k Key, seq uint32, upTo uint64, fx *Effects) {
-	x := s.pending.keys[k]
+// resolveReplicated resolves the requests for r's key that wait for a confirmation that r contains: those of earlier
+// Unreplicated, and of the present one those that wait for at most r.upTo hits.
+func (n *Node) resolveReplicated(s *shard, r ref, fx *Effects) {
+	x := s.pending.keys[r.key]
 	if x == nil {
 		return
 	}
 	for len(x.replicas) > 0 {
 		w := x.replicas[0]
-		if w.seq == seq && w.upTo > upTo {
+		if w.seq == r.seq && w.upTo > r.upTo {
 			break
 		}
 		x.replicas = x.replicas[1:]
 		n.resolve(s, w, w.result, fx)
 	}
-	s.pending.dropEmpty(k)
+	s.pending.dropEmpty(r.key)
 }
 
-// expirePending resolves the requests that have been pending for far longer than any caller waits.
+// expirePending resolves the requests that have been pending for longer than maxPending.
 func (n *Node) expirePending(s *shard, now int64, fx *Effects) {
 	for _, w := range s.pending.expired(now - maxPending) {
 		s.pending.remove(w)

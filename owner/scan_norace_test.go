@@ -19,11 +19,11 @@ func TestScanOfAChangingTable(t *testing.T) {
 		take(n, t0, ask(100_000+i, 100, 20*time.Millisecond, 1)) // these end
 	}
 	seen := map[Key]bool{}
-	p := newTransferFilter(&handoff.Transfer{To: "b", Ring: ringOf("b")}, "a")
+	transfer := handoff.Transfer{To: "b", Ring: ringOf("b")}
 	now, more := t0, 0
-	for c := (&transferScan{}); c.shard < counter.Shards; {
+	for c := (&transferScan{transfer: transfer, filter: newTransferFilter(&transfer, "a")}); c.shard < counter.Shards; {
 		s := &n.shards[c.shard]
-		for _, x := range c.read(n, s, s.clock(now), p, nil) {
+		for _, x := range c.read(n, s, s.clock(now), nil) {
 			seen[x.Key] = true
 		}
 		now += milli / 4

@@ -2,12 +2,11 @@ package owner
 
 import (
 	"fmt"
+	"github.com/cockroachdb/datadriven"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/cockroachdb/datadriven"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/membership"

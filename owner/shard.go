@@ -7,61 +7,80 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// shard is a part of all tables, with its own lock. Everything in it is guarded by mu. No lock is taken under mu but
-// other shards' in ascending order, and nothing is waited for.
+// shard is one part of the keys, with its own lock: mu guards all fields. While it is held, only other shards' mutexes are
+// taken, in ascending order, and nothing blocks.
 type shard struct {
-	mu             sync.Mutex
-	now            int64
-	view           *view
-	bootID         uint64
-	counters       counter.Shard
-	state          limit.State       // scratch
-	other          limit.State       // scratch
-	sketches       *counter.Sketches // the Node's
-	queue          queue             // keys of which others are to be told
-	pending        pendingRequests
-	hot            hotStats
-	lent           map[Key]*lentKey   // of keys of which parts are lent
-	pendingNotices []Key              // books whose holders are to be told something
+	mu       sync.Mutex
+	now      int64
+	view     *view
+	bootID   uint64
+	counters counter.Shard
+	state    limit.State       // scratch
+	other    limit.State       // scratch
+	sketches *counter.Sketches // the Node's
+	queue    queue             // keys with charges to replicate
+	pending  pendingRequests
+	hot      hotStats
+
+	lent           map[Key]*lentKey   // keys of this member of which parts are lent
+	pendingNotices []Key              // lent keys with a notice for their holders
 	held           map[Key]*heldLease // leases of other members' keys
-	leaseRequests  []Key              // those with something to say
+	leaseRequests  []Key              // held leases with a request for their grantors
 	names          map[Key]*name
-	counts         counts
-	bounds         [boundKinds]expiringMax
-	_              [128]byte // keeps neighbours' mutexes off this cache line
+
+	counts counts
+	bounds [boundKinds]expiringMax
+	_      [128]byte // keeps the mutexes of adjacent shards off this cache line
 }
 
-// share is the writer of what this instance admits under SHARE.
+// share returns the writer of the charges that this boot makes from its local share.
 func (s *shard) share() uint64 { return s.bootID &^ 1 }
 
-// clock is now, never before what the shard has seen: who was stopped between reading the clock and getting here must
-// not count in a window that was closed meanwhile. A clock that was set back is told by Node.ClockStepped.
+// clock returns now, but never a time before one that the shard has seen: a goroutine that was stopped after it read the
+// clock must not count in a window that has been closed since. Node.ClockStepped reports a clock that was set back.
 func (s *shard) clock(now int64) int64 {
 	s.now = max(s.now, now)
 	return s.now
 }
 
-// shardOp is one question on its way through a shard.
+// shardOp is one request while a shard decides it.
 type shardOp struct {
 	*Request
-	now   int64
-	hash  uint64
-	table counter.Table
-	rule  limit.Rule // the question's, with the limit that its authority allows
-	// elsewhere are hits that count against the limit and stand elsewhere.
+	now     int64
+	hash    uint64          // of the key, in the tables
+	served  bool            // another member sent the request
+	pending *pendingRequest // if the request was pending until now, or nil
+	table   counter.Table
+	rule    limit.Rule // the request's rule, with the limit that the authority allows
+	part    part       // of the limit, if the authority is Part
+	// elsewhere is the number of hits that count against the limit and are not in the key's counter.
 	elsewhere uint64
-	// partial says that rule's limit is that of a part of the cluster, so that others have room for what it refuses.
+	// partial reports whether the limit of rule is only a part of the request's, so that other members may have room for
+	// what it refuses.
 	partial bool
-	// uncharged says that h was refused and is not charged, see spares.
+	// uncharged reports whether the request was refused and not charged; see keepsUncharged.
 	uncharged bool
 }
 
-// charges says that h adds to its counter.
+// ref names the counter of op.
+func (op *shardOp) ref() counter.Ref {
+	return counter.Ref{
+		Key: op.Key, Hash: op.hash, RingPos: op.RingPos, Domain: op.Domain, Table: op.table,
+		Now: op.now, Rule: op.rule, Full: op.Request.Rule,
+	}
+}
+
+// charges reports whether op adds hits to its counter.
 func (op *shardOp) charges() bool { return op.Op == Take && op.Hits > 0 }
 
-// count answers h from entry e of its table, nil if there is none, or from the sketch when the key has no place there,
-// and charges as h.Op says. It returns the entry charged, and whether the sketch answered.
-func (s *shard) count(op *shardOp, e *counter.Owned, d *limit.Decision) (to *counter.Owned, overflow bool) {
+// insert adds a counter of TableOwned for op's key. It returns nil if there is no room.
+func (s *shard) insert(op *shardOp, copied bool) *counter.Owned {
+	return s.counters.Insert(op.ref(), copied, &s.state)
+}
+
+// count decides op by its counter e, which may be nil, or by the sketches if there is no room for a counter, and charges
+// or refunds it. It returns the counter, and whether the sketches have decided.
+func (s *shard) count(op *shardOp, e *counter.Owned, d *limit.Decision) (_ *counter.Owned, overflow bool) {
 	if e == nil && op.charges() {
 		if e = s.insert(op, false); e == nil {
 			s.countInSketch(op, d)
@@ -88,56 +107,39 @@ func (s *shard) count(op *shardOp, e *counter.Owned, d *limit.Decision) (to *cou
 	return e, !s.countWindow(op, e, w, d)
 }
 
-// countWindow is count for the fixed window w of e, in which h counts; false if there is no room, and h was refused then.
+// countWindow is count for the fixed window w of e. It returns false if there is no room for the charge; then it has
+// refused op.
 func (s *shard) countWindow(op *shardOp, e *counter.Owned, w int64, d *limit.Decision) bool {
 	st := s.counters.Tally(e, w)
 	sum := st
 	sum.Charged = limit.SaturatingAdd(st.Charged, op.elsewhere)
-	back := sum.Refunded
-	if sum = op.answer(sum, d); op.charges() && d.Over && (op.partial || s.hasLostState(e, w)) {
-		op.uncharged = true // see spares
+	refunded := sum.Refunded
+	if sum = op.decideTally(sum, d); op.charges() && d.Over && (op.partial || s.hasLostState(e, w)) {
+		op.uncharged = true // see keepsUncharged
 	} else if op.charges() {
 		if !s.counters.Charge(e, op.rule, w, op.Hits) {
 			s.counts.refused++
 			op.overflow(d)
 			return false
 		}
-	} else if back = sum.Refunded - back; back > 0 && !s.refundWindow(e, w, back) {
+	} else if refunded = sum.Refunded - refunded; refunded > 0 && !s.counters.Refund(e, w, refunded) {
+		s.counts.refundsDropped++
 		*d = op.rule.PeekTally(st, op.now, 0)
 		d.Over = false
 	}
 	return true
 }
 
-// hasLostState reports whether e holds charges for lost state in window w.
-func (s *shard) hasLostState(e *counter.Owned, w int64) bool {
-	_, _, found := s.counters.Recorded(e, w, limit.LostStateWriter)
-	return found
-}
-
-// hasAssumedLoss reports whether e holds charges for a loss.
-func (s *shard) hasAssumedLoss(e *counter.Owned) bool {
-	return s.counters.HasWriter(e, limit.LostStateWriter)
-}
-
-// keepsUncharged reports whether h, which is over, is not charged to e: a part of the limit has no room for it, or an assumed loss has taken the room. Once the cluster
-// is whole, or the loss turns out to be none, such a charge would go on to refuse others.
+// keepsUncharged reports whether op, which exceeds the limit, is not charged to e: because its part of the limit has no
+// room for it, or because assumed lost state has taken the room. When the partition ends, or the state turns out not to be
+// lost, the charge would continue to refuse others.
 func (s *shard) keepsUncharged(op *shardOp, e *counter.Owned) bool {
 	return op.partial || s.hasAssumedLoss(e)
 }
 
-// refundWindow records that hits of window w were refunded.
-func (s *shard) refundWindow(e *counter.Owned, w int64, hits uint64) bool {
-	if s.counters.Refund(e, w, hits) {
-		return true
-	}
-	s.counts.refundsDropped++
-	return false
-}
-
-// absorb makes h.extra, which this member admitted under SHARE, a part of e.
+// absorb charges op.elsewhere, which this member admitted from its local share, to e.
 func (s *shard) absorb(op *shardOp, e *counter.Owned) {
-	if !s.admit(op, e, op.Request.Rule, op.elsewhere) {
+	if !s.chargeShare(op, e, op.elsewhere) {
 		return
 	}
 	op.elsewhere = 0
@@ -146,19 +148,20 @@ func (s *shard) absorb(op *shardOp, e *counter.Owned) {
 	}
 }
 
-// admit charges hits to e as admitted under SHARE; false if there is no room.
-func (s *shard) admit(op *shardOp, e *counter.Owned, r limit.Rule, hits uint64) bool {
+// chargeShare charges hits to e as admitted from the local share. It returns false if there is no room.
+func (s *shard) chargeShare(op *shardOp, e *counter.Owned, hits uint64) bool {
+	r := op.Request.Rule
 	s.counters.Load(e, r, &s.state)
 	r.Take(&s.state, op.now, s.share(), hits)
 	r.Trim(&s.state, op.now)
 	return s.counters.Store(e, r, &s.state)
 }
 
-// countState is count for what does not fit in an entry alone; false if there is no room, and h was refused then.
+// countState is count for any rule. It returns false if there is no room for the charge; then it has refused op.
 func (s *shard) countState(op *shardOp, e *counter.Owned, d *limit.Decision) bool {
 	st := &s.state
 	s.counters.Load(e, op.rule, st)
-	op.decide(st, s.bootID, d)
+	op.decideState(st, s.bootID, d)
 	if op.charges() && d.Over && s.keepsUncharged(op, e) {
 		op.uncharged = true
 		return true
@@ -182,8 +185,29 @@ func (s *shard) countState(op *shardOp, e *counter.Owned, d *limit.Decision) boo
 	return false
 }
 
-// decide answers h on state st, and charges it to writer.
-func (op *shardOp) decide(st *limit.State, writer uint64, d *limit.Decision) {
+// decideWithoutEntry decides op, whose key has no counter, and charges nothing.
+func (s *shard) decideWithoutEntry(op *shardOp, d *limit.Decision) (overflow bool) {
+	est := s.sketches.Estimate(op.ref())
+	st := limit.Tally{Window: op.rule.Index(op.now), Charged: limit.SaturatingAdd(est, op.elsewhere)}
+	r := op.flatRule()
+	if op.Op == Refund && est > 0 {
+		s.counts.refundsDropped++
+		*d = r.PeekTally(st, op.now, 0)
+		d.Over = false
+		return true
+	}
+	if st.Charged == 0 && op.rule.Algorithm != limit.FixedWindow {
+		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
+		op.decideState(&s.state, s.bootID, d)
+		return false
+	}
+	op.rule = r
+	op.decideTally(st, d)
+	return est > 0
+}
+
+// decideState decides op by st, and charges it to writer there.
+func (op *shardOp) decideState(st *limit.State, writer uint64, d *limit.Decision) {
 	switch op.Op {
 	case Take:
 		*d = op.rule.Take(st, op.now, writer, op.Hits)
@@ -197,43 +221,8 @@ func (op *shardOp) decide(st *limit.State, writer uint64, d *limit.Decision) {
 	}
 }
 
-// overflow makes d, an answer that cannot be kept in mind, a refusal.
-func (op *shardOp) overflow(d *limit.Decision) {
-	depth := uint64(op.rule.Depth())
-	d.Before, d.Over, d.Remaining = max(d.Before, depth), true, 0
-	d.After = limit.SaturatingAdd(d.Before, max(1, op.Hits))
-}
-
-// decideWithoutEntry answers h for a key that has no entry, and charges nothing.
-func (s *shard) decideWithoutEntry(op *shardOp, d *limit.Decision) (overflow bool) {
-	est := s.sketches.Estimate(op.ref())
-	st := limit.Tally{Window: op.rule.Index(op.now), Charged: limit.SaturatingAdd(est, op.elsewhere)}
-	r := op.flatRule()
-	if op.Op == Refund && est > 0 {
-		s.counts.refundsDropped++
-		*d = r.PeekTally(st, op.now, 0)
-		d.Over = false
-		return true
-	}
-	if st.Charged == 0 && op.rule.Algorithm != limit.FixedWindow {
-		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
-		op.decide(&s.state, s.bootID, d)
-		return false
-	}
-	op.rule = r
-	op.answer(st, d)
-	return est > 0
-}
-
-// flatRule is h's rule as fixed windows that admit no more: the count is that of two windows, the limit not above the depth.
-func (op *shardOp) flatRule() limit.Rule {
-	r := op.rule
-	r.Limit, r.Algorithm = min(r.Limit, r.Depth()), limit.FixedWindow
-	return r
-}
-
-// answer decides h on state st.
-func (op *shardOp) answer(st limit.Tally, d *limit.Decision) limit.Tally {
+// decideTally decides op by st, the count of a fixed window. It returns the count after op.
+func (op *shardOp) decideTally(st limit.Tally, d *limit.Decision) limit.Tally {
 	switch op.Op {
 	case Take:
 		st, *d = op.rule.TakeTally(st, op.now, op.Hits)
@@ -250,12 +239,17 @@ func (op *shardOp) answer(st limit.Tally, d *limit.Decision) limit.Tally {
 	return st
 }
 
-// insert adds a counter of TableOwned, or returns nil.
-func (s *shard) insert(op *shardOp, copied bool) *counter.Owned {
-	return s.counters.Insert(op.ref(), copied, &s.state)
+// overflow changes d, whose charge finds no room, to a refusal.
+func (op *shardOp) overflow(d *limit.Decision) {
+	depth := uint64(op.rule.Depth())
+	d.Before, d.Over, d.Remaining = max(d.Before, depth), true, 0
+	d.After = limit.SaturatingAdd(d.Before, max(1, op.Hits))
 }
 
-// ref names the counter of h.
-func (op *shardOp) ref() counter.Ref {
-	return counter.Ref{Key: op.Key, Hash: op.hash, RingPos: op.RingPos, Domain: op.Domain, Table: op.table, Now: op.now, Rule: op.rule, Full: op.Request.Rule}
+// flatRule returns op's rule as a rule with fixed windows that admits no more. The count to use it with is that of two
+// windows.
+func (op *shardOp) flatRule() limit.Rule {
+	r := op.rule
+	r.Limit, r.Algorithm = min(r.Limit, r.Depth()), limit.FixedWindow
+	return r
 }

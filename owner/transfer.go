@@ -10,31 +10,32 @@ import (
 
 const (
 	chunkKeys  = 256
-	chunkSlots = 2048 // of a table, looked at for one Chunk
-	lockSlots  = 256  // of them under one lock
-	holdScan   = int64(5e9)
+	chunkSlots = 2048       // slots of a table that are read for one Chunk
+	lockSlots  = 256        // of these, under one lock
+	holdScan   = int64(5e9) // a table is not swept for so long after a scan has read it
 )
 
-// scans are the transfers under way.
+// scans holds the progress of the transfers.
 type scans struct {
 	mu sync.Mutex
 	to map[ring.ID]*transferScan
 }
 
-// transferScan is how far one transfer has come.
+// transferScan is the progress of one transfer.
 type transferScan struct {
-	sync.Mutex // one Pull at a time; taken before the Node's serial and any shard's mu
+	sync.Mutex // one Pull at a time; locked before the Node's serial and any shard's mu
 	transfer   handoff.Transfer
+	filter     transferFilter
 	chunks     uint32
 	shard      int
 	cursor     counter.Cursor // in this shard
-	sketchPart int            // next of the sketches' parts
+	sketchPart int            // the next part of the sketches
 	pieces     []*handoff.SketchPart
 }
 
-// overflow is the next piece of the sketches for transfer c, after all counters; nil when there is none left. They go along with tokens only: a
-// copy would know of no key more than the owner's table says.
-func (n *Node) overflow(now int64, c *transferScan) *handoff.SketchPart {
+// nextPiece returns the next piece of the sketches for transfer c, after all counters, or nil if none is left. Sketches are
+// sent only with ownership: a replica holds no more of a key than the owner's table.
+func (n *Node) nextPiece(now int64, c *transferScan) *handoff.SketchPart {
 	if c.transfer.SuccessorCopy || c.transfer.Prefetch {
 		return nil
 	}
@@ -49,7 +50,7 @@ func (n *Node) overflow(now int64, c *transferScan) *handoff.SketchPart {
 	return o
 }
 
-// Transfers are the members that Pull has something for.
+// Transfers returns the members that Pull has something for.
 func (n *Node) Transfers() []ring.ID {
 	n.serial.Lock()
 	defer n.serial.Unlock()
@@ -60,6 +61,7 @@ func (n *Node) Transfers() []ring.ID {
 	return ids
 }
 
+// transfer returns the transfer to a member, if there is one.
 func (n *Node) transfer(to ring.ID) (handoff.Transfer, bool) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
@@ -71,8 +73,8 @@ func (n *Node) transfer(to ring.ID) (handoff.Transfer, bool) {
 	return handoff.Transfer{}, false
 }
 
-// Pull is the next message of the transfer to a member; false when there is none for now. It uses buf, and the slots in
-// it, for the message's counters.
+// Pull returns the next message of the transfer to a member, or false if there is none now. The message's counters use buf
+// and the slots in it.
 func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff.Message, bool) {
 	t, ok := n.transfer(to)
 	if !ok {
@@ -84,10 +86,13 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff
 	c := n.scan(to)
 	c.Lock()
 	defer c.Unlock()
-	if c.transfer.StartedAt != t.StartedAt || c.transfer.SuccessorCopy != t.SuccessorCopy || c.transfer.To != t.To || c.transfer.Ring.Fingerprint() != t.Ring.Fingerprint() {
-		c.transfer, c.chunks, c.shard, c.cursor, c.sketchPart, c.pieces = t, 0, 0, counter.Cursor{}, 0, nil
+	if !sameTransfer(&c.transfer, &t) {
+		c.transfer, c.filter = t, newTransferFilter(&t, n.options.Self)
+		c.chunks, c.shard, c.cursor, c.sketchPart, c.pieces = 0, 0, counter.Cursor{}, 0, nil
 	}
-	msg := handoff.Message{Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, ChunkIndex: c.chunks}
+	msg := handoff.Message{
+		Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, ChunkIndex: c.chunks,
+	}
 	switch {
 	case t.SuccessorCopy:
 		msg.Flags = handoff.SuccessorCopy
@@ -98,11 +103,17 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff
 		c.chunks++
 		return msg, true
 	}
-	if msg.Sketch = n.overflow(now, c); msg.Sketch != nil {
+	if msg.Sketch = n.nextPiece(now, c); msg.Sketch != nil {
 		c.chunks++
 		return msg, true
 	}
 	return n.finish(now, c)
+}
+
+// sameTransfer reports whether a, which may be empty, is the same transfer as b.
+func sameTransfer(a, b *handoff.Transfer) bool {
+	return a.StartedAt == b.StartedAt && a.SuccessorCopy == b.SuccessorCopy && a.To == b.To &&
+		a.Ring.Fingerprint() == b.Ring.Fingerprint()
 }
 
 // finish ends the chunks of a transfer.
@@ -114,6 +125,7 @@ func (n *Node) finish(now int64, c *transferScan) (handoff.Message, bool) {
 	return m.Finish(now, c.transfer, c.chunks)
 }
 
+// scan returns the progress of the transfer to a member.
 func (n *Node) scan(to ring.ID) *transferScan {
 	n.scans.mu.Lock()
 	defer n.scans.mu.Unlock()
@@ -130,13 +142,15 @@ func (n *Node) scan(to ring.ID) *transferScan {
 
 // fill appends the next counters of transfer c to buf.
 func (n *Node) fill(now int64, c *transferScan, buf []handoff.CounterRecord) []handoff.CounterRecord {
-	p := newTransferFilter(&c.transfer, n.options.Self)
 	bytes := 0
-	for looked := 0; looked < chunkSlots && c.shard < counter.Shards && len(buf) < chunkKeys && bytes < maxBytes; looked += lockSlots {
+	for slots := 0; slots < chunkSlots && c.shard < counter.Shards; slots += lockSlots {
 		had := len(buf)
+		if had >= chunkKeys || bytes >= maxBytes {
+			break
+		}
 		s := &n.shards[c.shard]
 		s.mu.Lock()
-		buf = c.read(n, s, s.clock(now), p, buf)
+		buf = c.read(n, s, s.clock(now), buf)
 		s.mu.Unlock()
 		for i := had; i < len(buf); i++ {
 			bytes += sizeOf(&buf[i])
@@ -145,15 +159,14 @@ func (n *Node) fill(now int64, c *transferScan, buf []handoff.CounterRecord) []h
 	return buf
 }
 
-// read appends counters from the next slots of shard s. Entries only ever move from the old array to the new one, so
-// reading the old one first misses none; when they have moved otherwise, the shard is read from its beginning.
-func (c *transferScan) read(n *Node, s *shard, now int64, p transferFilter, buf []handoff.CounterRecord) []handoff.CounterRecord {
+// read appends the counters in the next slots of shard s to buf.
+func (c *transferScan) read(n *Node, s *shard, now int64, buf []handoff.CounterRecord) []handoff.CounterRecord {
 	t, bytes := &s.counters.Owned, 0
 	end := t.Scan(&c.cursor, lockSlots, now+holdScan, func(e *counter.Owned) bool {
-		if !p.includes(e.RingPos()) {
+		if !c.filter.includes(e.RingPos()) {
 			return true
 		}
-		away := p.away && s.view.Ownership(e.RingPos(), e.Epoch()).State != handoff.OwnedHere
+		away := c.filter.away && s.view.Ownership(e.RingPos(), e.Epoch()).State != handoff.OwnedHere
 		if away {
 			e.SetIncomplete()
 		}
@@ -175,7 +188,7 @@ func (c *transferScan) read(n *Node, s *shard, now int64, p transferFilter, buf 
 	return buf
 }
 
-// extendCounters makes buf one longer, and keeps what slots the new one has from earlier use.
+// extendCounters adds a record to buf that keeps the slots of its earlier use.
 func extendCounters(buf []handoff.CounterRecord) []handoff.CounterRecord {
 	if len(buf) < cap(buf) {
 		return buf[:len(buf)+1]
@@ -183,15 +196,19 @@ func extendCounters(buf []handoff.CounterRecord) []handoff.CounterRecord {
 	return append(buf, handoff.CounterRecord{})
 }
 
-// transferFilter says which keys a transfer is about.
+// transferFilter selects the keys of a transfer.
 type transferFilter struct {
 	ring, before       *ring.Ring
 	to, toBefore, self int
-	extra, away        bool
+	copies             bool // the keys are replicated to their successor
+	away               bool // their ownership goes with them
 }
 
 func newTransferFilter(t *handoff.Transfer, self ring.ID) transferFilter {
-	p := transferFilter{ring: t.Ring, to: t.Ring.Index(t.To), self: t.Ring.Index(self), extra: t.SuccessorCopy, away: !t.SuccessorCopy && !t.Prefetch, before: t.DeliveredFor}
+	p := transferFilter{
+		ring: t.Ring, to: t.Ring.Index(t.To), self: t.Ring.Index(self),
+		copies: t.SuccessorCopy, away: !t.SuccessorCopy && !t.Prefetch, before: t.DeliveredFor,
+	}
 	if t.SuccessorCopy {
 		p.before = t.CopiedFor
 	}
@@ -201,16 +218,17 @@ func newTransferFilter(t *handoff.Transfer, self ring.ID) transferFilter {
 	return p
 }
 
-func (p *transferFilter) includes(owner uint64) bool {
+// includes reports whether the transfer contains the key at ringPos.
+func (p *transferFilter) includes(ringPos uint64) bool {
 	if p.to < 0 {
 		return false
 	}
-	if !p.extra {
-		return p.ring.Owner(owner) == p.to && (p.before == nil || p.before.Owner(owner) != p.toBefore || p.toBefore < 0)
+	if !p.copies {
+		return p.ring.Owner(ringPos) == p.to && (p.before == nil || p.before.Owner(ringPos) != p.toBefore || p.toBefore < 0)
 	}
-	// Who leaves tells the heirs, too: the new owner may be lost before it has told them.
-	if p.self >= 0 && p.ring.Owner(owner) != p.self || p.ring.Successor(owner) != p.to {
+	// A member that leaves replicates to the successors, too: the new owner may fail before it has done so.
+	if p.self >= 0 && p.ring.Owner(ringPos) != p.self || p.ring.Successor(ringPos) != p.to {
 		return false
 	}
-	return p.before == nil || p.toBefore < 0 || p.before.Owner(owner) != p.toBefore && p.before.Successor(owner) != p.toBefore
+	return p.before == nil || p.toBefore < 0 || p.before.Owner(ringPos) != p.toBefore && p.before.Successor(ringPos) != p.toBefore
 }

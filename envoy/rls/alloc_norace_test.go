@@ -38,7 +38,7 @@ func TestServiceAllocs(t *testing.T) {
 // discard ignores names.
 type discard struct{}
 
-func (discard) Name(owner.Key, string, string, string, *lease.Terms) {}
+func (discard) Name(owner.Key, owner.KeyName, *lease.Terms) {}
 
 // Nor does a request for a hot key whose name was reported recently.
 func TestHotAllocs(t *testing.T) {

@@ -22,11 +22,11 @@ type book struct {
 	knobs []*lease.Terms
 }
 
-func (b *book) Name(k owner.Key, domain, name, ownerString string, knobs *lease.Terms) {
+func (b *book) Name(k owner.Key, name owner.KeyName, knobs *lease.Terms) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.keys, b.knobs = append(b.keys, k), append(b.knobs, knobs)
-	b.lines = append(b.lines, fmt.Sprintf("%s: %s @ %s", domain, name, ownerString))
+	b.lines = append(b.lines, fmt.Sprintf("%s: %s @ %s", name.Domain, name.Name, name.Owner))
 }
 
 const named = `

@@ -52,7 +52,7 @@ type Options struct {
 	// Name is called with the name of a hot key: a domain, a descriptor for people (k=v,k2=v2), and the owner string by which
 	// Envoy finds the key, empty if it is too long for a route. Owners count by digests and know no names. It is called
 	// concurrently, for one key about once a second; nil for none.
-	Name       func(k owner.Key, domain, name, ownerString string, terms *lease.Terms)
+	Name       func(k owner.Key, name owner.KeyName, terms *lease.Terms)
 	Stats      *stats.StatStore
 	Registerer prometheus.Registerer // for the keyward_* metrics; nil: not registered
 	Tracer     Tracer                // nil: no traces
@@ -71,7 +71,7 @@ type Options struct {
 type Service struct {
 	decider   Decider
 	async     AsyncDecider // decider, if it is an AsyncDecider; else nil
-	name      func(k owner.Key, domain, name, ownerString string, terms *lease.Terms)
+	name      func(k owner.Key, name owner.KeyName, terms *lease.Terms)
 	nameTimes nameTimes
 	store     *stats.StatStore
 	metrics   *metrics

@@ -234,11 +234,20 @@ func (e *Denied) Limit() uint32 { return e.limit }
 // Count returns a lower bound of the key's count.
 func (e *Denied) Count() uint32 { return e.charged }
 
-// Deny records that the key is at count, above limit, until end, in the view with that epoch.
-func (e *Denied) Deny(end int64, epoch uint16, limit uint32, count uint64) {
-	if e.value != uint64(end) || e.epoch != epoch {
+// Denial describes why a key is denied.
+type Denial struct {
+	End   int64 // of the window, in Unix nanoseconds
+	Epoch uint16
+	Limit uint32
+	Count uint64 // at least Limit
+}
+
+// Deny records d.
+func (e *Denied) Deny(d Denial) {
+	if e.value != uint64(d.End) || e.epoch != d.Epoch {
 		e.limit, e.charged = 0, 0
 	}
-	(*entry)(e).setUntil(end)
-	e.value, e.epoch, e.limit, e.charged = uint64(end), epoch, max(e.limit, limit), max(e.charged, saturated(count, 0))
+	(*entry)(e).setUntil(d.End)
+	e.value, e.epoch = uint64(d.End), d.Epoch
+	e.limit, e.charged = max(e.limit, d.Limit), max(e.charged, saturated(d.Count, 0))
 }

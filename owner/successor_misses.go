@@ -7,28 +7,29 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// maxSuccessorMisses is how many keys are remembered of which one heir lacks a copy.
+// maxSuccessorMisses is the most keys that are recorded as missing from one successor.
 const maxSuccessorMisses = 1 << 14
 
-// recordMiss notes that another member has confirmed batch seq instead of k's heir. That is enough for an answer, as two members know;
-// but it is the heir that takes over, and of a key that is over its limit no later charge tells it.
-func (c *replicator) recordMiss(heir ring.ID, key Key, seq uint64) {
-	keys := c.successorMisses[heir]
+// recordMiss records that a member other than key's successor has confirmed batch seq. That is enough for a decision,
+// because two members have the charges. But it is the successor that takes over, and it gets no later charge of a key that
+// is above its limit.
+func (c *replicator) recordMiss(successor ring.ID, key Key, seq uint64) {
+	keys := c.successorMisses[successor]
 	if keys == nil {
 		if c.successorMisses == nil {
 			c.successorMisses = map[ring.ID]map[Key]uint64{}
 		}
 		keys = map[Key]uint64{}
-		c.successorMisses[heir] = keys
+		c.successorMisses[successor] = keys
 	}
 	if _, known := keys[key]; known || len(keys) < maxSuccessorMisses {
 		keys[key] = max(keys[key], seq)
 	}
 }
 
-// clearMiss notes that id has what batch seq says of k, and with it all that earlier ones said.
+// clearMiss records that member id has what batch seq, and so all earlier ones, contained of key.
 func (c *replicator) clearMiss(id ring.ID, key Key, seq uint64) {
-	if at, astray := c.successorMisses[id][key]; astray && at <= seq {
+	if missed, found := c.successorMisses[id][key]; found && missed <= seq {
 		c.dropMiss(id, key)
 	}
 }
@@ -39,7 +40,8 @@ func (c *replicator) dropMiss(id ring.ID, key Key) {
 	}
 }
 
-// resendToSuccessors sends heirs that can be heard a batch of what others have confirmed instead of them, with each Tick until they confirm it.
+// resendToSuccessors sends each successor that can be heard a batch of what other members have confirmed in its place. It
+// does so with each Tick until the successor has confirmed it.
 func (n *Node) resendToSuccessors(now int64, fx *Effects) {
 	c := &n.serial.replicator
 	for _, id := range slices.Sorted(maps.Keys(c.successorMisses)) {
@@ -59,7 +61,8 @@ func (n *Node) resendToSuccessors(now int64, fx *Effects) {
 	}
 }
 
-// gatherMiss puts k in the batch; false if it is over, or the batch's member is not the one to know it any more.
+// gatherMiss adds key to the batch. It returns false if the counter has expired or the batch's member is no longer its
+// successor.
 func (n *Node) gatherMiss(now int64, g *gathering, key Key) bool {
 	s, hash := n.shard(key)
 	s.mu.Lock()
@@ -68,7 +71,7 @@ func (n *Node) gatherMiss(now int64, g *gathering, key Key) bool {
 	if e == nil || e.Expired(now) {
 		return false
 	}
-	if _, heir := n.replicaTarget(now, s.view, e, 0); heir != g.to {
+	if _, successor := n.replicaTarget(now, s.view, e, 0); successor != g.to {
 		return false
 	}
 	r := ref{key: key, successor: g.to}

@@ -1,7 +1,6 @@
 package owner
 
 import (
-	"slices"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
@@ -11,18 +10,18 @@ import (
 )
 
 const (
-	lockKeys        = 128                    // copied under one lock
+	lockKeys        = 128                    // keys gathered under one lock
 	maxBatch        = 512                    // counters of one batch
 	usualBatch      = 64                     // counters that a batch has room for at first
-	maxBytes        = 96 << 10               // of one message, roughly
-	maxFlight       = 64                     // batches that others have time to confirm
-	maxBatches      = 4 * maxFlight          // the late ones included
-	silentAfter     = int64(time.Second)     // who was not heard for that long, is asked last
-	maxFastAttempts = 16                     // after so many attempts in a row only every Tick brings one
-	batchAge        = int64(2 * time.Second) // after that a batch is not confirmed any more
+	maxBytes        = 96 << 10               // of one message, approximately
+	maxFlight       = 64                     // batches whose time for a confirmation has not passed
+	maxBatches      = 4 * maxFlight          // batches, including those that were sent again
+	silentAfter     = int64(time.Second)     // a member that has sent nothing for so long is the last choice
+	maxFastAttempts = 16                     // after so many attempts in a row, only a Tick makes another one
+	batchAge        = int64(2 * time.Second) // after which a batch cannot be confirmed any more
 )
 
-// tolerance is U, how many admitted hits of one key this member alone may know of.
+// tolerance returns U, the number of admitted hits of one key that only this member may have recorded.
 func tolerance(req *Request) uint64 {
 	if req.Strict {
 		return 0
@@ -30,49 +29,13 @@ func tolerance(req *Request) uint64 {
 	return req.Rule.Unreplicated()
 }
 
-// queueChunk keys are added at a time. It happens under the shard's lock, so that they are few: 4 KiB.
-const queueChunk = 256
-
-// queue holds keys in order. Each is in it once, as its debt's queuedBit says.
-type queue struct {
-	chunks [][]Key // as many as it needs, and at most one more
-	head   int     // the first key, in the first chunk
-	n      int
-}
-
-func (q *queue) len() int { return q.n }
-
-func (q *queue) push(key Key) {
-	end := q.head + q.n
-	if end == len(q.chunks)*queueChunk {
-		q.chunks = append(q.chunks, make([]Key, queueChunk))
-	}
-	q.chunks[end/queueChunk][end%queueChunk] = key
-	q.n++
-}
-
-func (q *queue) pop() Key {
-	first := q.chunks[0]
-	key := first[q.head]
-	q.head++
-	q.n--
-	if q.head == queueChunk {
-		q.head, q.chunks = 0, slices.Delete(q.chunks, 0, 1)
-		if q.n > (len(q.chunks)-1)*queueChunk {
-			q.chunks = append(q.chunks, first) // to be filled again: a steady queue allocates nothing
-		}
-	}
-	return key
-}
-
-// awaitReplication records what op has changed of e for replication. If too many hits on the key would be known to this
-// member alone, the result becomes pending, and awaitReplication returns the pending request; w is not nil if it was
-// pending before.
-func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, w *pendingRequest, res *Result) *pendingRequest {
+// awaitReplication tracks what op has changed in e for replication. If only this member would have recorded too many hits of
+// the key, the result becomes Pending, and awaitReplication returns the pending request.
+func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, res *Result) *pendingRequest {
 	hits := uint64(0)
 	if op.Op == Take {
 		if op.Hits == 0 || res.Before >= uint64(op.Request.Rule.Depth()) {
-			return nil // a later charge than the one that crossed the limit changes no decision
+			return nil // a charge after the one that exceeded the limit changes no decision
 		}
 		hits = op.Hits
 	}
@@ -84,9 +47,9 @@ func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, w *pend
 		res.Authority = Overflow
 	case u == nil || hits == 0 || res.Over:
 	case u.Unconfirmed() > tolerance(op.Request):
-		turn, upto := u.Seq(), u.Charged()-tolerance(op.Request)
-		if w = n.await(s, op, w, res); w != nil {
-			w.seq, w.upTo = turn, upto
+		w := n.await(s, op, res)
+		if w != nil {
+			w.seq, w.upTo = u.Seq(), u.Charged()-tolerance(op.Request)
 			k := s.pending.key(op.Key)
 			k.replicas = append(k.replicas, w)
 		}
@@ -95,7 +58,7 @@ func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, w *pend
 	return nil
 }
 
-// trackUnreplicated adds hits to the debt of e and queues its key; nil when there is no room for the debt.
+// trackUnreplicated adds hits to the Unreplicated of e and queues its key. It returns nil if there is no room.
 func (n *Node) trackUnreplicated(s *shard, e *counter.Owned, req *Request, hits uint64) *counter.Unreplicated {
 	u := s.counters.TrackUnreplicated(e, req.Rule, hits)
 	if u != nil && !u.Queued() {
@@ -108,13 +71,13 @@ func (n *Node) trackUnreplicated(s *shard, e *counter.Owned, req *Request, hits 
 	return u
 }
 
-// replicator sends copies. Guarded by the Node's serial.
+// replicator sends replicas of counters to other members. The Node's serial guards it.
 type replicator struct {
 	next            uint64
 	batches         map[uint64]*batch
-	order           []uint64                   // of batches, the oldest first
-	lastContact     map[ring.ID]int64          // when each member last was
-	successorMisses map[ring.ID]map[Key]uint64 // by heir: keys that another member has confirmed instead, and by which batch
+	order           []uint64                   // batches, the oldest first
+	lastContact     map[ring.ID]int64          // when each member last sent anything
+	successorMisses map[ring.ID]map[Key]uint64 // by successor: keys that another member has confirmed, and in which batch
 	ranked          []int                      // scratch
 	silent          []int                      // scratch
 }
@@ -123,19 +86,19 @@ type replicator struct {
 type batch struct {
 	to     ring.ID
 	at     int64
-	resent bool // sent again, elsewhere
+	resent bool // to another member
 	refs   []ref
 }
 
-// ref is a key in a batch: how much of its debt the batch covers.
+// ref is a key in a batch, and how much of its Unreplicated the batch contains.
 type ref struct {
 	key       Key
 	seq       uint32
 	upTo      uint64
-	successor ring.ID // who has to be told, though another member may be told first
+	successor ring.ID // the member that must get the replica, even if another one gets it first
 }
 
-// gathering is the batch being filled for one member.
+// gathering is a batch that is being filled for one member.
 type gathering struct {
 	to    ring.ID
 	msg   handoff.Message
@@ -144,10 +107,10 @@ type gathering struct {
 	bytes int
 }
 
-// full says whether the batch is to be sent before there is more in it.
+// full reports whether the batch has to be sent before more is added.
 func (g *gathering) full() bool { return len(g.refs) == maxBatch || g.bytes > maxBytes }
 
-// add puts what is known of e, the key of r, into the batch.
+// add adds e, the counter of r's key, to the batch.
 func (g *gathering) add(s *shard, e *counter.Owned, r ref) {
 	if g.refs == nil {
 		g.refs, g.msg.Counters = make([]ref, 0, usualBatch), make([]handoff.CounterRecord, 0, usualBatch)
@@ -166,7 +129,7 @@ func (g *gathering) add(s *shard, e *counter.Owned, r ref) {
 	g.msg.Counters, g.refs = append(g.msg.Counters, c), append(g.refs, r)
 }
 
-// replicate sends what the shards have queued.
+// replicate sends the counters whose keys the shards have queued.
 func (n *Node) replicate(now int64, fx *Effects) {
 	var open []*gathering
 	for i := range n.shards {
@@ -184,13 +147,13 @@ func (n *Node) replicate(now int64, fx *Effects) {
 	}
 }
 
-// gather takes some of what one shard has queued, and says whether there is more.
+// gather adds some of the keys that s has queued to the open batches. It reports whether there are more.
 func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []*gathering, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	unpaid := 0
+	deferred := 0
 	for range lockKeys {
-		if s.queue.len() == unpaid {
+		if s.queue.len() == deferred {
 			return open, false
 		}
 		if n.inflight.Load() >= maxFlight {
@@ -207,36 +170,35 @@ func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []
 		if u == nil {
 			continue
 		}
-		to, heir := n.replicaTarget(now, s.view, e, u.Attempts())
-		if to == "" || e.Expired(now) {
-			was := s.queue.len()
-			n.deferReplication(s, e, u, key, e.Expired(now), fx)
-			unpaid += s.queue.len() - was
+		to, successor := n.replicaTarget(now, s.view, e, u.Attempts())
+		r := ref{key, u.Seq(), u.Charged(), successor}
+		if expired := e.Expired(now); expired || to == "" {
+			if expired || !s.view.copies {
+				n.resolveReplicated(s, r, fx)
+			}
+			if expired || s.needsNoReplica() {
+				s.counters.DropUnreplicated(e)
+			} else {
+				s.queue.push(key) // until the next Tick
+				deferred++
+			}
 			continue
 		}
 		u.SetUnqueued()
 		g := gatheringFor(&open, to)
-		if g.add(s, e, ref{key, u.Seq(), u.Charged(), heir}); g.full() {
+		if g.add(s, e, r); g.full() {
 			n.dispatch(now, g, fx)
 		}
 	}
-	return open, unpaid == 0 && s.queue.len() > 0
+	return open, deferred == 0 && s.queue.len() > 0
 }
 
-// deferReplication deals with a debt that nobody can be told: it is kept for later, or with its counter over, forgotten.
-func (n *Node) deferReplication(s *shard, e *counter.Owned, u *counter.Unreplicated, key Key, over bool, fx *Effects) {
-	if !over && s.view.copies {
-		s.queue.push(key) // until the next Tick
-		return
-	}
-	n.resolveReplicated(s, key, u.Seq(), u.Charged(), fx)
-	if over || s.view.Ring().Len() > 0 && s.view.Joined() {
-		s.counters.DropUnreplicated(e)
-		return
-	}
-	s.queue.push(key)
+// needsNoReplica reports whether this member is in a ring without any other member that can hold a replica.
+func (s *shard) needsNoReplica() bool {
+	return !s.view.copies && s.view.Ring().Len() > 0 && s.view.Joined()
 }
 
+// gatheringFor returns the open batch for a member, which it adds if there is none.
 func gatheringFor(open *[]*gathering, to ring.ID) *gathering {
 	for _, g := range *open {
 		if g.to == to {
@@ -248,7 +210,7 @@ func gatheringFor(open *[]*gathering, to ring.ID) *gathering {
 	return g
 }
 
-// dispatch sends what was gathered, as one batch.
+// dispatch sends g as one batch.
 func (n *Node) dispatch(now int64, g *gathering, fx *Effects) {
 	if len(g.refs) == 0 {
 		return
@@ -263,9 +225,10 @@ func (n *Node) dispatch(now int64, g *gathering, fx *Effects) {
 	*g = gathering{to: g.to}
 }
 
-// replicaTarget is who is told of e: its owner, or when that is this member, its heir; of those that do not confirm, the
-// next in the ring's order. Charges under SHARE are for the owner alone. heir is the one that cannot be spared.
-func (n *Node) replicaTarget(now int64, v *view, e *counter.Owned, attempts int) (to, heir ring.ID) {
+// replicaTarget returns the member that e is sent to: its owner, or its successor if this member is the owner. If that
+// member does not confirm, the next ones in the ring's order follow. Charges from a local share are sent only to the
+// owner. successor is the member that must get the replica in the end.
+func (n *Node) replicaTarget(now int64, v *view, e *counter.Owned, attempts int) (to, successor ring.ID) {
 	r, c := v.Ring(), &n.serial.replicator
 	c.ranked = r.Order(e.RingPos(), c.ranked[:0])
 	if len(c.ranked) == 0 {
@@ -274,38 +237,38 @@ func (n *Node) replicaTarget(now int64, v *view, e *counter.Owned, attempts int)
 	if v.Ownership(e.RingPos(), e.Epoch()).State != handoff.OwnedHere && c.ranked[0] != v.Self() {
 		c.ranked = c.ranked[:1]
 	}
-	heard, mute := c.ranked[:0], c.silent[:0]
+	heard, silent := c.ranked[:0], c.silent[:0]
 	for _, i := range c.ranked {
 		id := r.At(i).ID
 		if p, live := n.serial.peers[id]; i == v.Self() || !live || p.NoHandoff {
 			continue
 		}
-		if heir == "" {
-			heir = id
+		if successor == "" {
+			successor = id
 		}
 		if n.heardRecently(id, now) {
 			heard = append(heard, i)
 		} else {
-			mute = append(mute, i)
+			silent = append(silent, i)
 		}
 	}
-	c.silent = mute
+	c.silent = silent
 	switch {
 	case len(heard) > 0:
 		to = r.At(heard[attempts%len(heard)]).ID
-	case len(mute) > 0:
-		to = r.At(mute[attempts%len(mute)]).ID
+	case len(silent) > 0:
+		to = r.At(silent[attempts%len(silent)]).ID
 	}
-	return to, heir
+	return to, successor
 }
 
-// heardRecently says whether member id was heard of late, or has had no reason to speak yet.
+// heardRecently reports whether member id has sent anything recently, or has had no reason to send anything yet.
 func (n *Node) heardRecently(id ring.ID, now int64) bool {
 	t, known := n.serial.replicator.lastContact[id]
 	return !known || t > now-silentAfter
 }
 
-// resendUnconfirmed sends again what was not confirmed in time, to somebody else.
+// resendUnconfirmed queues the keys of batches that were not confirmed in time. They are sent to another member.
 func (n *Node) resendUnconfirmed(now int64) {
 	c := &n.serial.replicator
 	kept := c.order[:0]
@@ -318,7 +281,7 @@ func (n *Node) resendUnconfirmed(now int64) {
 			b.resent = true
 			n.inflight.Add(-1)
 			if c.lastContact[b.to] <= b.at {
-				c.lastContact[b.to] = now - silentAfter // until it is heard again
+				c.lastContact[b.to] = now - silentAfter // silent until it sends something
 			}
 			n.requeueBatch(b)
 		case now-b.at > batchAge:
@@ -338,28 +301,35 @@ func (n *Node) resendUnconfirmed(now int64) {
 	c.order = kept
 }
 
-// requeueBatch queues what b covers and nobody has confirmed meanwhile.
+// requeueBatch queues the keys of b whose charges no member has confirmed since.
 func (n *Node) requeueBatch(b *batch) {
 	for _, r := range b.refs {
 		s, hash := n.shard(r.key)
 		s.mu.Lock()
 		if e := s.counters.Owned.Find(hash, r.key); e != nil {
-			if u := s.counters.Unreplicated(e); u != nil && u.Seq() == r.seq && (u.Confirmed() < r.upTo || r.upTo == 0) {
-				u.AddAttempt()
-				if !u.Queued() {
-					u.SetQueued()
-					s.queue.push(r.key)
-					if u.Attempts() < maxFastAttempts {
-						n.dirty.Store(true)
-					}
-				}
-			}
+			n.requeue(s, e, r)
 		}
 		s.mu.Unlock()
 	}
 }
 
-// confirmBatch takes in that a batch has arrived.
+// requeue queues the key of e if the charges that r contains are not confirmed.
+func (n *Node) requeue(s *shard, e *counter.Owned, r ref) {
+	u := s.counters.Unreplicated(e)
+	if u == nil || u.Seq() != r.seq || u.Confirmed() >= r.upTo && r.upTo != 0 {
+		return
+	}
+	if u.AddAttempt(); u.Queued() {
+		return
+	}
+	u.SetQueued()
+	s.queue.push(r.key)
+	if u.Attempts() < maxFastAttempts {
+		n.dirty.Store(true)
+	}
+}
+
+// confirmBatch processes the confirmation of a batch.
 func (n *Node) confirmBatch(seq uint64, from ring.ID, fx *Effects) {
 	c := &n.serial.replicator
 	b := c.batches[seq]
@@ -374,7 +344,7 @@ func (n *Node) confirmBatch(seq uint64, from ring.ID, fx *Effects) {
 		s, hash := n.shard(r.key)
 		s.mu.Lock()
 		if s.confirmReplicated(s.counters.Owned.Find(hash, r.key), r) {
-			n.resolveReplicated(s, r.key, r.seq, r.upTo, fx)
+			n.resolveReplicated(s, r, fx)
 		}
 		s.mu.Unlock()
 		if c.clearMiss(from, r.key, seq); r.successor != from {
@@ -383,7 +353,7 @@ func (n *Node) confirmBatch(seq uint64, from ring.ID, fx *Effects) {
 	}
 }
 
-// confirmReplicated lowers e's debt by what r covers; false if e has a later debt.
+// confirmReplicated confirms the charges of e that r contains. It returns false if e has a later Unreplicated.
 func (s *shard) confirmReplicated(e *counter.Owned, r ref) bool {
 	if e == nil {
 		return true

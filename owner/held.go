@@ -14,39 +14,40 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// heldLease is what this member holds of one key that another one owns.
+// heldLease is the lease that this member holds, or requests, of one key that another member owns.
 type heldLease struct {
 	lease.Holding
-	key    Key
-	owner  uint64 // ring position
-	domain uint64
-	rule   limit.Rule
-	by     policy.Mechanism
-	to     ring.ID // who was asked last
-	queued bool    // it is among the shard's due
-	named  bool    // the grantor knows the key's name
-	drift  drift   // of Approximate
+	key       Key
+	ringPos   uint64
+	domain    uint64
+	rule      limit.Rule
+	mechanism policy.Mechanism
+	grantor   ring.ID // the member that was last asked
+	queued    bool    // the shard's leaseRequests contain the key
+	named     bool    // the grantor has the key's name
+	drift     drift   // of Approximate
 }
 
-// holdLocked answers q, which another member owns, from what this one holds; false when the owner is to be asked. With
-// live only a lease that is there already counts.
-func (n *Node) holdLocked(s *shard, now int64, req *Request, live bool, res *Result) bool {
-	held := s.held[req.Key]
+// decideFromLease decides op, whose key another member owns, from this member's lease. It returns false if the owner has to
+// decide. With existing, it requests no new lease.
+func (n *Node) decideFromLease(s *shard, op *shardOp, existing bool, res *Result) bool {
+	req, held := op.Request, s.held[op.Key]
 	if req.Op == Refund && held != nil {
-		held.ReceiveNotice(s.clock(now), &lease.Notice{Kind: lease.Lift, Window: math.MaxInt64})
+		held.ReceiveNotice(s.clock(op.now), &lease.Notice{Kind: lease.Lift, Window: math.MaxInt64})
 	}
-	if req.Op != Take || req.Hits == 0 || held == nil && live {
+	if req.Op != Take || req.Hits == 0 || held == nil && existing {
 		return false
 	}
-	now = s.clock(now)
+	now := s.clock(op.now)
+	op.now = now
 	if held == nil {
 		if held = n.maybeAcquire(s, now, req); held == nil {
 			return false
 		}
 	}
 	held.update(req)
-	if held.by == policy.Approximate {
-		return n.approximate(s, held, now, req, res)
+	if held.mechanism == policy.Approximate {
+		return n.approximate(s, held, op, res)
 	}
 	d, verdict := held.Decide(now, req.Rule, req.Hits)
 	switch urgent := verdict == lease.Unknown; {
@@ -70,7 +71,7 @@ func (n *Node) holdLocked(s *shard, now int64, req *Request, live bool, res *Res
 	return true
 }
 
-// maybeAcquire makes a holding for q's key if there is reason for one.
+// maybeAcquire adds a held lease for req's key if there is a reason to request one.
 func (n *Node) maybeAcquire(s *shard, now int64, req *Request) *heldLease {
 	switch mode := n.routeMode(req.RingPos); {
 	case req.Mechanism == policy.Approximate:
@@ -83,7 +84,7 @@ func (n *Node) maybeAcquire(s *shard, now int64, req *Request) *heldLease {
 	return n.addLease(s, req)
 }
 
-// addLease makes a holding for q's key; nil if there are too many.
+// addLease adds a held lease for req's key. It returns nil if there are too many.
 func (n *Node) addLease(s *shard, req *Request) *heldLease {
 	if n.held.Add(1) > int64(n.options.MaxLeases) {
 		n.held.Add(-1)
@@ -100,18 +101,18 @@ func (n *Node) addLease(s *shard, req *Request) *heldLease {
 	return held
 }
 
-// update takes over what q's rule says.
+// update sets what req's rule sets for leases.
 func (held *heldLease) update(req *Request) {
-	held.owner, held.domain, held.rule, held.by = req.RingPos, req.Domain, req.Rule, req.Mechanism
+	held.ringPos, held.domain, held.rule, held.mechanism = req.RingPos, req.Domain, req.Rule, req.Mechanism
 	if req.LeaseConfig != nil {
 		held.Terms = *req.LeaseConfig
 	}
-	if held.by == policy.ByLease {
+	if held.mechanism == policy.ByLease {
 		held.MarkHot()
 	}
 }
 
-// queueLeaseRequest lets x be asked for with the next Flush; urgent, at once.
+// queueLeaseRequest queues a request for the lease for the next Flush, which urgent requires at once.
 func (n *Node) queueLeaseRequest(s *shard, held *heldLease, urgent bool) {
 	if held.queued {
 		return
@@ -121,7 +122,7 @@ func (n *Node) queueLeaseRequest(s *shard, held *heldLease, urgent bool) {
 	n.requestFlush(urgent)
 }
 
-// requestFlush lets the next Flush send what is due or told; urgent, at once.
+// requestFlush makes the next Flush send messages about leases; urgent requires it at once.
 func (n *Node) requestFlush(urgent bool) {
 	n.leaseTraffic.Store(true)
 	n.dirty.Store(true)
@@ -130,8 +131,8 @@ func (n *Node) requestFlush(urgent bool) {
 	}
 }
 
-// observeHot takes in that the owner calls q's key hot. When nothing fits, as a says, this member refuses for a moment: of
-// what frees up meanwhile, nothing is lost.
+// observeHot requests a lease of req's key, which its owner reports as hot. If the owner has refused req because nothing is
+// left, this member refuses for a moment; hits that become free meanwhile are not lost.
 func (n *Node) observeHot(s *shard, now int64, req *Request, res *Result) {
 	if req.Op != Take || req.Rule.Algorithm == limit.SlidingLog || req.Mechanism == policy.Approximate {
 		return
@@ -144,12 +145,13 @@ func (n *Node) observeHot(s *shard, now int64, req *Request, res *Result) {
 	}
 	held.update(req)
 	held.MarkHot()
-	if depth := req.Rule.Depth(); res.Over && res.Authority == Full && res.Before >= uint64(depth) && now >= held.DeniedUntil() {
+	depth := req.Rule.Depth()
+	if res.Over && res.Authority == Full && res.Before >= uint64(depth) && now >= held.DeniedUntil() {
 		held.ReceiveNotice(now, &lease.Notice{Kind: lease.Deny, Window: math.MaxInt64, Limit: depth, Left: leastDeny})
 	}
 }
 
-// sendLeaseRequests sends what the shard's holdings have to say.
+// sendLeaseRequests sends the queued requests for leases.
 func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Effects) {
 	at := s.clock(now)
 	for _, key := range s.leaseRequests {
@@ -159,54 +161,55 @@ func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Effects) {
 		}
 		held.queued = false
 		_, hash := n.shard(key)
-		hold := s.view.Ownership(held.owner, s.counters.Owned.Find(hash, key).OwnedEpoch(held.owner))
-		if p, live := n.serial.peers[hold.Member]; hold.State != handoff.OwnedElsewhere || !live || p.NoHandoff {
+		owner := s.view.Ownership(held.ringPos, s.counters.Owned.Find(hash, key).OwnedEpoch(held.ringPos))
+		if p, live := n.serial.peers[owner.Member]; owner.State != handoff.OwnedElsewhere || !live || p.NoHandoff {
 			continue
 		}
-		held.to = hold.Member
+		held.grantor = owner.Member
 		r := n.leaseRequest(s, held, at)
-		m := leaseTo(&fx.Leases, held.to, lease.Ask)
+		m := leaseTo(&fx.Leases, held.grantor, lease.Ask)
 		m.Requests = append(m.Requests, r)
 	}
 	s.leaseRequests = s.leaseRequests[:0]
 }
 
+// leaseRequest returns the request for a lease, or the report of an approximate rule.
 func (n *Node) leaseRequest(s *shard, held *heldLease, now int64) lease.GrantRequest {
 	var r lease.GrantRequest
-	if held.by == policy.Approximate {
+	if held.mechanism == policy.Approximate {
 		r = n.buildReport(s, held, now)
 	} else {
 		r = held.Request(now)
 	}
-	r.Key, r.RingPos, r.Domain, r.Always = held.key, held.owner, held.domain, held.by == policy.ByLease
+	r.Key, r.RingPos, r.Domain, r.Always = held.key, held.ringPos, held.domain, held.mechanism == policy.ByLease
 	if !held.named {
 		r.Name = s.names[held.key].wire()
 	}
 	return r
 }
 
-// acceptGrant takes in what a grantor has answered.
+// acceptGrant processes the reply to a request for a lease.
 func (n *Node) acceptGrant(now int64, from ring.ID, g *lease.Grant) {
 	s, _ := n.shard(g.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := s.held[g.Key]
-	if held == nil || held.to != from {
+	if held == nil || held.grantor != from {
 		return
 	}
 	now = s.clock(now)
-	if held.by == policy.Approximate {
+	if held.mechanism == policy.Approximate {
 		n.acceptReportReply(s, held, now, g)
 		return
 	}
-	had := held.Left(now)
+	before := held.Left(now)
 	if !held.Accept(now, g) {
 		return
 	}
-	if held.named = g.Flags&lease.Named != 0; held.by == policy.ByLease {
+	if held.named = g.Flags&lease.Named != 0; held.mechanism == policy.ByLease {
 		held.MarkHot()
 	}
-	if got := saturatingSub(held.Left(now), had); got > 0 {
+	if got := saturatingSub(held.Left(now), before); got > 0 {
 		s.counts.lease.Granted++
 		s.counts.lease.GrantedHits += got
 	} else {
@@ -214,13 +217,13 @@ func (n *Node) acceptGrant(now int64, from ring.ID, g *lease.Grant) {
 	}
 }
 
-// acceptNotice takes in what a grantor tells.
+// acceptNotice processes a notice of a grantor.
 func (n *Node) acceptNotice(now int64, from ring.ID, notice *lease.Notice) {
 	s, hash := n.shard(notice.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := s.held[notice.Key]
-	if held == nil || held.to != from {
+	if held == nil || held.grantor != from {
 		return
 	}
 	now = s.clock(now)
@@ -232,12 +235,12 @@ func (n *Node) acceptNotice(now int64, from ring.ID, notice *lease.Notice) {
 	}
 }
 
-// tickHeld says what time brings, and forgets what nobody asks for.
+// tickHeld queues the requests that are due at time now, and drops unused leases.
 func (n *Node) tickHeld(s *shard, now int64) {
 	for _, key := range sortedKeys(s.held) {
 		held := s.held[key]
 		switch {
-		case held.by == policy.Approximate:
+		case held.mechanism == policy.Approximate:
 			if n.reportDue(s, held, now) {
 				n.queueLeaseRequest(s, held, false)
 			} else if held.drift.idle(now) {
@@ -251,14 +254,14 @@ func (n *Node) tickHeld(s *shard, now int64) {
 	}
 }
 
-// dropLease forgets x.
+// dropLease removes held.
 func (n *Node) dropLease(s *shard, held *heldLease) {
 	s.counts.heldStats(held.TakeStats())
 	delete(s.held, held.key)
 	n.held.Add(-1)
 }
 
-// forgetLeases gives up what times do not mean anything for any more, as the clock has stepped.
+// forgetLeases drops what depends on earlier readings of the clock, which has stepped.
 func (s *shard) forgetLeases(now int64) {
 	clear(s.lent)
 	for _, held := range s.held {
@@ -267,7 +270,7 @@ func (s *shard) forgetLeases(now int64) {
 	}
 }
 
-// sortedKeys are the keys of m in an order that is the same for equal histories.
+// sortedKeys returns the keys of m in ascending order.
 func sortedKeys[T any](m map[Key]T) []Key {
 	if len(m) == 0 {
 		return nil
@@ -276,24 +279,26 @@ func sortedKeys[T any](m map[Key]T) []Key {
 	for key := range m {
 		ks = append(ks, key)
 	}
-	slices.SortFunc(ks, func(a, b Key) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	slices.SortFunc(ks, compareKeys)
 	return ks
 }
 
-// HeldKey is a key of another member of which this one has a lease.
+func compareKeys(a, b Key) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) }
+
+// HeldKey describes a lease of a key that another member owns.
 type HeldKey struct {
-	Key                 Key
-	Domain, Name, Owner string
-	Member              ring.ID // the grantor
-	Window              int64   // that they are of
-	Left, Have          uint64
-	Demand              float64 // hits a second
-	Denied              bool
-	Expires             int64 // Unix nanoseconds
-	Mechanism           policy.Mechanism
+	Key Key
+	KeyName
+	Member     ring.ID // the grantor
+	Window     int64   // of the leased hits
+	Left, Have uint64
+	Demand     float64 // hits per second
+	Denied     bool
+	Expires    int64 // Unix nanoseconds
+	Mechanism  policy.Mechanism
 }
 
-// Held are the keys of which this member has leases, in the order of their digests within a shard.
+// Held returns the leases of this member, in the order of their keys within a shard.
 func (n *Node) Held(now int64) []HeldKey {
 	var all []HeldKey
 	for i := range n.shards {
@@ -301,11 +306,14 @@ func (n *Node) Held(now int64) []HeldKey {
 		s.mu.Lock()
 		for _, key := range sortedKeys(s.held) {
 			held := s.held[key]
-			y := HeldKey{Key: key, Member: held.to, Window: held.Window(), Left: held.Left(now), Have: held.Have(), Demand: held.Demand(now), Denied: now < held.DeniedUntil(), Expires: held.Expires(), Mechanism: held.by}
-			if m := s.names[key]; m != nil {
-				y.Domain, y.Name, y.Owner = m.domain, m.name, m.owner
+			x := HeldKey{
+				Key: key, Member: held.grantor, Window: held.Window(), Left: held.Left(now), Have: held.Have(),
+				Demand: held.Demand(now), Denied: now < held.DeniedUntil(), Expires: held.Expires(), Mechanism: held.mechanism,
 			}
-			all = append(all, y)
+			if m := s.names[key]; m != nil {
+				x.KeyName = m.KeyName
+			}
+			all = append(all, x)
 		}
 		s.mu.Unlock()
 	}

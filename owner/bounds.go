@@ -1,0 +1,91 @@
+package owner
+
+import (
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
+)
+
+// The bounds that a shard tracks.
+const (
+	movedBound = iota
+	crashBound
+	partitionBound
+	shareBound
+	closedBound
+	openAdmitted
+	boundKinds
+)
+
+// boundOf returns the bound of the hits admitted from a table of a degraded policy.
+func boundOf(t counter.Table) int {
+	if t == counter.TableOpen {
+		return openAdmitted
+	}
+	return shareBound
+}
+
+// recordBounds records how many hits of op's key other members may have admitted in the window that ends at end.
+func (n *Node) recordBounds(s *shard, op *shardOp, end int64) {
+	v := s.view
+	if len(v.changes) == 0 && v.Ring().Len() >= v.NRef() {
+		return
+	}
+	r := op.Request.Rule
+	if missing := v.NRef() - v.Ring().Len(); missing > 0 && op.rule.Limit == r.Limit {
+		// The missing members may use their part of the limit on a ring of their own.
+		x := (uint64(r.Depth())*uint64(missing) + uint64(v.NRef()) - 1) / uint64(v.NRef())
+		if n.options.Policy == handoff.PolicyAvailable {
+			x = uint64(r.Depth()) * uint64(missing)
+		}
+		s.bounds[partitionBound].push(op.now, end, x)
+	}
+	width := r.End(0)
+	if r.Algorithm != limit.FixedWindow {
+		width = 2*width + counter.Unit
+	}
+	moved, crashed := v.affected(op.RingPos, end-width)
+	if moved {
+		s.bounds[movedBound].push(op.now, end, uint64(r.Depth()))
+	}
+	if crashed {
+		s.bounds[crashBound].push(op.now, end, tolerance(op.Request))
+	}
+}
+
+// expiringMax is the maximum of amounts that each expire at their own time. It keeps the few that no other amount
+// exceeds for longer. When there are too many, it joins two to one that is at least both.
+type expiringMax [8]struct {
+	end int64
+	n   uint64
+}
+
+// push adds n until end.
+func (m *expiringMax) push(now, end int64, n uint64) {
+	least := 0
+	for i := range m {
+		x := &m[i]
+		if x.end <= now || x.end <= end && x.n <= n {
+			x.end, x.n = 0, 0
+		}
+		if x.n >= n && x.end >= end {
+			return
+		}
+		if x.n < m[least].n {
+			least = i
+		}
+	}
+	x := &m[least]
+	x.end, x.n = max(x.end, end), max(x.n, n)
+}
+
+// at returns the maximum at time now.
+func (m *expiringMax) at(now int64) uint64 {
+	n := uint64(0)
+	for _, x := range m {
+		if x.end > now {
+			n = max(n, x.n)
+		}
+	}
+	return n
+}

@@ -1,0 +1,24 @@
+package owner
+
+// ClockStepped revokes this member's ownership of all keys, because its clock was set or has stood still. The ownership
+// returns when the other members have confirmed this one. When ClockStepped returns, no request is decided by the revoked
+// ownership.
+func (n *Node) ClockStepped(now int64) (fx Effects) {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	n.revokeAll(now, &fx)
+	return fx
+}
+
+// revokeAll revokes the ownership of all keys. serial is locked.
+func (n *Node) revokeAll(now int64, fx *Effects) {
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		s.now = now
+		s.forgetLeases(now)
+		s.mu.Unlock()
+	}
+	fx.Out = append(fx.Out, n.serial.machine.RevokeAll(now)...)
+	n.publish(now, fx)
+}

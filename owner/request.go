@@ -1,0 +1,103 @@
+package owner
+
+import (
+	"time"
+
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/ring"
+)
+
+// Key is the 128-bit digest that identifies a counter: domain, descriptor and kind of window. It does not depend on the
+// limit, so a changed limit finds the same counter.
+type Key = counter.Key
+
+// Op is the operation that a request asks for. The numbers are part of the peer protocol.
+type Op uint8
+
+// The operations.
+const (
+	Take   Op = 0 // charge all Hits and report whether they were within the limit
+	DryRun Op = 1 // report whether Hits would be within the limit
+	Refund Op = 2 // refund Hits
+	// Read charges nothing and reports the present count, as stop mode does for descriptors that another one keeps from
+	// being charged: After is the count, and Before is After-Hits, which may wrap below 0. Statistics made of Before, After
+	// and Hits then equal those of envoyproxy/ratelimit.
+	Read Op = 3
+)
+
+// Request asks for hits on one counter. It contains all that an owner needs, so owners need no rules.
+type Request struct {
+	Key     Key
+	RingPos uint64 // Envoy's hash of the owner string
+	Domain  uint64 // hash of the domain, for memory quotas
+	// Waiter is returned with the result in Effects.Done if the request was pending. It is not forwarded.
+	Waiter Waiter
+	Rules  uint64 // version of the rules that matched
+	Hits   uint64
+	Rule   limit.Rule
+	// LeaseConfig is what the rule sets for leases; nil is all defaults. It is not forwarded with the request.
+	LeaseConfig *lease.Terms
+	LocalCap    uint32 // of FailOpen; 0 means this member's local share of the limit, at least 1
+	HotFactor   uint16 // a key is hot above this multiple of the mean rate; 0 means 10
+	Op          Op
+	Mechanism   policy.Mechanism
+	Degraded    policy.Degraded
+	// Strict requires that no charge is admitted that only this member has recorded (durability: strict).
+	Strict bool
+}
+
+// ResultKind is what the caller has to do with a Result.
+type ResultKind uint8
+
+// The kinds.
+const (
+	Decided ResultKind = iota // the Decision is valid
+	Forward                   // this member does not decide the key: send the request to Member, if there is one
+	Pending                   // the result follows in Effects.Done
+)
+
+// Authority describes the basis of a decision: full ownership, a partition's part, or a local share. The numbers are part
+// of the peer protocol.
+type Authority uint8
+
+// The authorities.
+const (
+	Full     Authority = 0 // the owner, with the complete limit
+	Part     Authority = 1 // the owner on the smaller side of a partition
+	Share    Authority = 2 // not the owner: this member's local share
+	Open     Authority = 3 // fail_open: admitted within the local cap
+	Closed   Authority = 4 // fail_closed: from the quota snapshot, or refused
+	Overflow Authority = 5 // the owner, by the conservative sketch of a full table
+	Cached   Authority = 6 // refused from the deny cache
+	Shed     Authority = 7 // refused and not charged, because the owner is overloaded. It is never sent to other members
+)
+
+// Deadline is when a request is decided without the key's owner. The two times are equal, or Alive is later.
+type Deadline struct {
+	Silent time.Time // if nothing has been received from the owner since the request: the rule's degraded policy decides
+	Alive  time.Time // if the owner is alive but has not replied: the request is refused and not charged
+}
+
+// Path is how a decision was reached, for metrics and the direct-hit ratio.
+type Path uint8
+
+// The paths.
+const (
+	Local     Path = iota // decided by the member that received the request
+	Forwarded             // decided by the owner, one hop away
+	Leased                // decided from a lease, or from an approximate rule's copy
+	Fallback              // decided by the rule's degraded policy
+)
+
+// Result is the result of one Request.
+type Result struct {
+	limit.Decision
+	Member    ring.ID // where to forward the request, with Forward
+	Kind      ResultKind
+	Authority Authority
+	Path      Path
+	Hot       bool // the key is hot or leased: a caller that has its name passes it to Name
+}

@@ -1,0 +1,259 @@
+package owner
+
+import (
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner/internal/counter"
+)
+
+// Stats is a snapshot of a Node's counters. All fields but the bounds, the numbers of keys and the state of the ring only
+// increase.
+type Stats struct {
+	Keys       int // counters in the places of this member's own; they are swept after their windows
+	ShareKeys  int // counters of local shares
+	OpenKeys   int // counters of fail_open
+	ClosedKeys int // quota snapshots of fail_closed
+	DenyKeys   int // keys in the deny cache
+
+	Decided   [Shed + 1]uint64 // decisions, by Authority
+	Admitted  [Shed + 1]uint64 // hits admitted with Share, Open and Closed, by Authority
+	Forwarded uint64           // requests for which another member was named
+
+	OverflowKeys    uint64 // keys that were new to the sketch when they were counted there; an underestimate
+	OverflowCharges uint64 // charges counted by sketches
+	Sketches        int    // sketches now in memory, 64 KiB each
+	RefundsDropped  uint64 // refunds that could not be applied: under a degraded policy, or of keys in a sketch
+
+	DenyHits   uint64 // requests decided by the deny cache
+	DenyMisses uint64 // requests whose keys it did not contain
+
+	Owned       int // counters whose keys this member owns; counted slot by slot, while they change
+	Confirming  int // members of the ring that confirm this one, including itself; 0 if it is not in the ring
+	AcksMissing int // members that have not acknowledged the ring to this one, while it is incomplete
+	Unconfirmed int // members that have not confirmed what this one has sent them
+
+	Replicas        int    // counters in the places of other members': replicas, and released counters
+	CopiesDropped   uint64 // counters of other members that found no room
+	CopiesMerged    uint64 // counters of other members that were merged
+	SlotsRefused    uint64 // counters, slots and messages that are not valid
+	Refused         uint64 // charges refused because there was no room for their records
+	Unreplicated    uint64 // hits that no other member has confirmed: the most of one key
+	UnreplicatedIn  uint64 // hits that no other member has confirmed, of all keys
+	ShareUnreported uint64 // hits admitted from local shares that are never reported to the owner, for lack of room
+	Pending         int    // requests that wait for ownership or replicas
+	PendingRefused  uint64 // requests that could not wait, because too many did
+	Transfers       int    // members to which counters are being sent
+
+	// MovedBound bounds the hits that this member, as the owner, admits beyond a limit because members without handoff do
+	// not send their counters: the highest limit among the keys charged here in a window of which such a member may have
+	// owned a part. It falls to 0 when those windows end. These are the windows that began before a change that brought
+	// the key here, or less than Options.LegacyGrace after it. A first ring of this member alone is not a change: what an
+	// earlier boot of it admitted is not known here.
+	MovedBound uint64
+	// CrashBound bounds the same for owners that crashed: what they had admitted and not replicated (U), or the limit if the
+	// successor crashed, too.
+	CrashBound uint64
+	// PartitionBound is the part of a limit that members missing from the ring may admit on a ring of their own, while this
+	// one admits the complete limit.
+	PartitionBound uint64
+	// ShareBound bounds the hits admitted here from local shares that are not reported to the key's owner (Phi): the largest
+	// sum of one key in its present window.
+	ShareBound uint64
+	// ClosedBound bounds the same for hits admitted from quota snapshots.
+	ClosedBound uint64
+	// OpenAdmitted bounds the same for fail_open, which no limit bounds. It is not a part of Bound.
+	OpenAdmitted uint64
+
+	Lease LeaseStats
+}
+
+// LeaseStats is the part of Stats about leases and hot keys.
+type LeaseStats struct {
+	HotKeys int // keys of this member that are hot now
+
+	// As a holder.
+	Held        int    // keys of which this member has a lease now
+	HeldHits    uint64 // unspent hits of all leases
+	LocalHits   uint64 // hits admitted from leases
+	LocalDenied uint64 // requests refused as a grantor required
+	Granted     uint64 // requests that brought hits
+	Empty       uint64 // requests that brought none
+	Timeouts    uint64 // requests without a reply in time
+	GrantedHits uint64 // divided by Granted: the mean size of a grant
+	Stranded    uint64 // hits that were unspent when their window ended
+	NoRoom      uint64 // keys for which there were too many leases
+
+	// As a grantor.
+	LentKeys    int              // keys of which parts are lent now
+	Holders     int              // members that hold leases, summed over keys
+	Outstanding uint64           // lent hits that may not be spent
+	Lent        uint64           // hits lent
+	Credited    uint64           // hits returned
+	Reclaimed   uint64           // hits reclaimed from silent holders
+	Refused     uint64           // requests that were stale, or from members that are not live
+	Unreachable int              // holders with hits that have sent nothing for 3 s
+	Violations  lease.Violations // prevented violations of the conditions
+
+	// Of approximate rules.
+	Reconciled   uint64 // reports that were merged, here or by the owner
+	Unsynced     uint64 // hits admitted here that are not reported to their owners
+	Approximated uint64 // hits admitted locally
+}
+
+// Bound returns an upper bound of the hits that this member may have added to any one key's window beyond its limit, except
+// with fail_open. The bound of a cluster is the sum of its members' bounds.
+func (f Stats) Bound() uint64 {
+	sum := limit.SaturatingAdd(f.MovedBound, limit.SaturatingAdd(f.ShareBound, f.ClosedBound))
+	return limit.SaturatingAdd(sum, limit.SaturatingAdd(f.CrashBound, f.PartitionBound))
+}
+
+// counts is a shard's part of the Stats.
+type counts struct {
+	decided, admitted                        [Shed + 1]uint64
+	forwarded                                uint64
+	overflowKeys, overflowCharges            uint64
+	refundsDropped                           uint64
+	denyHits, denyMisses                     uint64
+	refused, shareUnreported, pendingRefused uint64
+	lease                                    LeaseStats // the fields that only increase
+}
+
+// violate adds prevented violations.
+func (c *counts) violate(v lease.Violations) { c.lease.Violations.Add(v) }
+
+// heldStats adds the counts of a held lease.
+func (c *counts) heldStats(x lease.HoldingStats) {
+	c.lease.Timeouts += x.Timeouts
+	c.lease.Stranded += x.Stranded
+	c.violate(x.Violations)
+}
+
+// Stats returns the Node's counters, summed over all shards.
+func (n *Node) Stats(now int64) Stats {
+	f := Stats{
+		Replicas:   n.counters.Copies(),
+		Pending:    int(n.pending.Load()),
+		Keys:       n.counters.Len(counter.TableOwned),
+		ShareKeys:  n.counters.Len(counter.TableShare),
+		OpenKeys:   n.counters.Len(counter.TableOpen),
+		ClosedKeys: n.counters.Len(counter.TableQuota),
+		DenyKeys:   n.counters.Len(counter.TableDeny),
+	}
+	n.serial.Lock()
+	c := n.serial.counts
+	f.CopiesDropped, f.CopiesMerged, f.SlotsRefused = c.dropped, c.merged, c.refused
+	f.Transfers = len(n.serial.transfers)
+	f.Sketches = n.counters.Sketches.Len()
+	f.addProgress(n.serial.machine, now)
+	n.serial.Unlock()
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		f.add(&s.counts)
+		most, sum := s.counters.Unconfirmed()
+		f.Unreplicated, f.UnreplicatedIn = max(f.Unreplicated, most), limit.SaturatingAdd(f.UnreplicatedIn, sum)
+		f.MovedBound = max(f.MovedBound, s.bounds[movedBound].at(now))
+		f.CrashBound = max(f.CrashBound, s.bounds[crashBound].at(now))
+		f.PartitionBound = max(f.PartitionBound, s.bounds[partitionBound].at(now))
+		f.ShareBound = max(f.ShareBound, s.bounds[shareBound].at(now))
+		f.ClosedBound = max(f.ClosedBound, s.bounds[closedBound].at(now))
+		f.OpenAdmitted = max(f.OpenAdmitted, s.bounds[openAdmitted].at(now))
+		s.leaseStats(now, &f.Lease)
+		s.mu.Unlock()
+		f.Owned += s.countOwned()
+	}
+	return f
+}
+
+// leaseStats adds the shard's counts of leases and hot keys to f.
+func (s *shard) leaseStats(now int64, f *LeaseStats) {
+	for _, held := range s.held {
+		s.counts.heldStats(held.TakeStats())
+		if held.mechanism == policy.Approximate {
+			f.Unsynced += held.drift.unsynced
+			continue
+		}
+		f.Held++
+		f.HeldHits += held.Left(now)
+	}
+	for _, lent := range s.lent {
+		s.counts.violate(lent.TakeViolations())
+		f.LentKeys++
+		f.Outstanding += lent.Unspent(now)
+		for _, l := range lent.Holders(now) {
+			f.Holders++
+			if l.Unspent > 0 && now-l.AskedAt > unreachableAfter {
+				f.Unreachable++
+			}
+		}
+	}
+	s.hot.rates.All(now, func(_ hotkey.Digest, _ float64, hot bool) {
+		if hot {
+			f.HotKeys++
+		}
+	})
+	f.add(&s.counts.lease)
+}
+
+// add adds the fields of c that only increase.
+func (f *LeaseStats) add(c *LeaseStats) {
+	f.LocalHits += c.LocalHits
+	f.LocalDenied += c.LocalDenied
+	f.Granted += c.Granted
+	f.Empty += c.Empty
+	f.Timeouts += c.Timeouts
+	f.GrantedHits += c.GrantedHits
+	f.Stranded += c.Stranded
+	f.NoRoom += c.NoRoom
+	f.Lent += c.Lent
+	f.Credited += c.Credited
+	f.Reclaimed += c.Reclaimed
+	f.Refused += c.Refused
+	f.Violations.Add(c.Violations)
+	f.Reconciled += c.Reconciled
+	f.Approximated += c.Approximated
+}
+
+// addProgress adds the progress of the last ring change.
+func (f *Stats) addProgress(m *handoff.Machine, now int64) {
+	p := m.Progress()
+	f.Confirming, f.Unconfirmed = m.View().ConfirmedBy(now), p.Unconfirmed
+	if !p.Complete {
+		f.AcksMissing = p.MissingAcks
+	}
+}
+
+// countOwned returns the number of counters whose keys this member owns. It unlocks the shard between steps, so it may miss
+// counters that move meanwhile.
+func (s *shard) countOwned() (n int) {
+	for at, more := 0, true; more; at += lockSlots {
+		s.mu.Lock()
+		more = s.counters.Owned.Each(at, lockSlots, func(e *counter.Owned) {
+			if s.view.Ownership(e.RingPos(), e.Epoch()).State == handoff.OwnedHere {
+				n++
+			}
+		})
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// add adds the counts of a shard.
+func (f *Stats) add(c *counts) {
+	for i := range c.decided {
+		f.Decided[i] += c.decided[i]
+		f.Admitted[i] += c.admitted[i]
+	}
+	f.Forwarded += c.forwarded
+	f.OverflowKeys += c.overflowKeys
+	f.OverflowCharges += c.overflowCharges
+	f.RefundsDropped += c.refundsDropped
+	f.DenyHits += c.denyHits
+	f.DenyMisses += c.denyMisses
+	f.Refused += c.refused
+	f.ShareUnreported += c.shareUnreported
+	f.PendingRefused += c.pendingRefused
+}
