@@ -52,6 +52,8 @@ type pendingRequests struct {
 	n    int
 	seq  uint64 // of the newest one
 	keys map[Key]*pendingKey
+	// resumed is the pending request that is being decided, or nil. A field of shardOp would make every shardOp escape.
+	resumed *pendingRequest
 }
 
 // pendingKey holds the pending requests for one key.
@@ -191,7 +193,7 @@ func (p *pendingRequests) expired(then int64) (old []*pendingRequest) {
 // await makes op a pending request with the given result. The caller adds it to a list. If too many requests are pending,
 // await returns nil, and the result is a refusal.
 func (n *Node) await(s *shard, op *shardOp, res *Result) *pendingRequest {
-	w := op.pending
+	w := s.pending.resumed
 	if w == nil {
 		if n.pending.Add(1) > int64(n.options.MaxWaiting) {
 			n.pending.Add(-1)
@@ -268,8 +270,10 @@ func (n *Node) decidePending(s *shard, now int64, k Key, fx *Effects) {
 	for _, w := range requests {
 		res := Result{Kind: Forward}
 		if extent != handoff.ExtentNone {
-			op := shardOp{Request: &w.request, now: now, hash: w.hash, pending: w, part: part{num, den}}
+			op := shardOp{Request: &w.request, now: now, hash: w.hash, part: part{num, den}}
+			s.pending.resumed = w
 			n.decideOwned(s, &op, s.counters.Owned.Find(w.hash, k), &res)
+			s.pending.resumed = nil
 		}
 		if res.Kind != Pending {
 			n.resolve(s, w, res, fx)

@@ -46,13 +46,12 @@ func (s *shard) clock(now int64) int64 {
 // shardOp is one request while a shard decides it.
 type shardOp struct {
 	*Request
-	now     int64
-	hash    uint64          // of the key, in the tables
-	served  bool            // another member sent the request
-	pending *pendingRequest // if the request was pending until now, or nil
-	table   counter.Table
-	rule    limit.Rule // the request's rule, with the limit that the authority allows
-	part    part       // of the limit, if the authority is Part
+	now    int64
+	hash   uint64 // of the key, in the tables
+	served bool   // another member sent the request
+	table  counter.Table
+	rule   limit.Rule // the request's rule, with the limit that the authority allows
+	part   part       // of the limit, if the authority is Part
 	// elsewhere is the number of hits that count against the limit and are not in the key's counter.
 	elsewhere uint64
 	// partial reports whether the limit of rule is only a part of the request's, so that other members may have room for
