@@ -2,11 +2,9 @@ package rls
 
 import (
 	"context"
-	"crypto/tls"
 	"math"
 	"net"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,46 +19,13 @@ import (
 	grpctap "google.golang.org/grpc/tap"
 
 	"github.com/keyward/keyward/envoy/internal/names"
-	"github.com/keyward/keyward/internal/connguard"
 )
-
-// attemptTimeoutHeader is how long Envoy waits for this attempt, in milliseconds. Its grpc-timeout covers all
-// attempts together, even on the second one. If only grpc-timeout were used, the degraded policy would decide after
-// Envoy has given up.
-const attemptTimeoutHeader = "x-envoy-expected-rq-timeout-ms"
-
-// maxMessage is the size in bytes of the largest message that gRPC accepts. Up to this size, a message beyond the
-// RequestLimits is answered OVER_LIMIT. Beyond it, the call fails with RESOURCE_EXHAUSTED before it is decoded. Envoy
-// accepts at most 8 MiB of headers (60 KiB by default), so only a route that repeats such headers in many descriptors
-// reaches this size.
-const maxMessage = 16 << 20
-
-// maxStreams is the number of open calls per connection. Envoy queues further calls, and its circuit breakers admit
-// 1024 by default.
-const maxStreams = 1 << 12
-
-// maxHeaders is the size of a call's headers in bytes: decoded, plus 32 for each. Envoy accepts 60 KiB of headers
-// from a client by default, and one of them may be the key.
-const maxHeaders = 128 << 10
 
 const (
 	readBuffer   = 4 << 10  // size in bytes of the read buffer
 	streamWindow = 64 << 10 // bytes of a call that a client may send before they are read
 	connWindow   = 1 << 20  // the same for all calls of a connection
-
-	handshakeTime  = 5 * time.Second  // for TLS and HTTP/2's preface and settings
-	messageTimeout = 30 * time.Second // for a call's message to arrive
 )
-
-// grpcOptions configure a gRPC server of the service.
-type grpcOptions struct {
-	TLS                *tls.Config      // nil: plaintext
-	Guard              *connguard.Guard // counts what is refused before it is a request; nil: none
-	ConnectionAge      time.Duration    // GRPC_MAX_CONNECTION_AGE; 0: unlimited
-	ConnectionAgeGrace time.Duration    // GRPC_MAX_CONNECTION_AGE_GRACE; 0: unlimited
-	Refunds            bool             // all callers may refund hits
-	LocalRefunds       bool             // callers on a loopback address may
-}
 
 // newGRPC returns a grpc-go server that serves s. More services can be registered on it.
 func (s *Service) newGRPC(o grpcOptions) *grpc.Server {
@@ -106,9 +71,6 @@ func limitMessageTime(ctx context.Context, i *grpctap.Info) (context.Context, er
 	return ctx, nil
 }
 
-// method is the full name of the only RPC.
-const method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-
 // shouldRateLimit answers one call. The codec returns the Call to the pool after writing it.
 func (o grpcOptions) shouldRateLimit(srv any, ctx context.Context, decode func(any) error,
 	_ grpc.UnaryServerInterceptor) (any, error) {
@@ -150,18 +112,6 @@ func first(values []string) string {
 		return ""
 	}
 	return values[0]
-}
-
-// minTimeout returns the lesser of timeout, where 0 is none, and a number of milliseconds in text.
-func minTimeout(timeout time.Duration, millis string) time.Duration {
-	n, err := strconv.ParseInt(millis, 10, 32)
-	if err != nil || n <= 0 {
-		return timeout
-	}
-	if d := time.Duration(n) * time.Millisecond; timeout <= 0 || d < timeout {
-		return d
-	}
-	return timeout
 }
 
 // callCodec encodes and decodes Calls by hand, and leaves all other messages to rest.

@@ -69,7 +69,7 @@ func testRefundsByListener(t *testing.T, kind serverKind) {
 				d.GRPCGo = kind == grpcGoKind
 				a := r.start(t, kind, NewHealthServer(), func(o *StartOptions) {
 					o.Listeners, o.HTTP, o.Debug, o.Refunds, o.Guards = []Listener{d}, "", "", policy, connguard.New(r.reg)
-				}).Addrs()[0]
+				}).Addrs[0]
 				target := "unix:" + d.Address
 				if tcp, ok := a.(*net.TCPAddr); ok {
 					target = tcp.String()
@@ -127,7 +127,7 @@ func ownAddress(t *testing.T) string {
 func TestJSONRefunds(t *testing.T) {
 	for policy, want := range map[string]string{refundsLocal: "OK OK:4", refundsCertified: "OK OK:4", refundsAny: "OK OK:8"} {
 		r := newRig(t, ten)
-		addrs := r.start(t, inlineKind, NewHealthServer(), func(o *StartOptions) { o.Refunds, o.Guards = policy, connguard.New(r.reg) }).Addrs()
+		addrs := r.start(t, inlineKind, NewHealthServer(), func(o *StartOptions) { o.Refunds, o.Guards = policy, connguard.New(r.reg) }).Addrs
 		spend := `{"domain":"d","descriptors":[{"hitsAddend":"6","entries":[{"key":"k","value":"v"}]}]}`
 		if code, body := do(t, "POST", addrs[1], "/json", spend); code != 200 {
 			t.Fatalf("%d %s", code, body)
@@ -158,7 +158,7 @@ func TestJSONRefunds(t *testing.T) {
 // Neither port answers for a name that is not this machine's, but for health.
 func TestHostsOfPorts(t *testing.T) {
 	r := newRig(t, basic)
-	addrs := r.start(t, inlineKind, NewHealthServer(), func(o *StartOptions) { o.Guards = connguard.New(r.reg) }).Addrs()
+	addrs := r.start(t, inlineKind, NewHealthServer(), func(o *StartOptions) { o.Guards = connguard.New(r.reg) }).Addrs
 	for i, path := range map[int]string{1: "/json", 2: "/rlconfig"} {
 		if code, body := from(t, addrs[i], path, "", "Host", "evil.example"); code != 421 || !strings.Contains(body, "evil.example") {
 			t.Errorf("%s: %d %s", path, code, body)

@@ -53,11 +53,13 @@ type StartOptions struct {
 
 // Server serves rate limit calls on its listeners.
 type Server struct {
-	log       *slog.Logger
-	servers   []grpcServer
-	http      []*http.Server
-	listeners []net.Listener
-	done      sync.WaitGroup
+	// Addrs are the addresses of the gRPC listeners in order, then those of HTTP and Debug if they are open. Read only.
+	Addrs []net.Addr
+
+	log     *slog.Logger
+	servers []grpcServer
+	http    []*http.Server
+	done    sync.WaitGroup
 }
 
 // Start opens all listeners and serves on them. If it cannot open one, it opens none.
@@ -70,7 +72,9 @@ func Start(o StartOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.listeners = listeners
+	for _, l := range listeners {
+		s.Addrs = append(s.Addrs, l.Addr())
+	}
 	refunds := cmp.Or(o.Refunds, refundsLocal)
 	for i, d := range o.Listeners {
 		opts := grpcOptions{TLS: d.TLS, ConnectionAge: o.ConnectionAge, ConnectionAgeGrace: o.ConnectionAgeGrace}
@@ -236,15 +240,6 @@ func (o *StartOptions) refuse(surface string) func(reason string) {
 		return func(string) {}
 	}
 	return o.Guards.Guard(surface).Refuse
-}
-
-// Addrs returns the addresses of the gRPC listeners in order, then those of HTTP and Debug if they are open.
-func (s *Server) Addrs() []net.Addr {
-	var as []net.Addr
-	for _, l := range s.listeners {
-		as = append(as, l.Addr())
-	}
-	return as
 }
 
 // Stop accepts no new calls, waits for those in flight until ctx is done, then cuts them off.

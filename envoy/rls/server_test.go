@@ -105,7 +105,7 @@ func TestGRPC(t *testing.T) { eachServer(t, testGRPC) }
 func testGRPC(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
 	s := r.start(t, kind, NewHealthServer())
-	client := pb.NewRateLimitServiceClient(dial(t, s.Addrs()[0].String(), nil))
+	client := pb.NewRateLimitServiceClient(dial(t, s.Addrs[0].String(), nil))
 	ctx := t.Context()
 	for i := range 3 {
 		resp, err := client.ShouldRateLimit(ctx, request("basic", descriptor("key1", "alice"), descriptor("free", "v")))
@@ -141,7 +141,7 @@ func TestCallTimeout(t *testing.T) { eachServer(t, testCallTimeout) }
 
 func testCallTimeout(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
-	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil))
+	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs[0].String(), nil))
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
@@ -171,7 +171,7 @@ func testTryTimeout(t *testing.T, kind serverKind) {
 		}
 	}
 	r := newRig(t, basic)
-	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil))
+	client := pb.NewRateLimitServiceClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs[0].String(), nil))
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), attemptTimeoutHeader, "60000"), time.Hour)
 	defer cancel()
 	if _, err := client.ShouldRateLimit(ctx, request("basic", descriptor("key1", "v"))); err != nil {
@@ -187,7 +187,7 @@ func TestHostile(t *testing.T) { eachServer(t, testHostile) }
 
 func testHostile(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
-	conn := dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil)
+	conn := dial(t, r.start(t, kind, NewHealthServer()).Addrs[0].String(), nil)
 	one := func(value string) []byte {
 		b := wire(t, request("basic", descriptor("one", strings.Repeat("x", len(value)))))
 		return bytes.Replace(b, bytes.Repeat([]byte("x"), len(value)), []byte(value), 1)
@@ -237,7 +237,7 @@ func TestExactUnderConcurrency(t *testing.T) { eachServer(t, testExactUnderConcu
 
 func testExactUnderConcurrency(t *testing.T, kind serverKind) {
 	r := newRig(t, "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 300}}]}")
-	addr := r.start(t, kind, NewHealthServer()).Addrs()[0].String()
+	addr := r.start(t, kind, NewHealthServer()).Addrs[0].String()
 	var admitted [4]int
 	var callers sync.WaitGroup
 	for i := range admitted {
@@ -270,7 +270,7 @@ func TestHealthIsCounted(t *testing.T) { eachServer(t, testHealthIsCounted) }
 
 func testHealthIsCounted(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
-	client := healthpb.NewHealthClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs()[0].String(), nil))
+	client := healthpb.NewHealthClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs[0].String(), nil))
 	for range 2 {
 		_, _ = client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
 	}
@@ -289,7 +289,7 @@ func TestHealth(t *testing.T) { eachServer(t, testHealth) }
 func testHealth(t *testing.T, kind serverKind) {
 	h := NewHealthServer("cluster", "config")
 	s := newRig(t, basic).start(t, kind, h)
-	client := healthpb.NewHealthClient(dial(t, s.Addrs()[0].String(), nil))
+	client := healthpb.NewHealthClient(dial(t, s.Addrs[0].String(), nil))
 	check := func(want healthpb.HealthCheckResponse_ServingStatus) {
 		t.Helper()
 		for service, want := range map[string]healthpb.HealthCheckResponse_ServingStatus{"": healthpb.HealthCheckResponse_SERVING, "ratelimit": want} {
@@ -298,7 +298,7 @@ func testHealth(t *testing.T, kind serverKind) {
 				t.Errorf("service %q: %v, %v; want %v", service, resp.GetStatus(), err, want)
 			}
 		}
-		code, body := get(t, s.Addrs()[1], "/healthcheck")
+		code, body := get(t, s.Addrs[1], "/healthcheck")
 		if healthy := want == healthpb.HealthCheckResponse_SERVING; healthy != (code == 200 && body == "OK") || !healthy && code != 500 {
 			t.Errorf("/healthcheck: %d %q", code, body)
 		}
@@ -372,7 +372,7 @@ func testTLS(t *testing.T, kind serverKind) {
 	s := r.start(t, kind, NewHealthServer(), func(o *StartOptions) {
 		o.Listeners = append(o.Listeners, Listener{GRPCGo: kind == grpcGoKind, Address: "127.0.0.1:0", TLS: server, NoHealth: true})
 	})
-	secure := s.Addrs()[1].String()
+	secure := s.Addrs[1].String()
 	trusted, err := certs.Client(certs.DemoFiles(dir, "envoy"), certs.ClientOptions{ServerName: "localhost"})
 	if err != nil {
 		t.Fatal(err)
@@ -410,7 +410,7 @@ func testStop(t *testing.T, kind serverKind) {
 		in, out := make(chan bool), make(chan bool)
 		r.lone.after = func([]owner.Request, []owner.Result) { in <- true; <-out }
 		s := r.start(t, kind, NewHealthServer())
-		client := pb.NewRateLimitServiceClient(dial(t, s.Addrs()[0].String(), nil))
+		client := pb.NewRateLimitServiceClient(dial(t, s.Addrs[0].String(), nil))
 		result := make(chan error)
 		go func() {
 			_, err := client.ShouldRateLimit(context.Background(), request("basic", descriptor("key1", "v")))

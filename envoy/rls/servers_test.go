@@ -220,7 +220,7 @@ func newTwins(t testing.TB) *twins {
 	w := new(twins)
 	for _, kind := range []serverKind{inlineKind, grpcGoKind} {
 		w.rigs[kind] = newRig(t, doorRules, func(_ *Options, sw *Switches) { sw.Headers, sw.DynamicMetadata = true, true })
-		w.addrs[kind] = w.rigs[kind].start(t, kind, NewHealthServer()).Addrs()[0]
+		w.addrs[kind] = w.rigs[kind].start(t, kind, NewHealthServer()).Addrs[0]
 	}
 	return w
 }

@@ -97,7 +97,7 @@ func service(t *testing.T, tracer rls.Tracer) (url string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Stop(context.Background()) })
-	return "http://" + server.Addrs()[0].String() + "/json"
+	return "http://" + server.Addrs[0].String() + "/json"
 }
 
 func ask(t *testing.T, url, traceparent string) {

@@ -66,7 +66,7 @@ func keyward(t testing.TB, yaml string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Stop(context.Background()) })
-	return server.Addrs()[0].String()
+	return server.Addrs[0].String()
 }
 
 func serve(t testing.TB, g *grpc.Server) string {
