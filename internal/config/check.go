@@ -220,13 +220,13 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 }
 
 // extend applies x. Most of it has no effect on an unlimited rule.
-func (r *RuleSpec) extend(x Extension, members int, lenient bool) (faults []ownFault) {
+func (r *RuleSpec) extend(x Extension, members int, lenient bool) (faults []extensionFault) {
 	r.Extension = x
 	if r.Unlimited {
 		return nil
 	}
 	if fault := r.Extension.compile(r.Limit.Limit, members); fault != "" {
-		faults = append(faults, ownFault{key: "epsilon", text: fault})
+		faults = append(faults, extensionFault{key: "epsilon", text: fault})
 	}
 	if lenient || r.Shadow || r.Quota {
 		r.Extension.lease().Uncapped = true

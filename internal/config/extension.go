@@ -33,11 +33,11 @@ type Extension struct {
 // maxWindow is the longest window: the length of the longest unit.
 const maxWindow = 365 * 24 * time.Hour
 
-// ownFault is a fault in one of Keyward's keys.
-type ownFault struct{ key, text, hint string }
+// extensionFault is a fault in one of Keyward's keys.
+type extensionFault struct{ key, text, hint string }
 
 // parseExtension reads the extension from a descriptor's metadata. It returns all faults.
-func parseExtension(metadata map[string]any, path []*node) (Extension, []ownFault) {
+func parseExtension(metadata map[string]any, path []*node) (Extension, []extensionFault) {
 	var x Extension
 	raw, ok := metadata[metadataKey]
 	if !ok {
@@ -45,16 +45,16 @@ func parseExtension(metadata map[string]any, path []*node) (Extension, []ownFaul
 	}
 	m, ok := raw.(map[string]any)
 	if !ok {
-		return x, []ownFault{{text: "is not a map"}}
+		return x, []extensionFault{{text: "is not a map"}}
 	}
-	var faults []ownFault
+	var faults []extensionFault
 	known := settings()
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		i := slices.IndexFunc(known, func(k setting) bool { return k.key == key })
 		if i < 0 {
-			faults = append(faults, ownFault{key, fmt.Sprintf("unknown key '%s'", key), hintWord(key, extensionKeyNames())})
+			faults = append(faults, extensionFault{key, fmt.Sprintf("unknown key '%s'", key), hintWord(key, extensionKeyNames())})
 		} else if fault := known[i].set(&x, m[key], path); fault != "" {
-			faults = append(faults, ownFault{key: key, text: fault})
+			faults = append(faults, extensionFault{key: key, text: fault})
 		}
 	}
 	if len(faults) == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// knobYAML returns a file with one rule of the given amount, and Keyward's keys on one line each from line 7 on.
-func knobYAML(amount uint32, extension string) string {
+// settingYAML returns a file with one rule of the given amount, and Keyward's keys on one line each from line 7 on.
+func settingYAML(amount uint32, extension string) string {
 	text := fmt.Sprintf("domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: minute, requests_per_unit: %d}\n  metadata:\n    keyward:\n", amount)
 	for key := range strings.SplitSeq(extension, ", ") {
 		text += "      " + key + "\n"
@@ -24,8 +24,8 @@ func knobYAML(amount uint32, extension string) string {
 	return text
 }
 
-// TestKnobs checks what each key sets, read from a file and from a resource.
-func TestKnobs(t *testing.T) {
+// TestSettings checks what each key sets, read from a file and from a resource.
+func TestSettings(t *testing.T) {
 	const approximate = "mechanism: approximate, epsilon: "
 	drift := func(slack uint32, change func(x *Extension)) Extension {
 		x := Extension{Mechanism: policy.Approximate, Epsilon: 0.01, Lease: &lease.Terms{Slack: slack}}
@@ -34,7 +34,7 @@ func TestKnobs(t *testing.T) {
 		}
 		return x
 	}
-	knobs := func(k lease.Terms) Extension { return Extension{Lease: &k} }
+	terms := func(k lease.Terms) Extension { return Extension{Lease: &k} }
 	for _, row := range []struct {
 		yaml   string
 		amount uint32
@@ -44,19 +44,19 @@ func TestKnobs(t *testing.T) {
 		{"mechanism: lease", 5, Extension{Mechanism: policy.ByLease}},
 		{"identity: known", 5, Extension{}},
 		{"hot_factor: 65535", 5, Extension{HotFactor: 65535}},
-		{"lease_min: 1, lease_max: 4294967295", 5, knobs(lease.Terms{Min: 1, Max: 4294967295})},
-		{"lease_min: 20000", 5, knobs(lease.Terms{Min: 20000, Max: 20000})},
-		{"lease_min: 10000", 5, knobs(lease.Terms{Min: 10000})},
-		{"lease_max: 3", 5, knobs(lease.Terms{Min: 3, Max: 3})},
-		{"lease_max: 10", 5, knobs(lease.Terms{Max: 10})},
-		{"ttl: 100ms", 5, knobs(lease.Terms{TTL: 100 * time.Millisecond})},
-		{"ttl: 1h", 5, knobs(lease.Terms{TTL: time.Hour})},
-		{"weight: 7, reclaim: ttl, audit: true", 5, knobs(lease.Terms{Weight: 7, Reclaim: true, Audit: true})},
-		{"reclaim: none, dedicated: yes", 5, knobs(lease.Terms{Dedicated: true})},
-		{"sub_keys: 16", 5, knobs(lease.Terms{SubKeys: 16})},
-		{"low_watermark: 0.29, sync_interval: 1m", 5, knobs(lease.Terms{Watermark: 29, Sync: time.Minute})},
-		{"low_watermark: 1", 5, knobs(lease.Terms{Watermark: 100})},
-		{"low_watermark: 1%", 5, knobs(lease.Terms{Watermark: 1})},
+		{"lease_min: 1, lease_max: 4294967295", 5, terms(lease.Terms{Min: 1, Max: 4294967295})},
+		{"lease_min: 20000", 5, terms(lease.Terms{Min: 20000, Max: 20000})},
+		{"lease_min: 10000", 5, terms(lease.Terms{Min: 10000})},
+		{"lease_max: 3", 5, terms(lease.Terms{Min: 3, Max: 3})},
+		{"lease_max: 10", 5, terms(lease.Terms{Max: 10})},
+		{"ttl: 100ms", 5, terms(lease.Terms{TTL: 100 * time.Millisecond})},
+		{"ttl: 1h", 5, terms(lease.Terms{TTL: time.Hour})},
+		{"weight: 7, reclaim: ttl, audit: true", 5, terms(lease.Terms{Weight: 7, Reclaim: true, Audit: true})},
+		{"reclaim: none, dedicated: yes", 5, terms(lease.Terms{Dedicated: true})},
+		{"sub_keys: 16", 5, terms(lease.Terms{SubKeys: 16})},
+		{"low_watermark: 0.29, sync_interval: 1m", 5, terms(lease.Terms{Watermark: 29, Sync: time.Minute})},
+		{"low_watermark: 1", 5, terms(lease.Terms{Watermark: 100})},
+		{"low_watermark: 1%", 5, terms(lease.Terms{Watermark: 1})},
 		{approximate + "1%", 100, drift(1, nil)},
 		{approximate + "0.01", 12345, drift(123, nil)},
 		{approximate + "1.0%, identity: unknown", 12399, drift(30, func(x *Extension) { x.Unknown = true })},
@@ -68,7 +68,7 @@ func TestKnobs(t *testing.T) {
 			x.Lease.Watermark, x.Algorithm = 30, limit.TokenBucket
 		})},
 	} {
-		rules := load(t, Options{}, knobYAML(row.amount, row.yaml))
+		rules := load(t, Options{}, settingYAML(row.amount, row.yaml))
 		resources, _ := rules.ToProto()
 		back, err := FromProto(wire(t, resources), Options{})
 		if err != nil {
@@ -83,8 +83,8 @@ func TestKnobs(t *testing.T) {
 	}
 }
 
-// TestBadKnobs checks that each bad value is reported with its position, in a file and in a resource.
-func TestBadKnobs(t *testing.T) {
+// TestBadSettings checks that each bad value is reported with its position, in a file and in a resource.
+func TestBadSettings(t *testing.T) {
 	for key, bad := range map[string]struct {
 		values []string
 		want   string
@@ -107,7 +107,7 @@ func TestBadKnobs(t *testing.T) {
 		for _, value := range bad.values {
 			shown := strings.Trim(strings.NewReplacer(".nan", "NaN", "''", "").Replace(value), "'")
 			want := "error in metadata.keyward of 'd.k': " + fmt.Sprintf(bad.want, shown)
-			report := Check(filesOf(knobYAML(5, key+": "+value)), Options{})
+			report := Check(filesOf(settingYAML(5, key+": "+value)), Options{})
 			if got := faultTexts(report); got != want {
 				t.Errorf("%s: %s\n got %s\nwant %s", key, value, got, want)
 			}
@@ -124,8 +124,8 @@ func faultTexts(r CheckResult) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestKnobsTogether checks which keys exclude each other, and which values a cluster's size does not allow.
-func TestKnobsTogether(t *testing.T) {
+// TestSettingsTogether checks which keys exclude each other, and which values a cluster's size does not allow.
+func TestSettingsTogether(t *testing.T) {
 	for _, row := range []struct {
 		yaml            string
 		amount, members int
@@ -148,7 +148,7 @@ func TestKnobsTogether(t *testing.T) {
 			"epsilon 0.5% of 2000 hits, a quarter of it for identity: unknown, is 2, less than one for each of 3 members: raise epsilon, or use mechanism: lease"},
 		{"mechanism: owner, epsilon: 1%", 5, 9, ""},
 	} {
-		text := knobYAML(uint32(row.amount), row.yaml)
+		text := settingYAML(uint32(row.amount), row.yaml)
 		report := Check(filesOf(text), Options{Members: row.members})
 		if row.want == "" {
 			if len(report.Faults) > 0 {
@@ -167,9 +167,9 @@ func TestKnobsTogether(t *testing.T) {
 	}
 }
 
-// TestKnobsOfResource checks that a resource is rejected like a file, under its name.
-func TestKnobsOfResource(t *testing.T) {
-	resources, _ := load(t, Options{}, knobYAML(100, "mechanism: approximate, epsilon: 1%")).ToProto()
+// TestSettingsOfResource checks that a resource is rejected like a file, under its name.
+func TestSettingsOfResource(t *testing.T) {
+	resources, _ := load(t, Options{}, settingYAML(100, "mechanism: approximate, epsilon: 1%")).ToProto()
 	_, err := FromProto(resources, Options{Members: 2})
 	if want := "d: error in metadata.keyward of 'd.k': epsilon 1% of 100 hits is 1, less than one for each of 2 members: raise epsilon, or use mechanism: lease"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -179,9 +179,9 @@ func TestKnobsOfResource(t *testing.T) {
 	}
 }
 
-// TestKnobsOfOverride checks that an override below the rule's limit does not use the rule's slack.
-func TestKnobsOfOverride(t *testing.T) {
-	rules := load(t, Options{}, knobYAML(100, "mechanism: approximate, epsilon: 10%, hot_factor: 3"))
+// TestSettingsOfOverride checks that an override below the rule's limit does not use the rule's slack.
+func TestSettingsOfOverride(t *testing.T) {
+	rules := load(t, Options{}, settingYAML(100, "mechanism: approximate, epsilon: 10%, hot_factor: 3"))
 	for amount, want := range map[uint32]policy.Mechanism{99: policy.ByOwner, 100: policy.Approximate, 101: policy.Approximate} {
 		var m Match
 		rules.Match("d", []Entry{{"k", "v"}}, &Override{amount, Minute}, &m)
@@ -196,8 +196,8 @@ func TestKnobsOfOverride(t *testing.T) {
 	}
 }
 
-// TestKnobsManual checks that docs/rules.md has a row for each key, with its values and default.
-func TestKnobsManual(t *testing.T) {
+// TestSettingsManual checks that docs/rules.md has a row for each key, with its values and default.
+func TestSettingsManual(t *testing.T) {
 	page, err := os.ReadFile("../../docs/rules.md")
 	if err != nil {
 		t.Fatal(err)
@@ -209,8 +209,8 @@ func TestKnobsManual(t *testing.T) {
 	}
 }
 
-// FuzzKnobs checks that no value of any key makes the loader panic, and that accepted values are consistent.
-func FuzzKnobs(f *testing.F) {
+// FuzzSettings checks that no value of any key makes the loader panic, and that accepted values are consistent.
+func FuzzSettings(f *testing.F) {
 	all := settings()
 	for i := range all {
 		for _, text := range []string{"ttl", "1%", "10s", "owner", "-1", "1e300%"} {

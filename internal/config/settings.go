@@ -206,9 +206,9 @@ func parseWatermark(v any) (uint8, string) {
 }
 
 // conflicts returns the keys that contradict each other.
-func (x *Extension) conflicts() (faults []ownFault) {
+func (x *Extension) conflicts() (faults []extensionFault) {
 	fault := func(key, format string, args ...any) {
-		faults = append(faults, ownFault{key: key, text: fmt.Sprintf(format, args...)})
+		faults = append(faults, extensionFault{key: key, text: fmt.Sprintf(format, args...)})
 	}
 	if x.Burst > 0 && !x.Algorithm.Bucket() {
 		fault("burst", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm)
