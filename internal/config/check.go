@@ -35,7 +35,7 @@ func (b *builder) build(sources []source) CheckResult {
 	for _, s := range sources {
 		b.source(s)
 	}
-	b.faults = append(b.faults, b.ours...)
+	b.faults = append(b.faults, b.extensionFaults...)
 	if len(b.faults) > 0 {
 		return CheckResult{Faults: b.faults}
 	}
@@ -51,19 +51,19 @@ const (
 
 // builder turns sources into rules.
 type builder struct {
-	rules  *Rules
-	file   string
-	merge  bool
-	room   int // bytes of full keys still allowed
-	faults []Diagnostic
-	ours   []Diagnostic // in metadata.keyward: reported last, since envoyproxy/ratelimit would load the file
+	rules           *Rules
+	file            string
+	merge           bool
+	room            int // bytes of full keys still allowed
+	faults          []Diagnostic
+	extensionFaults []Diagnostic // in metadata.keyward: reported last, since envoyproxy/ratelimit would load the file
 }
 
-func (b *builder) fault(at place, format string, args ...any) {
+func (b *builder) fault(at position, format string, args ...any) {
 	b.hinted("", at, format, args...)
 }
 
-func (b *builder) hinted(hint string, at place, format string, args ...any) {
+func (b *builder) hinted(hint string, at position, format string, args ...any) {
 	b.faults = append(b.faults,
 		Diagnostic{Kind: BadRules, File: b.file, Line: at.line(), Column: at.column(), Text: fmt.Sprintf(format, args...), Hint: hint})
 }
@@ -91,7 +91,7 @@ type ancestry struct {
 	path   []*node
 }
 
-func (b *builder) descriptors(parent *node, up ancestry, list []yamlDescriptor, at place) {
+func (b *builder) descriptors(parent *node, up ancestry, list []yamlDescriptor, at position) {
 	if len(up.path) >= maxNesting && len(list) > 0 {
 		b.fault(at, "descriptors are nested deeper than %d levels", maxNesting)
 		return
@@ -101,7 +101,7 @@ func (b *builder) descriptors(parent *node, up ancestry, list []yamlDescriptor, 
 	}
 }
 
-func (b *builder) descriptor(parent *node, up ancestry, y *yamlDescriptor, at place) {
+func (b *builder) descriptor(parent *node, up ancestry, y *yamlDescriptor, at position) {
 	if y.Key == "" {
 		b.fault(at, "descriptor has empty key")
 		return
@@ -167,7 +167,7 @@ func (n *node) add(child *node) {
 }
 
 // rule builds the rule of a descriptor with a rate_limit.
-func (b *builder) rule(down ancestry, y *yamlDescriptor, at place) *RuleSpec {
+func (b *builder) rule(down ancestry, y *yamlDescriptor, at position) *RuleSpec {
 	l := y.RateLimit
 	unit := unitOf(l.Unit)
 	switch {
@@ -196,7 +196,7 @@ func (b *builder) rule(down ancestry, y *yamlDescriptor, at place) *RuleSpec {
 }
 
 // metadata reads the metadata of a descriptor and the extension in it.
-func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, at place) {
+func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, at position) {
 	plain := plainMap(raw)
 	all, err := newMetadata(plain)
 	if err != nil {
@@ -212,7 +212,7 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 	for _, f := range bad {
 		where := at.get("metadata").get(metadataKey)
 		where = where.keyOf(f.key).or(where)
-		b.ours = append(b.ours, Diagnostic{
+		b.extensionFaults = append(b.extensionFaults, Diagnostic{
 			File: b.file, Line: where.line(), Column: where.column(), Hint: f.hint, Kind: BadExtension,
 			Text: fmt.Sprintf("error in metadata.%s of '%s': %s", metadataKey, down.text, f.text),
 		})

@@ -102,14 +102,14 @@ type RuleSpec struct {
 	path        []*node
 	statedUnit  Unit // with statedTimes: how responses state the window
 	statedTimes uint32
-	ownerAt     []int  // indexes of the levels whose values form the owner string
-	ownerText   string // the owner string if ownerAt is empty
+	ownerLevels []int  // indexes of the levels whose values form the owner string
+	ownerText   string // the owner string if ownerLevels is empty
 	ownerHash   uint64 // of ownerText
 }
 
 // OwnerLevels returns the indexes of the levels whose values, joined by |, form the owner string. If there are none,
 // all requests of the rule have one owner.
-func (r *RuleSpec) OwnerLevels() []int { return slices.Clone(r.ownerAt) }
+func (r *RuleSpec) OwnerLevels() []int { return slices.Clone(r.ownerLevels) }
 
 // OwnerString returns the owner string of all requests of the rule. It is empty if OwnerLevels is not.
 func (r *RuleSpec) OwnerString() string { return r.ownerText }

@@ -15,7 +15,7 @@ import (
 )
 
 // decodeFaults returns the faults in a decoder's error, one for each value of a wrong type.
-func decodeFaults(f File, at place, err error) (faults []Diagnostic) {
+func decodeFaults(f File, at position, err error) (faults []Diagnostic) {
 	types := (*yaml.TypeError)(nil)
 	switch {
 	case err == nil:
@@ -173,7 +173,7 @@ func describe(n *yamlv3.Node) string {
 }
 
 // hintValue returns a hint for a number that is not whole, or does not fit into int64.
-func hintValue(key any, at place) string {
+func hintValue(key any, at position) string {
 	name, _ := key.(string)
 	at = at.resolve()
 	switch {

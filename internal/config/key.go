@@ -42,14 +42,14 @@ func (r *Rules) digest(d *domain, entries []Entry, m *Match) [2]uint64 {
 // If there is none, all requests of the rule have the same owner string.
 func (r *RuleSpec) placeOwner() {
 	for _, k := range r.Extension.ShardBy {
-		r.ownerAt = append(r.ownerAt, levelOf(r.path, k))
+		r.ownerLevels = append(r.ownerLevels, levelOf(r.path, k))
 	}
-	for i := 0; len(r.ownerAt) == 0 && i < len(r.Levels); i++ {
+	for i := 0; len(r.ownerLevels) == 0 && i < len(r.Levels); i++ {
 		if r.Levels[i].Variable {
-			r.ownerAt = []int{i}
+			r.ownerLevels = []int{i}
 		}
 	}
-	if len(r.ownerAt) > 0 {
+	if len(r.ownerLevels) > 0 {
 		return
 	}
 	text := []byte(r.Domain)
@@ -87,12 +87,12 @@ func (r *Rules) AppendOwnerString(dst []byte, domain string, entries []Entry, m 
 
 func ownerHash(domain string, entries []Entry, m *Match) uint64 {
 	// The two common cases do not need the string.
-	if p := m.placed; p != nil {
-		switch len(p.ownerAt) {
+	if p := m.ownerRule; p != nil {
+		switch len(p.ownerLevels) {
 		case 0:
 			return p.ownerHash
 		case 1:
-			i := p.ownerAt[0]
+			i := p.ownerLevels[0]
 			return xxhash.Sum64String(m.counted(i, &entries[i]))
 		}
 	}
@@ -101,11 +101,11 @@ func ownerHash(domain string, entries []Entry, m *Match) uint64 {
 }
 
 func appendOwner(dst []byte, domain string, entries []Entry, m *Match) []byte {
-	if p := m.placed; p != nil {
-		if len(p.ownerAt) == 0 {
+	if p := m.ownerRule; p != nil {
+		if len(p.ownerLevels) == 0 {
 			return append(dst, p.ownerText...)
 		}
-		for n, i := range p.ownerAt {
+		for n, i := range p.ownerLevels {
 			if n > 0 {
 				dst = append(dst, '|')
 			}

@@ -71,16 +71,16 @@ type levelVisit struct {
 }
 
 // mapping checks the mapping m, which has the given level. up is the mapping around it, or the zero place for the root.
-func (w *levelWalk) mapping(m, up place, at level) {
+func (w *levelWalk) mapping(m, up position, at level) {
 	m = m.resolve()
 	if m.node == nil || m.node.Kind != yamlv3.MappingNode || w.seen[levelVisit{m.node, at}] {
 		return
 	}
 	w.seen[levelVisit{m.node, at}] = true
 	for i := 0; i < len(m.node.Content)-1; i += 2 {
-		key, value := m.node.Content[i], place{m.node.Content[i+1]}
+		key, value := m.node.Content[i], position{m.node.Content[i+1]}
 		if key.Tag == "!!merge" {
-			w.each(value, func(merged place) { w.mapping(merged, up, at) })
+			w.each(value, func(merged position) { w.mapping(merged, up, at) })
 			continue
 		}
 		rows := w.rows(key.Value)
@@ -88,15 +88,15 @@ func (w *levelWalk) mapping(m, up place, at level) {
 		switch {
 		case len(rows) == 0: // an unknown key, which is a fault already
 		case here < 0:
-			w.misplaced(key, rows, misplace{m, up, value, at})
+			w.misplaced(key, rows, misplacedKey{m, up, value, at})
 		case rows[here].below != at || key.Value == "descriptors":
-			w.each(value, func(element place) { w.mapping(element, m, rows[here].below) })
+			w.each(value, func(element position) { w.mapping(element, m, rows[here].below) })
 		}
 	}
 }
 
 // each calls f for a mapping, or for every element of a list.
-func (w *levelWalk) each(p place, f func(place)) {
+func (w *levelWalk) each(p position, f func(position)) {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.SequenceNode {
 		f(p)
@@ -117,14 +117,14 @@ func (w *levelWalk) rows(key string) (rows []levelKey) {
 	return rows
 }
 
-// misplace describes where a key without effect is: its mapping, the mapping around that, the key's value and the
+// misplacedKey describes where a key without effect is: its mapping, the mapping around that, the key's value and the
 // level.
-type misplace struct {
-	in, up, value place
+type misplacedKey struct {
+	in, up, value position
 	at            level
 }
 
-func (w *levelWalk) misplaced(key *yamlv3.Node, rows []levelKey, m misplace) {
+func (w *levelWalk) misplaced(key *yamlv3.Node, rows []levelKey, m misplacedKey) {
 	if m.at == inFile && hasAnchor(m.value.node) {
 		return // it defines anchors for aliases
 	}
@@ -137,12 +137,12 @@ func (w *levelWalk) misplaced(key *yamlv3.Node, rows []levelKey, m misplace) {
 }
 
 // levelsTo returns the distance in levels from the key to another level.
-func (m misplace) levelsTo(other level) int {
+func (m misplacedKey) levelsTo(other level) int {
 	return max(int(m.at), int(other)) - min(int(m.at), int(other))
 }
 
 // belongs describes where to write a key of a level, seen from m.
-func (m misplace) belongs(to level) string {
+func (m misplacedKey) belongs(to level) string {
 	if to == inDescriptor && m.at == inLimit {
 		return "next to 'rate_limit', in the descriptor"
 	}
@@ -151,7 +151,7 @@ func (m misplace) belongs(to level) string {
 
 // lost describes the consequence of k being here. It is empty if the key is also at its own level, or if nothing is
 // known.
-func (m misplace) lost(k levelKey) string {
+func (m misplacedKey) lost(k levelKey) string {
 	limit := m.in.get("rate_limit")
 	switch {
 	case m.at == inFile:
@@ -202,7 +202,7 @@ func duplicates(n *yamlv3.Node, found func(key *yamlv3.Node, text string)) {
 // merges reports whether the decoder merges the second value of a key into the first. It does so for mappings that are
 // a struct or a map in a descriptor.
 func merges(key string, first, second *yamlv3.Node) bool {
-	a, b := place{first}.resolve(), place{second}.resolve()
+	a, b := position{first}.resolve(), position{second}.resolve()
 	return (key == "rate_limit" || key == "metadata") &&
 		a.node.Kind == yamlv3.MappingNode && b.node.Kind == yamlv3.MappingNode
 }

@@ -39,7 +39,7 @@ type Match struct {
 	Kind   MatchKind
 	Static bool // the statistics' key is Rule.FullKey; otherwise see AppendStatKey
 
-	placed *RuleSpec // whose levels determine the owner: Rule, or the rule that an override replaces
+	ownerRule *RuleSpec // whose levels determine the owner: Rule, or the rule that an override replaces
 }
 
 // Buffers of these sizes hold ordinary descriptors on the stack. Longer descriptors cost an allocation.
@@ -59,7 +59,7 @@ func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Mat
 	}
 	leaf, static := d.find(entries)
 	if leaf != nil {
-		m.placed = leaf.rule
+		m.ownerRule = leaf.rule
 	}
 	switch {
 	case override != nil:
@@ -67,15 +67,15 @@ func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Mat
 			m.Kind = BadUnit
 			return
 		}
-	case m.placed == nil:
+	case m.ownerRule == nil:
 		return
-	case m.placed.Unlimited:
-		m.Kind, m.Rule = Unlimited, m.placed
+	case m.ownerRule.Unlimited:
+		m.Kind, m.Rule = Unlimited, m.ownerRule
 		m.Static = static && !m.Rule.DetailedMetric
 		return
 	default:
-		m.Kind, m.Rule, m.Limit = Limited, m.placed, m.placed.Limit
-		m.Unit, m.Times = m.placed.statedUnit, m.placed.statedTimes
+		m.Kind, m.Rule, m.Limit = Limited, m.ownerRule, m.ownerRule.Limit
+		m.Unit, m.Times = m.ownerRule.statedUnit, m.ownerRule.statedTimes
 		m.Static = static && !m.Rule.DetailedMetric
 	}
 	m.Digest = r.digest(d, entries, m)
@@ -88,7 +88,7 @@ func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Mat
 func (m *Match) override(o *Override) (ok bool) {
 	m.Kind, m.Unit, m.Times = Overridden, o.Unit, 1
 	m.Limit = limit.Rule{Window: o.Unit.Window(), Limit: o.Limit}
-	if replaced := m.placed; replaced != nil && !replaced.Unlimited {
+	if replaced := m.ownerRule; replaced != nil && !replaced.Unlimited {
 		m.Limit.Algorithm, m.Limit.Burst = replaced.Limit.Algorithm, replaced.burst(o.Limit)
 		if o.Unit == replaced.Unit {
 			m.Limit.Window, m.Unit, m.Times = replaced.Limit.Window, replaced.statedUnit, replaced.statedTimes
@@ -109,11 +109,11 @@ func (r *RuleSpec) burst(of uint32) uint32 {
 // Extension returns the settings of the rule, also if an override replaces its limit. The slack of an approximate rule
 // is a part of its own limit and too large for a lower override: then the owner decides, with default lease settings.
 func (m *Match) Extension() Extension {
-	if m.placed == nil {
+	if m.ownerRule == nil {
 		return Extension{}
 	}
-	x := m.placed.Extension
-	if x.Mechanism == policy.Approximate && m.Limit.Limit < m.placed.Limit.Limit {
+	x := m.ownerRule.Extension
+	if x.Mechanism == policy.Approximate && m.Limit.Limit < m.ownerRule.Limit.Limit {
 		x.Mechanism, x.Lease = policy.ByOwner, nil // slack without Approximate would have an effect
 	}
 	return x

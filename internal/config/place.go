@@ -11,16 +11,16 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// place is a position in a YAML file. It serves line numbers and the order of keys only. The zero place knows neither,
+// position is a position in a YAML file. It serves line numbers and the order of keys only. The zero place knows neither,
 // so a disagreement between the two YAML parsers has no other effect.
-type place struct{ node *yamlv3.Node }
+type position struct{ node *yamlv3.Node }
 
-func newPlace(content []byte) place {
+func newPosition(content []byte) position {
 	doc, err := decodeNode(yamlv3.NewDecoder(bytes.NewReader(content)))
 	if err != nil || len(doc.Content) == 0 {
-		return place{}
+		return position{}
 	}
-	return place{doc.Content[0]}
+	return position{doc.Content[0]}
 }
 
 // secondDocument returns the line of a file's second document, which is never loaded. It is 0 if there is none.
@@ -38,7 +38,7 @@ func secondDocument(content []byte) int {
 	case len(doc.Content) == 1 && doc.Content[0].Tag == "!!null":
 		return 0 // a trailing separator
 	}
-	return place{doc}.line()
+	return position{doc}.line()
 }
 
 func decodeNode(dec *yamlv3.Decoder) (n *yamlv3.Node, err error) {
@@ -51,7 +51,7 @@ func decodeNode(dec *yamlv3.Decoder) (n *yamlv3.Node, err error) {
 	return n, dec.Decode(n)
 }
 
-func (p place) line() int {
+func (p position) line() int {
 	if p.node == nil {
 		return 0
 	}
@@ -59,7 +59,7 @@ func (p place) line() int {
 }
 
 // column counts characters, from 1. It is 0 if unknown.
-func (p place) column() int {
+func (p position) column() int {
 	if p.node == nil {
 		return 0
 	}
@@ -67,7 +67,7 @@ func (p place) column() int {
 }
 
 // or returns p, or another place if p is unknown.
-func (p place) or(other place) place {
+func (p position) or(other position) position {
 	if p.node == nil {
 		return other
 	}
@@ -75,15 +75,15 @@ func (p place) or(other place) place {
 }
 
 // orKey returns the position of p, or of its key if p is unknown.
-func (p place) orKey(key keyPlace) keyPlace {
+func (p position) orKey(key keyPosition) keyPosition {
 	if p.node == nil {
 		return key
 	}
-	return keyPlace{line: p.node.Line, column: p.node.Column}
+	return keyPosition{line: p.node.Line, column: p.node.Column}
 }
 
 // resolve follows aliases.
-func (p place) resolve() place {
+func (p position) resolve() position {
 	for p.node != nil && p.node.Kind == yamlv3.AliasNode {
 		p.node = p.node.Alias
 	}
@@ -92,84 +92,84 @@ func (p place) resolve() place {
 
 // get returns the value of a key in a mapping: the last of duplicates, as the loader does, or else that of the first
 // merge with the key.
-func (p place) get(key string) place {
+func (p position) get(key string) position {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.MappingNode {
-		return place{}
+		return position{}
 	}
 	for i := len(p.node.Content) - 2; i >= 0; i -= 2 {
 		if p.node.Content[i].Value == key {
-			return place{p.node.Content[i+1]}
+			return position{p.node.Content[i+1]}
 		}
 	}
 	for i := 0; i < len(p.node.Content)-1; i += 2 {
 		if p.node.Content[i].Tag != "!!merge" {
 			continue
 		}
-		if found := (place{p.node.Content[i+1]}).merged(key); found.node != nil {
+		if found := (position{p.node.Content[i+1]}).merged(key); found.node != nil {
 			return found
 		}
 	}
-	return place{}
+	return position{}
 }
 
 // keyOf returns the place of a key in a mapping, without merges.
-func (p place) keyOf(key string) place {
+func (p position) keyOf(key string) position {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.MappingNode {
-		return place{}
+		return position{}
 	}
 	for i := 0; i < len(p.node.Content)-1; i += 2 {
 		if p.node.Content[i].Value == key {
-			return place{p.node.Content[i]}
+			return position{p.node.Content[i]}
 		}
 	}
-	return place{}
+	return position{}
 }
 
-func (p place) merged(key string) place {
+func (p position) merged(key string) position {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.SequenceNode {
 		return p.get(key)
 	}
 	for _, n := range p.node.Content {
-		if found := (place{n}).get(key); found.node != nil {
+		if found := (position{n}).get(key); found.node != nil {
 			return found
 		}
 	}
-	return place{}
+	return position{}
 }
 
 // index returns an element of a sequence.
-func (p place) index(i int) place {
+func (p position) index(i int) position {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.SequenceNode || i >= len(p.node.Content) {
-		return place{}
+		return position{}
 	}
-	return place{p.node.Content[i]}
+	return position{p.node.Content[i]}
 }
 
-type keyPlace struct {
+type keyPosition struct {
 	key          any
 	line, column int
 }
 
 // order returns the keys of m in the order of the file, followed by the keys of merges, sorted.
-func (p place) order(m map[interface{}]interface{}) []keyPlace {
-	found := map[string]keyPlace{}
+func (p position) order(m map[interface{}]interface{}) []keyPosition {
+	found := map[string]keyPosition{}
 	if at := p.resolve(); at.node != nil && at.node.Kind == yamlv3.MappingNode {
 		for i := 0; i < len(at.node.Content)-1; i += 2 {
 			if k := at.node.Content[i]; found[k.Value].line == 0 {
-				found[k.Value] = keyPlace{line: k.Line, column: k.Column}
+				found[k.Value] = keyPosition{line: k.Line, column: k.Column}
 			}
 		}
 	}
-	keys := make([]keyPlace, 0, len(m))
+	keys := make([]keyPosition, 0, len(m))
 	for k := range m {
 		at := found[fmt.Sprint(k)]
-		keys = append(keys, keyPlace{k, at.line, at.column})
+		keys = append(keys, keyPosition{k, at.line, at.column})
 	}
-	slices.SortFunc(keys, func(a, b keyPlace) int {
+	slices.SortFunc(keys, func(a, b keyPosition) int {
 		switch {
 		case a.line == b.line:
 			return strings.Compare(fmt.Sprint(a.key), fmt.Sprint(b.key))

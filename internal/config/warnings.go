@@ -46,7 +46,7 @@ func (w *warnings) at(n *node, kind, format string, args ...any) {
 
 // keys adds the duplicate and the misplaced keys of a file, in the order of their positions.
 func (w *warnings) keys(f File) {
-	at := newPlace(f.Content)
+	at := newPosition(f.Content)
 	if at.node == nil {
 		return
 	}
@@ -58,7 +58,7 @@ func (w *warnings) keys(f File) {
 	}
 	duplicates(at.node, found("duplicate-key"))
 	walk := levelWalk{keys: levelKeys(), seen: map[levelVisit]bool{}, found: found("misplaced-key")}
-	walk.mapping(at, place{}, inFile)
+	walk.mapping(at, position{}, inFile)
 	slices.SortStableFunc(w.all[first:], func(a, b Diagnostic) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})

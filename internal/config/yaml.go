@@ -43,7 +43,7 @@ type yamlReplaces struct{ Name string }
 type source struct {
 	name string
 	root yamlRoot
-	at   place
+	at   position
 }
 
 // parse reads one file. It first checks the keys in the generic form, by name alone, at any level.
@@ -51,9 +51,9 @@ func parse(f File) (source, []Diagnostic) {
 	s := source{name: f.Name}
 	generic := map[interface{}]interface{}{}
 	if err := unmarshal(f.Content, &generic); err != nil {
-		return s, decodeFaults(f, newPlace(f.Content), err)
+		return s, decodeFaults(f, newPosition(f.Content), err)
 	}
-	s.at = newPlace(f.Content)
+	s.at = newPosition(f.Content)
 	c := keyChecker{file: f.Name}
 	c.check(generic, s.at)
 	if err := unmarshal(f.Content, &s.root); err != nil {
@@ -104,12 +104,12 @@ type keyChecker struct {
 	faults []Diagnostic
 }
 
-func (c *keyChecker) fault(at keyPlace, hint, format string, args ...any) {
+func (c *keyChecker) fault(at keyPosition, hint, format string, args ...any) {
 	c.faults = append(c.faults,
 		Diagnostic{Kind: BadYAML, File: c.file, Line: at.line, Column: at.column, Text: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-func (c *keyChecker) check(m map[interface{}]interface{}, at place) {
+func (c *keyChecker) check(m map[interface{}]interface{}, at position) {
 	for _, k := range at.order(m) {
 		name, ok := k.key.(string)
 		switch {
@@ -123,7 +123,7 @@ func (c *keyChecker) check(m map[interface{}]interface{}, at place) {
 	}
 }
 
-func (c *keyChecker) value(v any, at place, key keyPlace) {
+func (c *keyChecker) value(v any, at position, key keyPosition) {
 	switch v := v.(type) {
 	case []interface{}:
 		for i, e := range v {

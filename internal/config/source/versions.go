@@ -41,12 +41,12 @@ const maxWaits = 3
 // Members that load the same versions in the same order activate them in that order. No member switches while a live
 // member has not loaded the new version, unless wait is over.
 type agreement struct {
-	wait     int64 // how long a prepared version waits for the others
-	inForce  uint64
-	prepared uint64
-	since    int64 // when prepared was loaded
-	pending  int64 // when a version was first prepared after the last switch or cancellation
-	others   []MemberRules
+	wait         int64 // how long a prepared version waits for the others
+	inForce      uint64
+	prepared     uint64
+	loadedAt     int64 // when prepared was loaded
+	waitingSince int64 // when a version was first prepared after the last switch or cancellation
+	others       []MemberRules
 }
 
 // load processes a version that this member has loaded.
@@ -61,14 +61,14 @@ func (a *agreement) load(now int64, version uint64) effects {
 		return effects{}
 	case version == a.inForce:
 		e := effects{announce: true, replaced: a.prepared}
-		a.prepared, a.since, a.pending = 0, 0, 0
+		a.prepared, a.loadedAt, a.waitingSince = 0, 0, 0
 		return e
 	}
 	e := effects{replaced: a.prepared}
 	if a.prepared == 0 {
-		a.pending = now
+		a.waitingSince = now
 	}
-	a.prepared, a.since = version, now
+	a.prepared, a.loadedAt = version, now
 	e.switched = a.step(now).switched
 	e.announce = true
 	return e
@@ -93,12 +93,12 @@ func (a *agreement) step(now int64) effects {
 		why = timeout
 	}
 	a.inForce = a.prepared
-	a.prepared, a.since, a.pending = 0, 0, 0
+	a.prepared, a.loadedAt, a.waitingSince = 0, 0, 0
 	return effects{announce: true, switched: why}
 }
 
 // deadline returns when the prepared version comes into force at the latest.
-func (a *agreement) deadline() int64 { return min(a.since+a.wait, a.pending+maxWaits*a.wait) }
+func (a *agreement) deadline() int64 { return min(a.loadedAt+a.wait, a.waitingSince+maxWaits*a.wait) }
 
 // lacking returns the members that the prepared version waits for. Members without rules are not included: they
 // activate the first version that they load.
