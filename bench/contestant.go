@@ -70,11 +70,11 @@ func contestants() []contestant {
 			return startServer(a, r, floorCommand)
 		}},
 		{Name: nameOne, Title: "Keyward, one node", quick: true, start: cluster("lean", "a")},
-		{Name: nameOneGRPC, Title: "Keyward, one node, grpc-go's door", lacks: func(a *arena) string {
+		{Name: nameOneGRPC, Title: "Keyward, one node, grpc-go's server", lacks: func(a *arena) string {
 			return unless(a.doors, "this sidecar has one door only")
 		}, start: cluster("grpc", "a")},
-		{Name: nameThree, Title: "Keyward, three nodes, asked anywhere", quick: true, start: cluster("lean", "a", "b", "c")},
-		{Name: nameDirect, Title: "Keyward, three nodes, asked at the owner, mTLS", start: startDirect},
+		{Name: nameThree, Title: "Keyward, three nodes, calls to any", quick: true, start: cluster("lean", "a", "b", "c")},
+		{Name: nameDirect, Title: "Keyward, three nodes, calls to the owner, mTLS", start: startDirect},
 		{Name: nameAlone, Title: "Keyward, three nodes, each alone", extra: true, start: startAlone},
 	}
 	return append(append(all, rivals()...), behindEnvoy()...)
@@ -98,7 +98,7 @@ func rivals() []contestant {
 		{Name: nameGubernator, Title: "Gubernator, one node", lacks: gubernator, start: func(ctx context.Context, a *arena, r *running) error {
 			return startGubernator(ctx, a, r, 1)
 		}},
-		{Name: nameGubernators, Title: "Gubernator, three nodes, asked anywhere", lacks: gubernator, start: func(ctx context.Context, a *arena, r *running) error {
+		{Name: nameGubernators, Title: "Gubernator, three nodes, calls to any", lacks: gubernator, start: func(ctx context.Context, a *arena, r *running) error {
 			return startGubernator(ctx, a, r, 3)
 		}},
 	}

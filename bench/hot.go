@@ -39,7 +39,7 @@ type site struct {
 	direct bool // the hot key, too, is asked of its owner alone
 	lab    *lab.Lab
 	others *loadtest.Load // keys of the first member, asked there
-	key    *loadtest.Load // the hot one, asked anywhere
+	key    *loadtest.Load // the hot key, with calls to any member
 	rounds []hotRound
 }
 

@@ -25,7 +25,7 @@ type table struct {
 func (rep *Report) tables() []table {
 	var all []table
 	for _, envoy := range []bool{false, true} {
-		t := table{Title: "Asked directly", Head: rep.head(envoy)}
+		t := table{Title: "Direct calls", Head: rep.head(envoy)}
 		if envoy {
 			t.Title = "Through Envoy"
 		}

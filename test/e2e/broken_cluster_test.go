@@ -84,8 +84,8 @@ func sidecarBuild(t *testing.T, flags ...string) string {
 func TestAilingClusters(t *testing.T) {
 	skewed := ailing{"clock", "a member's clock is 3 s ahead", "clocks", "the clock of odd is 3", "KeywardSkew", "keyward_peer_skew_seconds"}
 	version := ailing{"version", "members of different versions", "versions", "versions differ", "-", "-"}
-	full := ailing{"full", "a table that is full", "memory", "had no room for", "KeywardOverflow", "keyward_overflow_keys_total"}
-	cut := ailing{"cut", "a cut between members", "ring", "members use different rings", "KeywardMemberMissing", "keyward_cluster_missing"}
+	full := ailing{"full", "a full table", "memory", "had no room for", "KeywardOverflow", "keyward_overflow_keys_total"}
+	cut := ailing{"cut", "a partition", "ring", "members use different rings", "KeywardMemberMissing", "keyward_cluster_missing"}
 	t.Run("odd", func(t *testing.T) {
 		l := newLab(t, lab.Options{Expect: 3, Rules: map[string]string{"app.yaml": brokenRules}})
 		start(t, l, "pod-a", "pod-b")

@@ -93,13 +93,13 @@ func brokenMembers() []broken {
 	key := func(b *bench) string { return filepath.Join(b.dir, "gossip.key") }
 	return []broken{
 		{
-			name: "name-service", what: "`--join` names what no name service knows", cause: "lookup", says: "lookup keyward-typo.invalid", check: "off the ring", finds: "compare --join",
+			name: "name-service", what: "`--join` has a name that does not resolve", cause: "lookup", says: "lookup keyward-typo.invalid", check: "off the ring", finds: "compare --join",
 			alert: "KeywardOffRing", metric: "keyward_off_ring",
 			args: func(*bench) []string { return []string{"--join", "dns+keyward-typo.invalid:7946"} },
 			mend: func(b *bench) []string { return []string{"--join", b.l.Sidecars[0].Gossip} },
 		},
 		{
-			name: "gossip-key", what: "another gossip key", cause: "gossip", says: "--gossip-key-file", check: "off the ring", finds: "--gossip-key-file",
+			name: "gossip-key", what: "a different gossip key", cause: "gossip", says: "--gossip-key-file", check: "off the ring", finds: "--gossip-key-file",
 			alert: "KeywardOffRing", metric: "keyward_off_ring",
 			args: func(b *bench) []string {
 				if err := os.WriteFile(key(b), []byte("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n"), 0o600); err != nil {
@@ -110,7 +110,7 @@ func brokenMembers() []broken {
 			mend: func(b *bench) []string { b.copy(b.l.CertFile("gossip", ".key"), key(b)); return nil },
 		},
 		{
-			name: "label", what: "another `--cluster`", cause: "gossip", says: "--cluster", check: "off the ring", finds: "--cluster",
+			name: "label", what: "a different `--cluster`", cause: "gossip", says: "--cluster", check: "off the ring", finds: "--cluster",
 			alert: "KeywardOffRing", metric: "keyward_off_ring",
 			args: func(*bench) []string { return []string{"--cluster", "other"} },
 			mend: func(*bench) []string { return []string{"--cluster", "lab"} },
@@ -122,7 +122,7 @@ func brokenMembers() []broken {
 			mend: (*bench).good,
 		},
 		{
-			name: "expired", what: "a certificate that has ended", cause: "streams", says: "expired", check: "off the ring", finds: "expired",
+			name: "expired", what: "an expired certificate", cause: "streams", says: "expired", check: "off the ring", finds: "expired",
 			alert: "KeywardOffRing", metric: "keyward_off_ring",
 			args: func(b *bench) []string {
 				long := func() time.Time { return time.Now().Add(-3 * time.Hour) }
@@ -131,7 +131,7 @@ func brokenMembers() []broken {
 			mend: (*bench).good,
 		},
 		{
-			name: "cert-name", what: "an Envoy's certificate in place of a member's", cause: "streams", says: "has streams with 0 of", check: "off the ring", finds: "has streams with 0 of",
+			name: "cert-name", what: "an Envoy's certificate instead of a member's", cause: "streams", says: "has streams with 0 of", check: "off the ring", finds: "has streams with 0 of",
 			alert: "KeywardOffRing", metric: "keyward_off_ring",
 			args: func(b *bench) []string {
 				return append(b.install(b.l.CertFile("envoy", ".crt"), b.l.CertFile("envoy", ".key"), b.l.CertFile("ca", ".crt")), "--tls-peer-names", certs.DemoSAN("sidecar"))
@@ -139,7 +139,7 @@ func brokenMembers() []broken {
 			mend: (*bench).good,
 		},
 		{
-			name: "bad-rules", what: "first rules that do not load", says: "unknown key", check: "rules", finds: "cannot load its rules",
+			name: "bad-rules", what: "invalid first rules", says: "unknown key", check: "rules", finds: "cannot load its rules",
 			alert: "KeywardNoRules", metric: "keyward_config_reloads_total",
 			args: func(*bench) []string { return nil },
 			mend: func(b *bench) []string {
@@ -150,7 +150,7 @@ func brokenMembers() []broken {
 			},
 		},
 		{
-			name: "wrong-port", what: "`--join` names a port without a listener", ready: true, check: "ports", finds: "addresses that should be members and do not respond",
+			name: "wrong-port", what: "`--join` has a port without a listener", ready: true, check: "ports", finds: "addresses that should be members and do not respond",
 			alert: "KeywardMemberMissing", metric: "keyward_cluster_missing",
 			args: func(*bench) []string { return []string{"--join", "127.0.0.1:1"} },
 			mend: func(b *bench) []string { return []string{"--join", b.l.Sidecars[0].Gossip} },
@@ -363,7 +363,7 @@ func (x *broken) repair(t *testing.T, b *bench) {
 // brokenTable is the table of the manual.
 func brokenTable(all []broken) string {
 	var b strings.Builder
-	fmt.Fprintln(&b, "| mistake | ready | on the ring | /readyz, log and page say | doctor, first | metric | alert |\n|---|---|---|---|---|---|---|")
+	fmt.Fprintln(&b, "| mistake | ready | on the ring | in /readyz, log and web page | first finding of doctor | metric | alert |\n|---|---|---|---|---|---|---|")
 	for _, x := range all {
 		ready, on, says := "no", "no", "`"+x.says+"`"
 		switch {
