@@ -12,7 +12,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// counting is a Decider that counts by limit alone, as the one owner of every key, at a time that the test sets.
+// counting is a Decider that decides with package limit alone, as the owner of every key, at a time set by the test.
 type counting struct {
 	states map[owner.Key]*limit.State
 	now    time.Time
@@ -30,7 +30,7 @@ func (c *counting) Decide(_ owner.Deadline, _ bool, qs []owner.Request, as []own
 	}
 }
 
-// rule is a file with one rule of ten hits in its window.
+// rule returns rules with one rule of ten hits per window.
 func rule(unit, extension string) string {
 	return fmt.Sprintf("{domain: d, descriptors: [{key: k, rate_limit: {unit: %s, requests_per_unit: 10}, metadata: {keyward: {%s}}}]}", unit, extension)
 }
@@ -99,7 +99,7 @@ func TestAlgorithms(t *testing.T) {
 	}
 }
 
-// TestWindowInResponse checks that the unit and its multiplier, from which Envoy makes headers, are the window that counts.
+// TestWindowInResponse checks that the unit and its multiplier, which Envoy copies into headers, describe the window.
 func TestWindowInResponse(t *testing.T) {
 	for _, tt := range []struct{ unit, window, want string }{
 		{"minute", "60s", "MINUTE nil"},
@@ -121,7 +121,7 @@ func TestWindowInResponse(t *testing.T) {
 	}
 }
 
-// TestBucketStatistics holds that near and over speak of a bucket's depth, not of what flows in.
+// TestBucketStatistics checks that near and over are relative to the size of a bucket, not to its refill.
 func TestBucketStatistics(t *testing.T) {
 	r, c := newCounting(t, rule("minute", "algorithm: token_bucket, burst: 20"))
 	for _, step := range []struct {

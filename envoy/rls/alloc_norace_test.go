@@ -12,7 +12,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// A decided request costs no allocation, up to the encoding of the response.
+// Deciding a call does not allocate, up to encoding the response.
 func TestServiceAllocs(t *testing.T) {
 	r := newRig(t, basic+"  - {key: detail, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 9}}\n")
 	for name, req := range map[string]*pb.RateLimitRequest{
@@ -40,7 +40,7 @@ type discard struct{}
 
 func (discard) Name(owner.Key, owner.KeyName, *lease.Terms) {}
 
-// Nor does a request for a hot key whose name was reported recently.
+// The same for a request for a hot key whose name was reported recently.
 func TestHotAllocs(t *testing.T) {
 	r := newRig(t, basic, func(o *Options, _ *Switches) { o.Name = discard{}.Name })
 	r.lone.after = heat
@@ -56,7 +56,7 @@ func TestHotAllocs(t *testing.T) {
 	}
 }
 
-// Nor does one that is decided later.
+// The same for a call that is decided later.
 func TestBeginAllocs(t *testing.T) {
 	r := newRig(t, basic, func(o *Options, _ *Switches) { o.Decider = newLate(t, o.Decider.(*lone)) })
 	message, out, done := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000), make(catch, 1)

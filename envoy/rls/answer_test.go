@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// late is a Decider that answers on a goroutine of its own, as one does that has to ask others, or before Begin returns.
+// late is a Decider that returns results on its own goroutine, after Begin has returned or before.
 type late struct {
 	*lone
 	early bool
@@ -51,7 +51,7 @@ func (l *late) Begin(_ owner.Deadline, stop bool, qs []owner.Request, as []owner
 	return false
 }
 
-// catch takes the call that Begin has left open.
+// catch receives the call that Begin has left pending.
 type catch chan *Call
 
 func (k catch) Answered(c *Call) { k <- c }
@@ -79,7 +79,7 @@ func (r *rig) begin(t testing.TB, message []byte) (answer string, at bool) {
 	return brief(resp), at
 }
 
-// Answers do not depend on when and where they are found; what needs no decision is never late.
+// Responses do not depend on when and on which goroutine results arrive. Calls without a decision are never late.
 func TestBegin(t *testing.T) {
 	messages := [][]byte{
 		wire(t, request("basic", descriptor("one", "a"))), wire(t, request("basic", descriptor("one", "a"))),

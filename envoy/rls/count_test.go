@@ -94,7 +94,7 @@ descriptors:
 	}
 }
 
-// A descriptor of 0 hits whose key is over keeps the others from being charged like any other.
+// A descriptor of 0 hits whose key is over its limit keeps the others from being charged, like any other.
 func TestStopByCheck(t *testing.T) {
 	r := newRig(t, `
 domain: d

@@ -23,8 +23,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// benchServer names the environment variable by which the test binary becomes a server of its own: only in a process of
-// its own can the CPU time of a server be separated from that of its callers.
+// benchServer is the environment variable that turns the test binary into a server. Only in a separate process can
+// the CPU time of a server be separated from that of its callers.
 const benchServer = "KEYWARD_BENCH_SERVER"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// constant is the least that a grpc-go server can do: the same answer to every call.
+// constant is the least work for a grpc-go server: it returns the same response to every call.
 type constant struct {
 	pb.UnimplementedRateLimitServiceServer
 }
@@ -50,7 +50,7 @@ func (constant) ShouldRateLimit(context.Context, *pb.RateLimitRequest) (*pb.Rate
 	}, nil
 }
 
-// serveBench serves until its standard input ends.
+// serveBench serves until its standard input is closed.
 func serveBench(kind string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -73,8 +73,8 @@ func serveBench(kind string) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// BenchmarkCPU reports the CPU that a server's process spends on a call, of a server that answers a constant and of both servers.
-// The ratios are what counts: they survive a busy machine.
+// BenchmarkCPU reports the CPU time per call of a server's process: a constant server, grpc-go and the inline server.
+// Compare the ratios: they are stable even on a busy machine.
 func BenchmarkCPU(b *testing.B) {
 	for _, kind := range []string{"constant", "grpc-go", "inline", "constant again", "grpc-go again", "inline again"} {
 		b.Run(kind, func(b *testing.B) {
@@ -104,7 +104,7 @@ func BenchmarkCPU(b *testing.B) {
 	}
 }
 
-// drive makes b.N calls, 32 at a time over two connections, as a busy Envoy does.
+// drive makes b.N calls, 32 at a time over two connections, like a busy Envoy.
 func drive(b *testing.B, addr string) {
 	message := wire(b, request("basic", descriptor("huge", "alice")))
 	var left atomic.Int64

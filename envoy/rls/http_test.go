@@ -121,7 +121,8 @@ func TestDebug(t *testing.T) {
 	}
 }
 
-// A body in JSON takes little more than its text: what is longer than is used, or has more objects, is over its limit.
+// A JSON body takes little more memory than its text: a body that is too long or has too many objects is over its
+// limit.
 func TestJSONBounds(t *testing.T) {
 	for text, want := range map[string]int{
 		`{"a":"{{{{","b":"\"{","c":[{},{}]}`: 3, `{`: 1, `"`: 0, `"\`: 0, `{"a":"\\"}{`: 2, ``: 0,
@@ -144,7 +145,7 @@ func TestJSONBounds(t *testing.T) {
 	}
 }
 
-// A client of the debug port that does not read has its time, and no more.
+// A client of the debug listener that does not read is cut off after its time.
 func TestDebugIsTimed(t *testing.T) {
 	for path, want := range map[string]time.Duration{
 		"/rlconfig": writeTime, "/debug/pprof/trace?seconds=5": writeTime + 5*time.Second, "/debug/pprof/profile": writeTime + 30*time.Second,
@@ -158,7 +159,7 @@ func TestDebugIsTimed(t *testing.T) {
 	}
 }
 
-// timedWriter notes the write deadline.
+// timedWriter records the write deadline.
 type timedWriter struct {
 	*httptest.ResponseRecorder
 	deadline time.Time

@@ -14,7 +14,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// book is a Namer that writes all down.
+// book records the names that it receives.
 type book struct {
 	mu    sync.Mutex
 	lines []string
@@ -43,7 +43,7 @@ descriptors:
   - {key: fix, value: v, rate_limit: {unit: day, requests_per_unit: 100}}
 `
 
-// heat makes every answer that is counted say that its key is hot.
+// heat marks every result as hot.
 func heat(_ []owner.Request, as []owner.Result) {
 	for i := range as {
 		as[i].Hot = true
@@ -98,7 +98,7 @@ func TestColdKeysHaveNoNames(t *testing.T) {
 	r.ask(t, request("d", descriptor("user", "u"))) // no Name function
 }
 
-// TestNamingsDue holds how often a key is named, alone and where two keys share a place.
+// TestNamingsDue checks how often a key is reported, alone and when two keys share a cell.
 func TestNamingsDue(t *testing.T) {
 	var n nameTimes
 	a, b := owner.Key{5, 1 << 32}, owner.Key{5 + 1024, 2 << 32}

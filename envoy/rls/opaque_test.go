@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Property: hiding makes UTF-8 of anything, and showing gives the very bytes back.
+// Property: hideOpaque turns any bytes into valid UTF-8, and showOpaque restores them.
 func FuzzOpaque(f *testing.F) {
 	for _, s := range []string{"", "plain", "a\xff\xfeb", "\U0010FF80\xff", "\uFFFD\xe2\x82", "é\U0010FFFF"} {
 		f.Add(s)

@@ -22,13 +22,13 @@ import (
 
 const ten = "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 10}}]}"
 
-// back gives n hits back.
+// back returns a request that refunds n hits.
 func back(n uint64) *pb.RateLimitRequest {
 	return request("d", with(addend(descriptor("k", "v"), n), func(d *common.RateLimitDescriptor) { d.IsNegativeHits = true }))
 }
 
-// Hits are refunded to callers that the listener trusts, and to others where it is allowed. Refused refunds are answered, charge and
-// give back nothing, and are counted; the other requests of the call are counted.
+// Hits are refunded for callers that the listener trusts, and for others where it is allowed. A call with refused
+// refunds is answered and counted, refunds nothing, and its other requests are charged.
 func TestRefundsByListener(t *testing.T) { eachServer(t, testRefundsByListener) }
 
 func testRefundsByListener(t *testing.T, kind serverKind) {
@@ -108,7 +108,7 @@ func testRefundsByListener(t *testing.T, kind serverKind) {
 	}
 }
 
-// ownAddress is an address of this machine that is not loopback; empty when it has none.
+// ownAddress returns an address of this machine that is not loopback, or "".
 func ownAddress(t *testing.T) string {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
@@ -123,7 +123,7 @@ func ownAddress(t *testing.T) string {
 	return ""
 }
 
-// /json gives hits back only where anybody may, and asks nothing for a page of another site.
+// /json refunds hits only where every caller may, and decides nothing for a page of another site.
 func TestJSONRefunds(t *testing.T) {
 	for policy, want := range map[string]string{refundsLocal: "OK OK:4", refundsCertified: "OK OK:4", refundsAny: "OK OK:8"} {
 		r := newRig(t, ten)
@@ -155,7 +155,7 @@ func TestJSONRefunds(t *testing.T) {
 	}
 }
 
-// Neither port answers for a name that is not this machine's, but for health.
+// Neither HTTP listener serves a foreign host name, except for health.
 func TestHostsOfPorts(t *testing.T) {
 	r := newRig(t, basic)
 	addrs := r.start(t, inlineKind, NewHealthServer(), func(o *StartOptions) { o.Guards = connguard.New(r.reg) }).Addrs
@@ -175,7 +175,7 @@ func TestHostsOfPorts(t *testing.T) {
 	}
 }
 
-// from posts with one header set.
+// from posts a request with one header.
 func from(t *testing.T, a net.Addr, path, body, header, value string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+a.String()+path, strings.NewReader(body))

@@ -17,7 +17,7 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// descriptor makes a descriptor of keys and values in turn.
+// descriptor returns a descriptor with alternating keys and values.
 func descriptor(kvs ...string) *common.RateLimitDescriptor {
 	d := &common.RateLimitDescriptor{}
 	for i := 0; i < len(kvs); i += 2 {
@@ -54,7 +54,7 @@ func wire(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
-// sameRequest compares what Decode read with what proto.Unmarshal did.
+// sameRequest compares the results of Decode and proto.Unmarshal.
 func sameRequest(t *testing.T, got *RateLimitRequest, want *pb.RateLimitRequest) {
 	t.Helper()
 	if got.Domain != want.Domain || got.HitsAddend != want.HitsAddend || len(got.Descriptors) != len(want.Descriptors) {
@@ -102,7 +102,7 @@ func decodeSeeds(t testing.TB) [][]byte {
 	}
 }
 
-// Property: a message in valid UTF-8 means what proto.Unmarshal says, malformed ones included.
+// Property: for messages in valid UTF-8, Decode agrees with proto.Unmarshal, also about malformed ones.
 func FuzzDecode(f *testing.F) {
 	for _, b := range decodeSeeds(f) {
 		f.Add(b)

@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// message is r as protobuf's own types say it.
+// message returns r as a message of protobuf's own types.
 func (r *RateLimitResponse) message(t testing.TB) *pb.RateLimitResponse {
 	t.Helper()
 	m := &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_Code(r.Code)}
@@ -44,7 +44,7 @@ func (r *RateLimitResponse) message(t testing.TB) *pb.RateLimitResponse {
 	return m
 }
 
-// Property: what Append writes, protobuf reads as the same response.
+// Property: protobuf decodes the output of Append to the same response.
 func FuzzAppend(f *testing.F) {
 	f.Add(uint8(1), uint32(50), uint32(49), int64(1), uint8(1), "", "RateLimit-Limit", "50", false, uint32(10))
 	f.Add(uint8(2), uint32(1<<31), uint32(0), int64(31_536_000), uint8(7), string(make([]byte, 300)), "", "", true, uint32(1))
@@ -72,7 +72,7 @@ func FuzzAppend(f *testing.F) {
 	})
 }
 
-// wireOpaque is a message that reads only when all of texts are UTF-8.
+// wireOpaque is a message that only decodes if all of its texts are valid UTF-8.
 func wireOpaque(texts ...string) (b []byte) {
 	for _, s := range texts {
 		b = appendString(b, 1, s)

@@ -16,7 +16,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// lone is a Decider over the real owner.Node of a cluster of one, at a time that the test sets.
+// lone is a Decider over a real owner.Node in a cluster of one, at a time set by the test.
 type lone struct {
 	node     *owner.Node
 	now      atomic.Int64 // Unix nanoseconds
@@ -44,10 +44,10 @@ func (l *lone) Decide(deadline owner.Deadline, stop bool, qs []owner.Request, as
 
 func (l *lone) advance(d time.Duration) { l.node.Tick(l.now.Add(int64(d))) }
 
-// clock is a time in the middle of a window of every unit but the year: 2222 s after the epoch.
+// clock is a time in the middle of the window of every unit except year: 2222 s after the epoch.
 var clock = time.Unix(2222, 0)
 
-// rig is a service with all that it needs.
+// rig is a service with its dependencies.
 type rig struct {
 	*Service
 	lone  *lone
@@ -103,7 +103,7 @@ func (r *rig) tryWire(t testing.TB, message []byte, from ...Caller) (*pb.RateLim
 	return resp, nil
 }
 
-// ask is try for requests that must be answered.
+// ask is try for calls that must succeed.
 func (r *rig) ask(t testing.TB, req *pb.RateLimitRequest, from ...Caller) *pb.RateLimitResponse {
 	t.Helper()
 	resp, err := r.try(t, req, from...)
@@ -113,7 +113,7 @@ func (r *rig) ask(t testing.TB, req *pb.RateLimitRequest, from ...Caller) *pb.Ra
 	return resp
 }
 
-// counts are the statistics of one rule, in the order total, over, near, within, shadow, cache, negative.
+// counts returns the statistics of one rule, in the order total, over, near, within, shadow, cache, negative.
 func (r *rig) counts(key string) [7]uint64 {
 	s := r.stats.Rule(key)
 	return [7]uint64{
@@ -126,7 +126,7 @@ func (r *rig) counter(name string) uint64 {
 	return r.stats.Counter("ratelimit.service." + name).Value()
 }
 
-// metric is the value of one series of keyward_*, by its labels' values in alphabetic order of their names.
+// metric returns the value of a keyward_* series, by its label values in alphabetical order of the label names.
 func (r *rig) metric(t testing.TB, name string, values ...string) float64 {
 	t.Helper()
 	families, err := r.reg.Gather()

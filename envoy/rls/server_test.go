@@ -32,7 +32,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// start serves the rig on sockets of its own until the test ends, and checks that nothing runs on after that.
+// start serves the rig on its own sockets until the test ends, and checks that no goroutine is left.
 func (r *rig) start(t testing.TB, kind serverKind, h *HealthServer, change ...func(*StartOptions)) *Server {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -82,7 +82,7 @@ func dial(t testing.TB, target string, creds credentials.TransportCredentials) *
 	return conn
 }
 
-// opaque is a client's codec that sends bytes as they are.
+// opaque is a client codec that sends bytes unchanged.
 type opaque struct{}
 
 func (opaque) Name() string { return "proto" }
@@ -93,7 +93,7 @@ func (opaque) Unmarshal(b mem.BufferSlice, v any) error {
 	return proto.Unmarshal(b.Materialize(), v.(proto.Message))
 }
 
-// send calls ShouldRateLimit with a message that may be anything.
+// send calls ShouldRateLimit with an arbitrary message.
 func send(ctx context.Context, conn *grpc.ClientConn, message []byte) (*pb.RateLimitResponse, error) {
 	resp := new(pb.RateLimitResponse)
 	err := conn.Invoke(ctx, pb.RateLimitService_ShouldRateLimit_FullMethodName, message, resp, grpc.ForceCodecV2(opaque{}))
@@ -154,7 +154,7 @@ func testCallTimeout(t *testing.T, kind serverKind) {
 	}
 }
 
-// Envoy's second try has the first one's grpc-timeout: what counts is how long it waits for the try.
+// Envoy sends the same grpc-timeout with its second attempt, but waits for less: the attempt's timeout applies.
 func TestTryTimeout(t *testing.T) { eachServer(t, testTryTimeout) }
 
 func testTryTimeout(t *testing.T, kind serverKind) {
@@ -182,7 +182,7 @@ func testTryTimeout(t *testing.T, kind serverKind) {
 	}
 }
 
-// What a hostile caller may send gets an answer or a clear error; the server goes on, and nothing is let through uncounted.
+// Hostile input gets a response or a clear error. The server continues, and nothing is admitted uncounted.
 func TestHostile(t *testing.T) { eachServer(t, testHostile) }
 
 func testHostile(t *testing.T, kind serverKind) {
@@ -265,7 +265,7 @@ func testExactUnderConcurrency(t *testing.T, kind serverKind) {
 	}
 }
 
-// Every unary method of the port is counted, as envoyproxy/ratelimit's interceptor does.
+// Every unary method of the listener is counted, as in envoyproxy/ratelimit's interceptor.
 func TestHealthIsCounted(t *testing.T) { eachServer(t, testHealthIsCounted) }
 
 func testHealthIsCounted(t *testing.T, kind serverKind) {
@@ -401,7 +401,7 @@ func testTLS(t *testing.T, kind serverKind) {
 	}
 }
 
-// A call in flight ends well when the server stops; one that hangs is cut off.
+// A call in flight completes when the server stops. One that hangs is cut off.
 func TestStop(t *testing.T) { eachServer(t, testStop) }
 
 func testStop(t *testing.T, kind serverKind) {
@@ -437,7 +437,7 @@ func testStop(t *testing.T, kind serverKind) {
 	}
 }
 
-// Fuzz: whatever comes, the whole service answers or errs, and answers to every descriptor.
+// Fuzz: for any input, the service returns an error or a status for every descriptor.
 func FuzzService(f *testing.F) {
 	for _, b := range decodeSeeds(f) {
 		f.Add(b, "key")

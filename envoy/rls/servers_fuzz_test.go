@@ -42,10 +42,11 @@ func FuzzServers(f *testing.F) {
 	})
 }
 
-// shapes are the ways in which shaped ends a call or breaks it.
+// shapes are the ways in which shaped ends or breaks a call.
 const shapes = 9
 
-// shaped is a call with the message, of a shape; what is left of the number seeds the cuts between its DATA frames.
+// shaped returns a call with the message in one of the shapes. The rest of the number seeds the sizes of its DATA
+// frames.
 func shaped(message []byte, shape uint64) rawCall {
 	c, r := good(message), rand.New(rand.NewPCG(shape, 0))
 	switch shape % shapes {
@@ -72,7 +73,7 @@ func shaped(message []byte, shape uint64) rawCall {
 	return c
 }
 
-// cut spreads the data over frames of any size, 0 too.
+// cut splits the data into frames of any size, including 0.
 func (c *rawCall) cut(r *rand.Rand) {
 	b := bytes.Join(c.data, nil)
 	c.data = nil

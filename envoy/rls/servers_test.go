@@ -23,7 +23,7 @@ import (
 // Both gRPC servers get the same bytes over their own sockets and must respond alike: grpc-go is the
 // oracle of the inline server.
 
-// rawCall is a call as frames.
+// rawCall is a call as a sequence of frames.
 type rawCall struct {
 	headers  [][2]string
 	data     [][]byte // one a DATA frame
@@ -32,7 +32,7 @@ type rawCall struct {
 	open     bool     // END_STREAM never comes
 }
 
-// good is a call with nothing odd about it.
+// good returns an ordinary call.
 func good(message []byte) rawCall {
 	return rawCall{
 		headers: [][2]string{
@@ -43,7 +43,7 @@ func good(message []byte) rawCall {
 	}
 }
 
-// framed is a message with gRPC's prefix.
+// framed returns a message with gRPC's prefix.
 func framed(message []byte) []byte {
 	n := len(message)
 	return append([]byte{0, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, message...)
@@ -79,7 +79,7 @@ func (o *outcome) String() string {
 	return fmt.Sprintf("HTTP %s %s, status %s %q, data %q, ended %v, reset %s, away %v, next %s", o.HTTP, o.Type, o.Status, o.Message, o.Data, o.Ended, o.Reset, o.Away, o.Next)
 }
 
-// rawConn is a client's end of HTTP/2.
+// rawConn is the client side of an HTTP/2 connection.
 type rawConn struct {
 	net.Conn
 	framer  *http2.Framer
@@ -105,7 +105,7 @@ func rawDial(t testing.TB, addr net.Addr) *rawConn {
 	return c
 }
 
-// fields packs header fields.
+// fields encodes header fields.
 func (c *rawConn) fields(headers [][2]string) []byte {
 	c.block.Reset()
 	for _, h := range headers {
@@ -114,7 +114,7 @@ func (c *rawConn) fields(headers [][2]string) []byte {
 	return c.block.Bytes()
 }
 
-// send writes a call. The server may cut the connection meanwhile: that is an outcome.
+// send writes a call. The server may close the connection meanwhile, which is an outcome.
 func (c *rawConn) send(id uint32, call rawCall) {
 	c.streams[id] = &outcome{}
 	block, ends := c.fields(call.headers), len(call.data) == 0 && !call.trailers && !call.open
@@ -134,7 +134,7 @@ func (c *rawConn) send(id uint32, call rawCall) {
 	}
 }
 
-// read takes one frame; false when the connection has ended or nothing comes.
+// read reads a frame. It returns false if the connection has ended or nothing arrives.
 func (c *rawConn) read(wait time.Duration) bool {
 	_ = c.SetReadDeadline(time.Now().Add(wait))
 	f, err := c.framer.ReadFrame()
@@ -179,8 +179,7 @@ func (o *outcome) headers(f *http2.MetaHeadersFrame) {
 	o.Ended = f.StreamEnded()
 }
 
-// try makes one call on a connection of its own, and a good one after it. patience is how long an answer that is not there
-// by then is waited for.
+// try makes a call on its own connection, and a good one after it. patience is how long it waits for a response.
 func try(t testing.TB, addr net.Addr, call rawCall, patience time.Duration) outcome {
 	t.Helper()
 	c := rawDial(t, addr)
@@ -225,11 +224,11 @@ func newTwins(t testing.TB) *twins {
 	return w
 }
 
-// differ describes how the servers' responses to a call differ where they must not, or returns "". Windows restart with
-// every call.
+// differ describes how the servers' responses to a call differ where they must not, or returns "". Windows restart
+// with every call.
 func (w *twins) differ(t testing.TB, call rawCall) string {
 	t.Helper()
-	// The inline server accepts trailers; grpc-go ends the connection, as if they began another call.
+	// The inline server accepts trailers. grpc-go closes the connection, as if they began another call.
 	oracle := call
 	oracle.trailers = false
 	for patience := 20 * time.Millisecond; ; patience *= 50 {
@@ -262,8 +261,8 @@ func (c rawCall) malformed() bool {
 	return len(want) > 0
 }
 
-// trailing reports whether bytes follow the one message. Whether they make a second one, half of one or one that is too large,
-// the servers see at different times.
+// trailing reports whether bytes follow the one message. The servers detect at different times whether they are a
+// second message, half of one, or one that is too large.
 func (c rawCall) trailing() bool {
 	b := bytes.Join(c.data, nil)
 	return len(b) > 5 && len(b) > 5+int(binary.BigEndian.Uint32(b[1:]))
@@ -281,7 +280,7 @@ func (o *outcome) normalise() {
 	}
 }
 
-// TestServersAgree: both servers respond alike to calls of every shape.
+// TestServersAgree checks that both servers respond alike to calls of every shape.
 func TestServersAgree(t *testing.T) {
 	w := newTwins(t)
 	one := func(value string) []byte { return wire(t, request("d", descriptor("k", value))) }
@@ -386,7 +385,7 @@ func TestServersAgree(t *testing.T) {
 	}
 }
 
-// TestServersAgreeOnResponses: the inline server's response equals that of generated protobuf code.
+// TestServersAgreeOnResponses checks that the inline server's response equals that of generated protobuf code.
 func TestServersAgreeOnResponses(t *testing.T) {
 	w := newTwins(t)
 	for kind, addr := range w.addrs {

@@ -24,7 +24,7 @@ descriptors:
   - {key: listed, value: white}
 `
 
-// brief is a response as text: the overall code, then each status as code:remaining.
+// brief formats a response: the overall code, then each status as code:remaining.
 func brief(r *pb.RateLimitResponse) string {
 	code := map[pb.RateLimitResponse_Code]string{0: "UNKNOWN", 1: "OK", 2: "OVER"}
 	s := code[r.OverallCode]
@@ -113,7 +113,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// The sequence of envoyproxy/ratelimit's own integration test.
+// The sequence of an integration test of envoyproxy/ratelimit.
 func TestSequence(t *testing.T) {
 	const another = `
 domain: another
@@ -164,9 +164,9 @@ descriptors:
 	}
 }
 
-// Addends that cross thresholds, each from a count that was brought about by an earlier addend.
-// Two limits in stop mode: the one that would fit is not charged once the other goes over, yet its statistics are.
-// A limit without a unit cannot be counted. That is an error, but not one that lets the other limits of the request go.
+// Addends that cross thresholds, each from a count that an earlier addend produced. Two limits in stop mode: the one
+// with room is not charged once the other is exceeded, but its statistics are. A limit without a unit cannot be
+// counted: that is an error, but the other limits of the call still apply.
 func TestOversize(t *testing.T) {
 	for _, shadow := range []bool{false, true} {
 		r := newRig(t, basic, func(_ *Options, sw *Switches) { sw.Shadow = shadow })

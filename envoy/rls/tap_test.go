@@ -18,7 +18,7 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true}}
 `
 
-// every is a rate at which nothing is left out.
+// every is a rate at which no decision is left out.
 const every = 1e9
 
 func TestTapShowsDecisions(t *testing.T) {
@@ -75,7 +75,7 @@ func TestTapEnds(t *testing.T) {
 	}
 }
 
-// answered is a request of two descriptors that has been decided.
+// answered returns a decided call with two descriptors.
 func answered(t *testing.T, r *rig) *Call {
 	c := r.NewCall()
 	if err := r.Decode(c, wire(t, request("d", descriptor("k", "al"), descriptor("k", strings.Repeat("b", 2000))))); err != nil {
@@ -98,7 +98,7 @@ func TestTapSparesTheRest(t *testing.T) {
 	for ms := range 20_000 {
 		r.taps.show(c, clock.Add(time.Duration(ms)*time.Millisecond))
 	}
-	// 400, and some less because a sample waits for the next request.
+	// About 400; less because a sample waits for the next call.
 	if n := seen["k=a"] + seen["k=b"]; n < 350 || n > 420 {
 		t.Errorf("%d samples in 20 s at 20 a second", n)
 	}

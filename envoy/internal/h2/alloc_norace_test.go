@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// In steady state a call must not allocate, whether it is answered on the loop or late, with a client that sends what Envoy does.
+// In steady state a call does not allocate, whether it is answered by the loop or late, with a client that sends what
+// Envoy sends.
 func TestCallsDoNotAllocate(t *testing.T) {
 	calls := make(chan *Stream, 1000)
 	defer close(calls)
@@ -27,7 +28,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 				runtime.ReadMemStats(&before)
 				c.calls(t, n, flight)
 				runtime.ReadMemStats(&after)
-				// What the garbage collection takes from pools is made again; the client makes its output once a run.
+				// The garbage collector may empty pools, and the client allocates its output once per run.
 				if got := float64(after.Mallocs-before.Mallocs) / n; got > 0.03 {
 					t.Errorf("%d in flight: %.3f allocations a call", flight, got)
 				}

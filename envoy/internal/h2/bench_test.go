@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// answer is as long as the usual RateLimitResponse of one descriptor.
+// answer is as long as a usual RateLimitResponse with one descriptor.
 const answer = "\x08\x01\x12\x12\x08\x01\x12\x06\x08\xc0\x84\x3d\x10\x04\x18\xbf\x84\x3d\x22\x02\x08\x3c"
 
 // message is as long as a request of one descriptor with two entries.
@@ -30,7 +30,7 @@ type constant struct{}
 func (constant) Serve(c *Stream)        { c.Reply(constant{}) }
 func (constant) Append(b []byte) []byte { return append(b, answer...) }
 
-// servers are what is compared, each run as a process of its own.
+// servers are the servers to compare, each in its own process.
 var servers = map[string]func(net.Listener) error{
 	"loop": func(l net.Listener) error {
 		return NewInlineServer(Options{Methods: map[string]Handler{echo: constant{}}}).Serve(l)
@@ -48,8 +48,8 @@ var servers = map[string]func(net.Listener) error{
 	"grpc-go": serveGRPC,
 }
 
-// serveFloor is the least that a loop over the Framer can do: it takes every stream that ends for the same call, with no look
-// at its headers, windows or bounds.
+// serveFloor is the minimal loop over the Framer: it treats every stream that ends as the same call, and ignores
+// headers, windows and limits.
 func serveFloor(l net.Listener) error {
 	for {
 		nc, err := l.Accept()
@@ -116,7 +116,7 @@ func serveGRPC(l net.Listener) error {
 	return g.Serve(l)
 }
 
-// TestServe is no test: it is the process that BenchmarkLoop starts.
+// TestServe is not a test, but the process that BenchmarkLoop starts.
 func TestServe(t *testing.T) {
 	kind, address, ok := strings.Cut(os.Getenv("H2_BENCH_SERVE"), " ")
 	if !ok {
@@ -143,8 +143,8 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// BenchmarkLoop is a constant answer: the processor time that a server takes for a call, with 1 and 64 in flight, next to
-// grpc-go and the floor. The client costs about as much as the loop, and is not counted.
+// BenchmarkLoop reports the processor time per call of a server with a constant response, with 1 and 64 calls in
+// flight, next to grpc-go and the floor. The client costs about as much as the loop, and is not counted.
 func BenchmarkLoop(b *testing.B) {
 	for _, kind := range []string{"floor", "loop", "late", "grpc-go"} {
 		for _, flight := range []int{1, 64} {
@@ -164,7 +164,7 @@ func BenchmarkLoop(b *testing.B) {
 	}
 }
 
-// startServer starts a process; look gives its address and its processor time.
+// startServer starts a process. look returns its address and its processor time.
 func startServer(b *testing.B, kind string) (look func() (string, time.Duration)) {
 	control := b.TempDir() + "/s"
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServe$")
@@ -190,7 +190,7 @@ func startServer(b *testing.B, kind string) (look func() (string, time.Duration)
 	}
 }
 
-// rawClient sends calls that are the same but for the stream's number, and counts the ends of streams.
+// rawClient sends calls that differ only in their stream number, and counts the streams that end.
 type rawClient struct {
 	conn net.Conn
 	call []byte // HEADERS and DATA
@@ -233,13 +233,13 @@ func newRawClient(b testing.TB, address string) *rawClient {
 	return c
 }
 
-// envoyHeaders are what Envoy sends with a call; the path is never added to the table.
+// envoyHeaders are the headers of Envoy's calls. The path is never added to the table.
 var envoyHeaders = [][2]string{
 	{":method", "POST"}, {":path", echo}, {":authority", "keyward"}, {":scheme", "http"}, {"te", "trailers"}, {"grpc-timeout", "9S"},
 	{"content-type", "application/grpc"}, {"x-envoy-internal", "true"}, {"x-forwarded-for", "10.1.2.3"}, {"x-envoy-expected-rq-timeout-ms", "20"},
 }
 
-// calls makes n calls, so many at once.
+// calls makes n calls with the given number in flight.
 func (c *rawClient) calls(b testing.TB, n, flight int) {
 	var out []byte
 	for send, open := n, 0; send > 0 || open > 0; {
@@ -260,7 +260,7 @@ func (c *rawClient) calls(b testing.TB, n, flight int) {
 	}
 }
 
-// await reads until so many streams have ended, or more, and says how many.
+// await reads until at least the given number of streams have ended, and returns their number.
 func (c *rawClient) await(b testing.TB, n int) (ended int) {
 	for ended < n {
 		read, err := c.conn.Read(c.in[c.have:])

@@ -28,7 +28,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// eventually waits for what another goroutine is about to do.
+// eventually waits for the effect of another goroutine.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
@@ -81,7 +81,7 @@ func TestStreaming(t *testing.T) {
 	}
 }
 
-// What a client gives up must reach the method, and free its place.
+// When a client gives up a call, the handler is notified and its place is freed.
 func TestCancelAndDeadline(t *testing.T) {
 	_, l, _ := start(t, "tcp", Options{Limits: Limits{Streams: 4}})
 	c := client(t, l)
@@ -97,7 +97,7 @@ func TestCancelAndDeadline(t *testing.T) {
 	}
 }
 
-// A connection that is asked to go, again and again, must not lose a call.
+// Draining connections repeatedly does not lose a call.
 func TestNoCallIsLostWhenConnectionsAge(t *testing.T) {
 	var conns atomic.Int64
 	_, l, r := start(t, "tcp", Options{MaxAge: 30 * time.Millisecond, MaxAgeGrace: time.Minute, Served: func(net.Conn) { conns.Add(1) }})
@@ -176,7 +176,7 @@ func TestShutdownCuts(t *testing.T) {
 	}
 }
 
-// Clients that ping often are let be.
+// Clients that ping often stay connected.
 func TestKeepalive(t *testing.T) {
 	_, l, r := start(t, "tcp", Options{})
 	raw, f := speak(t, l)
@@ -199,7 +199,7 @@ func TestKeepalive(t *testing.T) {
 	}
 }
 
-// selfSigned makes a certificate for 127.0.0.1.
+// selfSigned returns a certificate for 127.0.0.1.
 func selfSigned(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -253,7 +253,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// The HTTP/2 client of net/http, whose frames and header blocks are not those of gRPC's clients.
+// The HTTP/2 client of net/http sends frames and header blocks unlike those of gRPC clients.
 func TestHTTPTransport(t *testing.T) {
 	_, l, _ := start(t, "tcp", Options{})
 	tr := &http.Transport{Protocols: new(http.Protocols)}
@@ -279,7 +279,7 @@ func TestHTTPTransport(t *testing.T) {
 	}
 }
 
-// speak opens HTTP/2 by hand.
+// speak opens an HTTP/2 connection by hand.
 func speak(t testing.TB, l net.Listener) (net.Conn, *http2.Framer) {
 	t.Helper()
 	c, err := net.Dial(l.Addr().Network(), l.Addr().String())

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// talk is a client that speaks HTTP/2 by hand.
+// talk is a hand-written HTTP/2 client.
 type talk struct {
 	t    *testing.T
 	conn net.Conn
@@ -25,15 +25,15 @@ type talk struct {
 	dec   *hpack.Decoder
 }
 
-// fields is a header list; those of a good call are under "".
+// fields is a header list; "" has the fields of a good call.
 type fields [][2]string
 
 var good = fields{{":method", "POST"}, {":scheme", "http"}, {":path", echo}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}}
 
-// with is a good list with more at its end.
+// with returns a good list with more fields at its end.
 func with(more ...[2]string) fields { return append(append(fields{}, good...), more...) }
 
-// without is a good list without one.
+// without returns a good list without one field.
 func without(name string, more ...[2]string) (list fields) {
 	for _, f := range good {
 		if f[0] != name {
@@ -51,7 +51,7 @@ func (k *talk) pack(list fields) []byte {
 	return bytes.Clone(k.block.Bytes())
 }
 
-// open sends a call's headers.
+// open sends the headers of a call.
 func (k *talk) open(id uint32, ends bool, list fields) {
 	_ = k.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: k.pack(list), EndHeaders: true, EndStream: ends})
 }
@@ -66,13 +66,13 @@ func (k *talk) call(id uint32) {
 	k.message(id, true, "hi")
 }
 
-// raw sends a frame as it is.
+// raw sends a frame unchanged.
 func (k *talk) raw(t http2.FrameType, flags http2.Flags, id uint32, p []byte) {
 	_ = k.WriteRawFrame(t, flags, id, p)
 }
 
-// hear gives what comes next, in words: SETTINGS without the acknowledgement, WINDOW_UPDATE and acknowledgements of PING
-// that were not asked for are passed over.
+// hear describes the next frames. It skips SETTINGS without an acknowledgement, WINDOW_UPDATE, and unsolicited
+// acknowledgements of PING.
 func (k *talk) hear() string {
 	for {
 		_ = k.conn.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -128,14 +128,14 @@ func rst(id uint32, code http2.ErrCode) []string { return []string{fmt.Sprintf("
 
 func goAway(code http2.ErrCode) []string { return []string{"GOAWAY " + code.String(), "end"} }
 
-// row is one rule. What is sent is followed by a PING, unless the connection ends, so that silence is seen.
+// row is one rule. The input is followed by a PING unless the connection ends, so that silence can be observed.
 type row struct {
 	rule string // where the RFC has it, and what it says
 	do   func(*talk)
 	want []string
 }
 
-// silent is that nothing is said.
+// silent means that the server sends nothing.
 var silent []string
 
 func join(lists ...[]string) (all []string) {
@@ -145,7 +145,7 @@ func join(lists ...[]string) (all []string) {
 	return all
 }
 
-// TestConformance goes through the rules of RFC 9113 and RFC 7541 for servers, over TCP, a unix socket and TLS.
+// TestConformance checks the rules of RFC 9113 and RFC 7541 for servers over TCP, a unix socket and TLS.
 func TestConformance(t *testing.T) {
 	cert, pool := selfSigned(t)
 	for _, way := range []string{"tcp", "unix", "tls"} {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// dialogue generates the input of a client that mostly follows the protocol: it opens streams in order, sends their messages in parts,
-// gives some up, changes its settings, and now and then does something that is wrong.
+// dialogue generates the input of a client that mostly follows the protocol: it opens streams in order, sends their
+// messages in parts, gives some up, changes its settings, and sometimes makes a mistake.
 type dialogue struct {
 	*rand.Rand
 	out   bytes.Buffer
@@ -36,7 +36,7 @@ func newDialogue(seed uint64) *dialogue {
 	return d
 }
 
-// say is a whole dialogue of so many frames.
+// say generates a dialogue with the given number of frames.
 func (d *dialogue) say(frames int) []byte {
 	for range frames {
 		if d.IntN(d.wrong) == 0 {
@@ -71,7 +71,7 @@ func (d *dialogue) step() {
 	}
 }
 
-// any is a stream that was opened, or may be next.
+// any returns a stream that was opened, or the next one.
 func (d *dialogue) any() uint32 {
 	all := append(append([]uint32{}, d.open...), d.old...)
 	if len(all) == 0 {
@@ -97,7 +97,7 @@ func (d *dialogue) begin() {
 	d.next += 2 + 2*uint32(d.IntN(8)/7)
 }
 
-// headers sends a header block, maybe in parts, padded or with a priority.
+// headers sends a header block, perhaps in parts, padded or with a priority.
 func (d *dialogue) headers(id uint32, list fields, ends bool) {
 	if ends {
 		d.old = append(d.old, id)
@@ -130,7 +130,7 @@ func (d *dialogue) headers(id uint32, list fields, ends bool) {
 	}
 }
 
-// part sends a part of an open stream's message, mostly all of it.
+// part sends a part of an open stream's message, usually all of it.
 func (d *dialogue) part() {
 	i := d.IntN(len(d.open))
 	id := d.open[i]
@@ -180,7 +180,7 @@ func (d *dialogue) setting() {
 	_ = d.fr.WriteSettings(all[d.IntN(len(all))])
 }
 
-// mistake does something that is wrong.
+// mistake violates the protocol.
 func (d *dialogue) mistake() {
 	zero := make([]byte, d.IntN(20))
 	switch d.IntN(16) {
@@ -228,7 +228,7 @@ func (d *dialogue) mistake() {
 	}
 }
 
-// TestOracle compares the two on dialogues, all in one bubble: x/net keeps channels for the next connection.
+// TestOracle compares the two servers on dialogues, all in one bubble: x/net keeps channels for the next connection.
 func TestOracle(t *testing.T) {
 	const dialogues = 500
 	synctest.Test(t, func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestOracle(t *testing.T) {
 	})
 }
 
-// FuzzOracle compares the two on any bytes.
+// FuzzOracle compares the two servers on arbitrary bytes.
 func FuzzOracle(f *testing.F) {
 	f.Add([]byte{})
 	for seed := range uint64(20) {

@@ -29,7 +29,7 @@ func memory() uint64 {
 	return s[0].Value.Uint64() + s[1].Value.Uint64() + s[2].Value.Uint64()
 }
 
-// watchMemory fails the test if memory rises above the bound before it ends.
+// watchMemory fails the test if memory rises above the bound before the test ends.
 func watchMemory(t *testing.T) {
 	runtime.GC() // what other tests have left
 	ctx, cancel := context.WithCancel(context.Background())
@@ -50,7 +50,7 @@ func watchMemory(t *testing.T) {
 	})
 }
 
-// callBlock is a call's header block that does not change the table.
+// callBlock returns a call's header block that does not change the table.
 func callBlock(method string) []byte {
 	var b bytes.Buffer
 	e := hpack.NewEncoder(&b)
@@ -64,8 +64,8 @@ func headersFrame(id uint32, flags http2.Flags, block []byte) []byte {
 	return append(appendHead(nil, len(block), frameKind{http2.FrameHeaders, flags | http2.FlagHeadersEndHeaders}, id), block...)
 }
 
-// attack sends what next makes, up to most bytes, and reads what comes if it reads at all. It gives the last RST_STREAM or
-// GOAWAY error that it was sent.
+// attack sends what next returns, up to most bytes, and reads the responses if it reads. It returns the last error of
+// RST_STREAM or GOAWAY.
 func attack(t *testing.T, l net.Listener, reads bool, most int, next func(i int) []byte) (code http2.ErrCode) {
 	t.Helper()
 	conn, f := speak(t, l)
@@ -110,7 +110,7 @@ func attack(t *testing.T, l net.Listener, reads bool, most int, next func(i int)
 	return code
 }
 
-// Whatever a client sends that brings no call further, without end: it is cut off.
+// A client that sends endless frames without calls is cut off.
 func TestFloods(t *testing.T) {
 	_, l, r := start(t, "tcp", Options{})
 	watchMemory(t)
@@ -161,7 +161,7 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// A client that gives up what is being served, again and again, must not have more served at once than it may have open.
+// A client that repeatedly gives up calls being served cannot have more served at once than it may have open.
 func TestRapidReset(t *testing.T) {
 	var mu sync.Mutex
 	var calls []*Stream
@@ -188,7 +188,7 @@ func TestRapidReset(t *testing.T) {
 	}
 }
 
-// A client that asks and does not read: what it may leave unread is bounded, and then the time.
+// A client that does not read its responses is limited in bytes, and in time.
 func TestUnreadAnswers(t *testing.T) {
 	_, l, r := start(t, "tcp", Options{Limits: Limits{WriteTimeout: 300 * time.Millisecond}})
 	watchMemory(t)
@@ -204,7 +204,7 @@ func TestUnreadAnswers(t *testing.T) {
 	}
 }
 
-// Header lists that unpack to much more than was sent: a field of 4000 bytes in the table, and pointed at 15,000 times.
+// Header lists that decode to much more than was sent: a field of 4000 bytes in the table, referenced 15,000 times.
 func TestHeaderBombs(t *testing.T) {
 	_, l, r := start(t, "tcp", Options{})
 	watchMemory(t)
@@ -222,7 +222,7 @@ func TestHeaderBombs(t *testing.T) {
 	}
 }
 
-// Calls that do not come whole: all connections together hold a bounded lot, and who holds little is let be.
+// Incomplete calls: all connections together are limited, and a connection that holds little stays open.
 func TestUnfinishedCalls(t *testing.T) {
 	_, l, r := start(t, "tcp", Options{})
 	watchMemory(t)
@@ -252,7 +252,7 @@ func TestUnfinishedCalls(t *testing.T) {
 	}
 }
 
-// However many connections there are, each with less than its share, together they hold no more than twice the bound.
+// Any number of connections, each below its share, hold at most twice the limit together.
 func TestUnfinishedCallsOfManyConnections(t *testing.T) {
 	const bound = 1 << 20
 	s, l, r := start(t, "tcp", Options{Limits: Limits{Unfinished: bound}})
@@ -278,7 +278,7 @@ func TestUnfinishedCallsOfManyConnections(t *testing.T) {
 	}
 }
 
-// Of a long message only what may be used is kept; that it is whole, and no longer than it says, is looked after all the same.
+// Only the usable part of a long message is kept, but its length and completeness are still checked.
 func TestKeep(t *testing.T) {
 	s, l, r := start(t, "tcp", Options{Limits: Limits{KeepMessage: 1000, Message: 1 << 20}})
 	c := client(t, l)
@@ -361,7 +361,8 @@ func sameLines(a, b []string) bool {
 	return true
 }
 
-// Clients that give no window for what they asked: the answers wait for a time, and are bounded before that.
+// Clients that give no window for their responses: the responses wait for a limited time, and are limited in bytes
+// before that.
 func TestTinyWindows(t *testing.T) {
 	_, l, r := start(t, "tcp", Options{Limits: Limits{MessageTimeout: 300 * time.Millisecond}})
 	watchMemory(t)

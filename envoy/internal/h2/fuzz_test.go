@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// converse gives a server one connection on which a client says all that and ends it, and checks that the server ends it,
-// too, and holds nothing of it after that.
+// converse gives a server one connection with the given input, and checks that the server closes it and releases
+// everything.
 func converse(t *testing.T, say []byte) {
 	s := NewInlineServer(Options{Methods: methods(), Headers: []KeptHeader{{Name: "x-a", Max: 100}}, Refuse: func(string) {}, Served: func(net.Conn) {}})
 	near, far := net.Pipe()
@@ -40,7 +40,7 @@ func converse(t *testing.T, say []byte) {
 
 var settingsFrame = appendHead(nil, 0, frameKind{http2.FrameSettings, 0}, 0)
 
-// FuzzConn says anything after a valid preface.
+// FuzzConn sends arbitrary bytes after a valid preface.
 func FuzzConn(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(settingsFrame)
@@ -48,7 +48,8 @@ func FuzzConn(f *testing.F) {
 	f.Fuzz(converse)
 }
 
-// FuzzFrames says frames that are mostly right: each byte pair picks a frame and a stream, the next bytes what is wrong.
+// FuzzFrames sends frames that are mostly valid: each pair of bytes picks a frame and a stream, the next bytes a
+// mistake.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte("\x00\x01\x10\x01\x20\x01\x00\x03\x11\x03\x30\x00"))
 	f.Add([]byte("\x00\x01\x10\x01\x30\x01\x40\x00\x50\x01\x60\x00\x70\x00\x01\x05\x10\x05"))
@@ -58,7 +59,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// frames makes frames of a plan.
+// frames generates frames from a plan.
 func frames(plan []byte) []byte {
 	paths := []string{echo, late, count, gives, fails, huge, "/none", ""}
 	out := append([]byte{}, settingsFrame...)

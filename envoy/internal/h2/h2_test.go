@@ -25,7 +25,7 @@ type text string
 
 func (t text) Append(b []byte) []byte { return append(b, t...) }
 
-// bytesCodec passes messages through as they are.
+// bytesCodec passes messages through unchanged.
 type bytesCodec struct{}
 
 func (bytesCodec) Marshal(v any) ([]byte, error) { return []byte(*v.(*string)), nil }
@@ -79,7 +79,7 @@ func methods() map[string]Handler {
 	}
 }
 
-// refusals counts what is refused.
+// refusals counts refusals.
 type refusals struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -100,7 +100,7 @@ func (r *refusals) of(reason string) int {
 	return r.n[reason]
 }
 
-// start serves o on a listener, until the test ends.
+// start serves o on a listener until the test ends.
 func start(t testing.TB, network string, o Options) (*InlineServer, net.Listener, *refusals) {
 	t.Helper()
 	address := "127.0.0.1:0"
@@ -132,7 +132,7 @@ func start(t testing.TB, network string, o Options) (*InlineServer, net.Listener
 	return s, l, r
 }
 
-// client is a connection of grpc-go.
+// client returns a grpc-go connection.
 func client(t testing.TB, l net.Listener, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	target := "passthrough:///" + l.Addr().String()

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Blocks that are remembered must say what they say to a decoder that remembers none, whatever came between. The fields are
-// put together by chance from the few that make equal blocks likely.
+// Cached blocks decode like those of a decoder without a cache, whatever came between. The fields are chosen at
+// random from a few, so that equal blocks are likely.
 func TestKnownBlocksSayWhatTheyDo(t *testing.T) {
 	parts := []string{
 		"\x83\x87", "\xbe", "\xbf", "\xc0", "\x40\x03x-a\x011", "\x40\x03x-a\x012", "\x40\x03x-b\x013", "\x7e\x014", // put into the table
@@ -52,8 +52,8 @@ func TestKnownBlocksSayWhatTheyDo(t *testing.T) {
 	}
 }
 
-// BenchmarkUnpack is the header block of a call by Envoy: the same each time, and with a key that is another each time, which
-// Envoy puts into the table.
+// BenchmarkUnpack decodes the header block of an Envoy call: identical each time, and with a different key each time,
+// which Envoy adds to the table.
 func BenchmarkUnpack(b *testing.B) {
 	o := &Options{Headers: []KeptHeader{{Name: "x-keyward-key"}}, Limits: Limits{}.withDefaults(), Methods: map[string]Handler{echo: constant{}}}
 	for _, way := range []string{"same", "another key"} {
@@ -80,7 +80,7 @@ func BenchmarkUnpack(b *testing.B) {
 			if _, err := h.unpack(blocks[0]); err != nil {
 				b.Fatal(err)
 			}
-			// From one round to the next the table has other places, but as many, and none that is needed is gone.
+			// The table's indexes differ between rounds, but their number does not, and no needed entry is gone.
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				if _, err := h.unpack(blocks[1+i%1000]); err != nil {

@@ -16,19 +16,19 @@ import (
 	"github.com/keyward/keyward/internal/budget"
 )
 
-// keyed is a header block with a value of n bytes for x-a, which the table has no room for.
+// keyed returns a header block with a value of n bytes for x-a, which does not fit into the table.
 func keyed(method string, n int) []byte {
 	return append(callBlock(method), literal("x-a", strings.Repeat("a", n))...)
 }
 
-// literal is a field that is not put into the table.
+// literal returns a field that is not added to the table.
 func literal(name, value string) []byte {
 	b := appendLength([]byte{0x10}, len(name))
 	b = appendLength(append(b, name...), len(value))
 	return append(b, value...)
 }
 
-// blockFrames is a header block in as many frames as it takes.
+// blockFrames returns a header block in as many frames as it needs.
 func blockFrames(id uint32, flags http2.Flags, block []byte) []byte {
 	n := min(len(block), minFrame)
 	if n < len(block) {
@@ -41,7 +41,8 @@ func blockFrames(id uint32, flags http2.Flags, block []byte) []byte {
 	return headersFrame(id, flags, block)
 }
 
-// heard sends a PING and waits for its answer, so that all before it was gone through. False is that the connection ended.
+// heard sends a PING and waits for its acknowledgement, so that everything before it is processed. It returns false
+// if the connection ended.
 func heardPing(t *testing.T, f *http2.Framer) bool {
 	t.Helper()
 	_ = f.WritePing(false, [8]byte{1})
@@ -56,7 +57,7 @@ func heardPing(t *testing.T, f *http2.Framer) bool {
 	}
 }
 
-// What a call keeps of its headers is charged with its length, and no more than Header.Max is kept of each.
+// A call is charged for the headers that it keeps, and keeps at most KeptHeader.Max bytes of each.
 func TestHeadersAreCharged(t *testing.T) {
 	s, l, _ := start(t, "tcp", Options{Headers: []KeptHeader{{Name: "x-a"}, {Name: "x-b", Max: 16}}})
 	conn, f := speak(t, l)
@@ -76,7 +77,7 @@ func TestHeadersAreCharged(t *testing.T) {
 	}
 }
 
-// Calls without an end and with long headers end the connection before they take much memory.
+// Incomplete calls with long headers end the connection before they take much memory.
 func TestCallsWithLongHeaders(t *testing.T) {
 	_, l, r := start(t, "tcp", Options{Headers: []KeptHeader{{Name: "x-a"}}, Limits: Limits{Unfinished: 8 << 20}})
 	watchMemory(t)
@@ -87,7 +88,7 @@ func TestCallsWithLongHeaders(t *testing.T) {
 	}
 }
 
-// Calls that are whole and stay open because their answer has no end count, too.
+// Complete calls that stay open because their response does not end are charged, too.
 func TestStreamsAreCharged(t *testing.T) {
 	s, l, r := start(t, "tcp", Options{Headers: []KeptHeader{{Name: "x-a"}}, Limits: Limits{Unfinished: 4 << 20}, Methods: map[string]Handler{
 		echo: method(func(k *Stream) {
@@ -108,7 +109,7 @@ func TestStreamsAreCharged(t *testing.T) {
 	eventually(t, "let go", func() bool { return s.account.Held() == 0 })
 }
 
-// A header block or a frame that does not come whole in time ends the connection, and no call that is slow otherwise.
+// A header block or frame that is not complete in time ends the connection; other slow calls do not.
 func TestStalled(t *testing.T) {
 	const patience = 300 * time.Millisecond
 	call := callBlock(echo)
@@ -157,7 +158,7 @@ func TestStalled(t *testing.T) {
 	}
 }
 
-// Many connections that stop in the middle of a header block keep a bounded lot between them.
+// Many connections that stop in the middle of a header block keep a limited amount together.
 func TestBlocksWithoutEnd(t *testing.T) {
 	const bound = 2 << 20
 	s, l, r := start(t, "tcp", Options{Limits: Limits{Unfinished: bound, StallTimeout: time.Second}})
@@ -185,7 +186,7 @@ func TestBlocksWithoutEnd(t *testing.T) {
 	}
 }
 
-// What a connection keeps to be fast is given back when it is idle, and not kept where others need the room.
+// Spare memory is released when a connection is idle, and not kept where others need the room.
 func TestBuffersShrink(t *testing.T) {
 	s, l, _ := start(t, "tcp", Options{})
 	c := newRawClient(t, l.Addr().String())
@@ -212,7 +213,7 @@ func TestFullAccountKeepsBuffersSmall(t *testing.T) {
 	other.Close()
 }
 
-// A list that unpacks to much is not kept after its call.
+// A header list that decodes to a large size is not kept after its call.
 func TestLargeListsAreForgotten(t *testing.T) {
 	var h headers
 	h.init(&Options{Limits: Limits{}.withDefaults()})
@@ -233,7 +234,7 @@ func TestLargeListsAreForgotten(t *testing.T) {
 	}
 }
 
-// An integer that is longer than this package reads may change the table: the block is unpacked each time.
+// An integer that is longer than this package decodes may change the table: its block is decoded each time.
 func TestOverlongIntegers(t *testing.T) {
 	for n := range 9 {
 		b := append([]byte{0x0f}, bytes.Repeat([]byte{0x80}, n)...) // a field named by place 15, not put into the table
@@ -247,14 +248,14 @@ func TestOverlongIntegers(t *testing.T) {
 			t.Errorf("%d bytes continue an integer: it is said to leave the table", n)
 		}
 	}
-	// 0x0f and an index of so many bytes, whose value hides what looks like a field for the table.
+	// 0x0f and an index of that many bytes, whose value hides what looks like a field for the table.
 	b := append(append([]byte{0x0f}, bytes.Repeat([]byte{0x80}, maxIntegerBytes-1)...), 0, 1, 'v')
 	if !keepsTable(b) {
 		t.Error("a block that leaves the table is said to change it")
 	}
 }
 
-// The answer to a message that is not UTF-8 fits into a frame.
+// The status of a message with invalid UTF-8 fits into a frame.
 func TestLongStatusMessages(t *testing.T) {
 	for _, s := range []string{"\xff", "%", "x", "\u20ac", "\U0001F600"} {
 		b := appendStatus(nil, 13, strings.Repeat(s, 5000))
@@ -264,7 +265,7 @@ func TestLongStatusMessages(t *testing.T) {
 	}
 }
 
-// A connection counts as served when a call on it did not fail.
+// A connection counts as served when a call on it has succeeded.
 func TestFailuresAreNotServed(t *testing.T) {
 	var served atomic.Int32
 	_, l, _ := start(t, "tcp", Options{Served: func(net.Conn) { served.Add(1) }})
@@ -286,7 +287,7 @@ func TestFailuresAreNotServed(t *testing.T) {
 	}
 }
 
-// Of more calls that were answered early than this side remembers, what comes late is ignored, too.
+// Late frames are ignored even for more early-answered calls than closedStreams remembers.
 func TestManyEarlyAnswers(t *testing.T) {
 	_, l, _ := start(t, "tcp", Options{})
 	conn, f := speak(t, l)
@@ -308,7 +309,7 @@ func TestManyEarlyAnswers(t *testing.T) {
 	}
 }
 
-// A PRIORITY that is wrong does not take the place of the call that comes after it.
+// An invalid PRIORITY does not affect the call that follows it.
 func TestPriorityOfAnIdleStream(t *testing.T) {
 	_, l, _ := start(t, "tcp", Options{})
 	conn, f := speak(t, l)

@@ -18,12 +18,12 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// The oracle is the HTTP/2 server of golang.org/x/net with a handler that follows gRPC's rules. It and this package's server
-// are sent the same bytes, a frame at a time, and are compared once both have said all that they have to say.
+// The oracle is the HTTP/2 server of golang.org/x/net with a handler that follows gRPC's rules. It and this package's
+// server receive the same bytes, a frame at a time, and are compared when both are idle.
 
 const oracleStreams = 10 // calls open on a connection
 
-// peer is a client's side of a connection to one of the two.
+// peer is the client side of a connection to one of the two servers.
 type peer struct {
 	conn net.Conn
 	gone sync.WaitGroup // of the server's side
@@ -74,7 +74,7 @@ func newPeer(serve func(net.Conn)) *peer {
 	return p
 }
 
-// say sends bytes and returns when the server has done all that follows from them.
+// say sends bytes and returns when the server is idle.
 func (p *peer) say(b []byte) {
 	go func() { _, _ = p.conn.Write(b) }()
 	synctest.Wait()
@@ -151,7 +151,7 @@ func (s *said) of(id uint32) *answerSeen {
 	return s.streams[id]
 }
 
-// data is how many bytes of data the server has sent.
+// data returns the number of data bytes that the server has sent.
 func (s *said) data() (n uint64) {
 	for _, a := range s.streams {
 		n += uint64(len(a.data))
@@ -165,7 +165,7 @@ func opensBlock(frame []byte) bool {
 	return (t == http2.FrameHeaders || t == http2.FrameContinuation) && frame[4]&byte(http2.FlagHeadersEndHeaders) == 0
 }
 
-// topReset is the highest stream that the server has reset.
+// topReset returns the highest stream that the server has reset.
 func (s *said) topReset() (top uint32) {
 	for id, a := range s.streams {
 		if a.reset {
@@ -175,7 +175,7 @@ func (s *said) topReset() (top uint32) {
 	return top
 }
 
-// differs says what two servers have said differently; "" is nothing of weight. The differences that are allowed are named.
+// differs describes how the output of two servers differs, or returns "". Allowed differences are named.
 func differs(ours, oracle *said) string {
 	if ours.over || oracle.over {
 		switch {
@@ -204,8 +204,8 @@ func differs(ours, oracle *said) string {
 	return ""
 }
 
-// alike reports whether two codes are said for the same: RFC 9113 leaves open whether HEADERS of a stream that has ended are
-// an error of the protocol or of a closed stream (5.1 and 5.1.1).
+// alike reports whether two codes mean the same. RFC 9113 leaves open whether HEADERS on a closed stream is a
+// protocol error or an error of a closed stream (5.1 and 5.1.1).
 func alike(a, b http2.ErrCode) bool {
 	either := func(c http2.ErrCode) bool { return c == http2.ErrCodeProtocol || c == http2.ErrCodeStreamClosed }
 	return either(a) && either(b)
@@ -239,7 +239,7 @@ func (a *answerSeen) differs(b *answerSeen) string {
 	return ""
 }
 
-// serveOracle is x/net's server.
+// serveOracle runs x/net's server.
 func serveOracle(nc net.Conn) {
 	s := &http2.Server{ //nolint:staticcheck // net/http has no function that serves one connection
 		MaxConcurrentStreams: oracleStreams, MaxUploadBufferPerStream: streamWindow, MaxUploadBufferPerConnection: connWindow, MaxReadFrameSize: minFrame,
@@ -289,7 +289,7 @@ func oracleCall(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Grpc-Status", "0")
 }
 
-// oracleMessage reads the one message of a call, or gives the status that says why there is none.
+// oracleMessage reads the one message of a call, or returns the status that explains why there is none.
 func oracleMessage(body io.Reader) ([]byte, int) {
 	var got []byte
 	for b := make([]byte, 1<<14); ; {
@@ -340,7 +340,7 @@ func oracleAnswer(r *http.Request, in string) (out []string, status int) {
 	return []string{strings.Repeat("x", n)}, 0
 }
 
-// compare sends bytes to both, and returns how many of them were compared. It runs in a bubble of synctest.
+// compare sends bytes to both servers and returns how many bytes were compared. It runs in a bubble of synctest.
 func compare(t *testing.T, all []byte) (at int) {
 	s := NewInlineServer(Options{Methods: methods(), Limits: Limits{Streams: oracleStreams, ControlFrames: 1 << 20}})
 	ours, oracle := newPeer(s.start), newPeer(serveOracle)
@@ -385,7 +385,8 @@ func compare(t *testing.T, all []byte) (at int) {
 	return at
 }
 
-// leftOpen reports whether the two go different ways by what the RFCs leave open, or where x/net does not follow them.
+// leftOpen reports whether the servers may differ because the RFCs leave it open, or because x/net does not follow
+// them.
 func leftOpen(frame []byte, ours, oracle *said) bool {
 	id := binary.BigEndian.Uint32(frame[5:]) & maxWindow
 	if b := oracle.of(id); b.reset && b.code == http2.ErrCodeRefusedStream && !ours.of(id).reset {
@@ -419,7 +420,7 @@ func frameSizeAt(b []byte) int {
 	return min(len(b), frameHead+int(b[0])<<16+int(b[1])<<8+int(b[2]))
 }
 
-// beyondOracle reports whether the two may differ from this frame on.
+// beyondOracle reports whether the servers may differ from this frame on.
 func beyondOracle(frame []byte) bool {
 	if len(frame) < frameHead {
 		return true
@@ -428,7 +429,8 @@ func beyondOracle(frame []byte) bool {
 	case http2.FrameGoAway: // x/net takes no new streams of a client that says it; RFC 9113, 6.8 has that of the other side's streams
 		return true
 	case http2.FrameSettings:
-		// x/net ends connections for acknowledgements of nothing, for settings that come twice and for more than 100.
+		// x/net ends connections for unsolicited acknowledgements, for repeated settings and for more than 100 of
+		// them.
 		if frame[4]&1 != 0 || len(frame) > frameHead+6 {
 			return true
 		}
@@ -440,7 +442,7 @@ func beyondOracle(frame []byte) bool {
 	return false
 }
 
-// story is frames in words.
+// story describes frames.
 func story(b []byte) string {
 	var s strings.Builder
 	for len(b) > 0 {

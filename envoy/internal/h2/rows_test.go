@@ -6,7 +6,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// rows are the rules, by RFC 9113 unless another is named.
+// rows are the rules, from RFC 9113 unless another document is named.
 func rows() []row {
 	return append(append(append(frameRows(), streamRows()...), windowRows()...), append(headerRows(), grpcRows()...)...)
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What is kept only to be fast is given back, and what has begun is not.
+// Spare memory is released, and memory in use is not.
 func TestShrink(t *testing.T) {
 	c := &conn{peakStreams: 4 * smallStreamMap, streams: map[uint32]*Stream{3: {id: 3}}}
 	c.spare, c.out = make([]byte, 1), make([]byte, 0, 1)
