@@ -10,14 +10,14 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// An approximate rule lets every member decide by its own copy of the counter. A member may admit at most S hits that it has
-// not reported to the owner; S is the rule's slack divided by the number of members. It charges these hits to its own slot,
-// which it also uses for its local share. A report contains that slot, which only increases, and the reply contains the
-// slots of all members. So reports may be lost or duplicated, and the owner may change.
+// An approximate rule lets every member decide by its own copy of the counter. A member may admit at most S hits that
+// it has not reported to the owner; S is the rule's slack divided by the number of members. It charges these hits to
+// its own slot, which it also uses for its local share. A report contains that slot, which only increases, and the
+// reply contains the slots of all members. So reports may be lost or duplicated, and the owner may change.
 //
-// While the owner's count is below the limit L, all N members together have admitted less than L + N x S hits. A member that
-// reports after that receives the count, and admits nothing more. So the sum is below L + N x S for any clocks and any order
-// of messages.
+// While the owner's count is below the limit L, all N members together have admitted less than L + N x S hits. A
+// member that reports after that receives the count, and admits nothing more. So the sum is below L + N x S for any
+// clocks and any order of messages.
 
 const (
 	defaultSync      = 2 * time.Second

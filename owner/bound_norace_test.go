@@ -10,8 +10,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Members of an old version come, go, pause, cut each other off and ask whom they like, each with a ring of its own age.
-// Whatever is admitted on a key in a window is at most the limit and the sum of the bounds the members report.
+// Members of an old version come, go, pause, cut each other off and ask whom they like, each with a ring of its own
+// age. Whatever is admitted on a key in a window is at most the limit and the sum of the bounds the members report.
 func TestAdmittedWithinTheReportedBound(t *testing.T) {
 	exceeded := 0
 	for seed := range uint64(20) {

@@ -1,8 +1,8 @@
 package owner
 
-// ClockStepped revokes this member's ownership of all keys, because its clock was set or has stood still. The ownership
-// returns when the other members have confirmed this one. When ClockStepped returns, no request is decided by the revoked
-// ownership.
+// ClockStepped revokes this member's ownership of all keys, because its clock was set or has stood still. The
+// ownership returns when the other members have confirmed this one. When ClockStepped returns, no request is decided
+// by the revoked ownership.
 func (n *Node) ClockStepped(now int64) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()

@@ -19,8 +19,8 @@ func (n *Node) authority(now int64, v *view) (e handoff.Extent, num, den uint32)
 	return v.Extent(now)
 }
 
-// decideLocked decides op into res, which is empty. s, which is locked, is the shard of op's key. A request that another
-// member sent is not decided from this member's local share.
+// decideLocked decides op into res, which is empty. s, which is locked, is the shard of op's key. A request that
+// another member sent is not decided from this member's local share.
 func (n *Node) decideLocked(s *shard, op *shardOp, res *Result) {
 	v := s.view
 	extent, num, den := n.authority(op.now, v)
@@ -62,9 +62,9 @@ func (p part) of(x uint32) uint32 {
 	return uint32(uint64(x) * uint64(p.num) / uint64(p.den))
 }
 
-// partialLimits returns the limit and burst of a part of rule r. The burst is not more than what drains from the part in
-// the time in which the full bucket drains, because charges by the full rule are stored as nanoseconds. If nothing is
-// left of the limit or the burst, the limit is 0: a burst of 0 would be equal to the limit.
+// partialLimits returns the limit and burst of a part of rule r. The burst is not more than what drains from the part
+// in the time in which the full bucket drains, because charges by the full rule are stored as nanoseconds. If nothing
+// is left of the limit or the burst, the limit is 0: a burst of 0 would be equal to the limit.
 func partialLimits(r limit.Rule, limit, burst uint32) (uint32, uint32) {
 	if !r.Algorithm.Bucket() || limit == 0 {
 		return limit, 0

@@ -8,11 +8,11 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// Degrade decides req by its rule's degraded policy, for when the owner cannot be reached in time. Refunds are dropped and
-// counted: only an owner can refund hits.
+// Degrade decides req by its rule's degraded policy, for when the owner cannot be reached in time. Refunds are dropped
+// and counted: only an owner can refund hits.
 //
-// Before and After of the decision include what the policy withholds from this member, so that After exceeds the rule's
-// limit exactly when Over, and Remaining is what this member may still admit.
+// Before and After of the decision include the hits that the policy withholds from this member, so that After exceeds
+// the rule's limit exactly when Over, and Remaining is the number of hits that this member may still admit.
 func (n *Node) Degrade(now int64, req *Request) Result {
 	var res Result
 	s, hash := n.shard(req.Key)
@@ -30,8 +30,8 @@ func (n *Node) Degrade(now int64, req *Request) Result {
 	return res
 }
 
-// Shed refuses req, for when its owner is alive but cannot decide all its requests in time: a local share in addition to
-// what the owner admits would exceed the limit. Rules that fail open are decided by their policy.
+// Shed refuses req, for when its owner is alive but cannot decide all its requests in time: a local share in addition
+// to what the owner admits would exceed the limit. Rules that fail open are decided by their policy.
 func (n *Node) Shed(now int64, req *Request) Result {
 	if req.Degraded == policy.FailOpen {
 		return n.Degrade(now, req)
@@ -44,8 +44,8 @@ func (n *Node) Shed(now int64, req *Request) Result {
 	return res
 }
 
-// decideFromShare decides op from this member's local share of the limit. The share includes this member's own charges as
-// the owner. The limit includes all recorded charges, so a former owner or a successor with a spent counter admits
+// decideFromShare decides op from this member's local share of the limit. The share includes this member's own charges
+// as the owner. The limit includes all recorded charges, so a former owner or a successor with a spent counter admits
 // nothing. Admitted hits are reported to the owner later.
 func (n *Node) decideFromShare(s *shard, op *shardOp, res *Result) {
 	rule := &op.Request.Rule
@@ -92,8 +92,8 @@ func (n *Node) decideClosed(s *shard, op *shardOp, res *Result) {
 	}
 }
 
-// usedAgainstShare returns the usage already recorded for op's key that must be deducted from the local share: this member's
-// own charges, or as much of all charges as the rest of the limit has no room for.
+// usedAgainstShare returns the usage already recorded for op's key that must be deducted from the local share: this
+// member's own charges, or as much of all charges as the rest of the limit has no room for.
 func (s *shard) usedAgainstShare(op *shardOp) uint64 {
 	e := s.counters.Owned.Find(op.hash, op.Key)
 	if e == nil {
@@ -275,8 +275,8 @@ func (s *shard) decidedPart(op *shardOp, res *Result) {
 	}
 }
 
-// Observe records what another member has decided as the owner: the hits that remain, for rules that fail closed, and that
-// a key is above its limit.
+// Observe records what another member has decided as the owner: the hits that remain, for rules that fail closed, and
+// that a key is above its limit.
 func (n *Node) Observe(now int64, req *Request, res *Result) {
 	if res.Kind != Decided || res.Authority != Full && res.Authority != Part && res.Authority != Overflow {
 		return

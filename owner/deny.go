@@ -32,8 +32,8 @@ func (n *Node) updateDenyCache(s *shard, op *shardOp, res *Result) {
 	e.Deny(counter.Denial{End: end, Epoch: s.view.epoch, Limit: op.rule.Limit, Count: op.countAfter(res)})
 }
 
-// denyCached refuses op if its key is in the deny cache, above a limit at least as high, for the present ring. It reports
-// whether it has.
+// denyCached refuses op if its key is in the deny cache, above a limit at least as high, for the present ring. It
+// reports whether it has.
 func (n *Node) denyCached(s *shard, op *shardOp, res *Result) bool {
 	if n.options.DenyCache <= 0 {
 		return false

@@ -109,8 +109,8 @@ func (n *Node) publish(now int64, fx *Effects) {
 	}
 }
 
-// Tick does what is due at time now: it extends this member's ownership, sends heartbeats, and drops a part of the expired
-// counters. It must be called several times a second.
+// Tick does what is due at time now: it extends this member's ownership, sends heartbeats, and drops a part of the
+// expired counters. It must be called several times a second.
 func (n *Node) Tick(now int64) (fx Effects) {
 	n.ticked.Store(now)
 	n.serial.Lock()
@@ -142,9 +142,9 @@ func (n *Node) Tick(now int64) (fx Effects) {
 	return fx
 }
 
-// surplus returns which counters of shard s this member may drop to make room, if little is left: those of keys of which it
-// is neither owner nor successor and has nothing to replicate. They remain from handoffs, and from times in which a
-// successor could not be reached.
+// surplus returns which counters of shard s this member may drop to make room, if little is left: those of keys of
+// which it is neither owner nor successor and has nothing to replicate. They remain from handoffs, and from times in
+// which a successor could not be reached.
 func (n *Node) surplus(s *shard) func(*counter.Owned) bool {
 	v := s.view
 	if !v.Steady() || v.Self() < 0 || !n.counters.HalfFull() {
@@ -171,8 +171,8 @@ func (s *shard) sweepOn(t counter.Table, now int64) {
 	}
 }
 
-// Flush returns the messages that earlier decisions require: requests for ownership, replicas, and messages about leases.
-// It must be called at once when Urgent, and every few milliseconds while Dirty.
+// Flush returns the messages that earlier decisions require: requests for ownership, replicas, and messages about
+// leases. It must be called at once when Urgent, and every few milliseconds while Dirty.
 func (n *Node) Flush(now int64) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
@@ -249,8 +249,8 @@ type messageCounts struct {
 	merged  uint64 // counters that were merged
 }
 
-// Step processes a message from the given boot of member from. It refuses messages from members that are not live, and from
-// earlier boots.
+// Step processes a message from the given boot of member from. It refuses messages from members that are not live, and
+// from earlier boots.
 func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()

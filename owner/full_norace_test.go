@@ -40,8 +40,8 @@ func (w *network) roll(t *testing.T) {
 	}
 }
 
-// A rolling restart of members whose tables are full forgets nothing: whatever was spent is refused after it, whether its counter found a place
-// or not.
+// A rolling restart of members whose tables are full forgets nothing: whatever was spent is refused after it, whether
+// its counter found a place or not.
 func TestRollingRestartOfFullTables(t *testing.T) {
 	const most = 700 // keys a member
 	for _, members := range []int{3, 5} {

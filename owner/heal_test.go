@@ -16,8 +16,8 @@ func (w *network) rejoin() {
 	w.run(4 * time.Second)
 }
 
-// A member that is cut off alone takes the others for lost, and charges keys of theirs for what it does not know. When it is back, the owner, who
-// knows all of it, goes by what was really charged: nothing stays refused.
+// A member that is cut off alone takes the others for lost, and charges keys of theirs for what it does not know. When
+// it is back, the owner, who knows all of it, goes by what was really charged: nothing stays refused.
 func TestHealForgetsAssumedLosses(t *testing.T) {
 	for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket} {
 		for _, asked := range []bool{true, false} { // by the owner, before the cut
@@ -71,8 +71,8 @@ func TestHealForgetsAssumedLosses(t *testing.T) {
 	}
 }
 
-// A part of a cluster that is cut in two refuses what is above its part of the limit. That is not charged: the limit has room for it, and when
-// the cut is over, the key goes on from what was admitted.
+// A part of a cluster that is cut in two refuses what is above its part of the limit. That is not charged: the limit
+// has room for it, and when the cut is over, the key goes on from what was admitted.
 func TestRefusedByAPartIsNotCharged(t *testing.T) {
 	for _, policy := range []handoff.PartitionPolicy{handoff.PolicyShare, handoff.PolicyQuorum} {
 		for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket} {

@@ -28,8 +28,8 @@ type heldLease struct {
 	drift     drift   // of Approximate
 }
 
-// decideFromLease decides op, whose key another member owns, from this member's lease. It returns false if the owner has to
-// decide. With existing, it requests no new lease.
+// decideFromLease decides op, whose key another member owns, from this member's lease. It returns false if the owner
+// has to decide. With existing, it requests no new lease.
 func (n *Node) decideFromLease(s *shard, op *shardOp, existing bool, res *Result) bool {
 	req, held := op.Request, s.held[op.Key]
 	if req.Op == Refund && held != nil {
@@ -131,8 +131,8 @@ func (n *Node) requestFlush(urgent bool) {
 	}
 }
 
-// observeHot requests a lease of req's key, which its owner reports as hot. If the owner has refused req because nothing is
-// left, this member refuses for a moment; hits that become free meanwhile are not lost.
+// observeHot requests a lease of req's key, which its owner reports as hot. If the owner has refused req because
+// nothing is left, this member refuses for a moment; hits that become free meanwhile are not lost.
 func (n *Node) observeHot(s *shard, now int64, req *Request, res *Result) {
 	if req.Op != Take || req.Rule.Algorithm == limit.SlidingLog || req.Mechanism == policy.Approximate {
 		return

@@ -106,8 +106,8 @@ func TestRefundLiftsRefusals(t *testing.T) {
 	}
 }
 
-// What a silent holder was lent comes back after its TTL, if the rule says so; what it spent without having said so, too,
-// which is the option's price.
+// What a silent holder was lent comes back after its TTL, if the rule says so; what it spent without having said so,
+// too, which is the option's price.
 func TestSilentHoldersLoseTheirLease(t *testing.T) {
 	var sum tally
 	req := leased(1, 1000, time.Hour)

@@ -13,10 +13,10 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// The hotness of a counter is, from the top: the tick of its last request, 1 to 31 (5 bits); whether the shard's Rates follow
-// its key; and 10 more bits. While the Rates do not follow the key, these count the requests of that tick. While they do,
-// these count the requests that the Rates have not counted yet, and the last bit reports whether the key is hot. So a
-// decision costs a comparison and a count, and only a few decisions use the Rates.
+// The hotness of a counter is, from the top: the tick of its last request, 1 to 31 (5 bits); whether the shard's Rates
+// follow its key; and 10 more bits. While the Rates do not follow the key, these count the requests of that tick.
+// While they do, these count the requests that the Rates have not counted yet, and the last bit reports whether the
+// key is hot. So a decision costs a comparison and a count, and only a few decisions use the Rates.
 const (
 	heatTick    = 11
 	heatEpoch   = heatTick + 3
@@ -29,7 +29,7 @@ const (
 
 	defaultCapacity = 50_000 // requests per second, until SetLoad
 	hotPart         = 0.05   // of the capacity
-	heavyRate       = 200    // forwarded requests per second of one key, above which this member requests a lease by itself
+	heavyRate       = 200    // forwarded requests per second of one key above which this member requests a lease
 	heavyPart       = 0.02   // and this fraction of all that it forwards
 	sampled         = 4      // one forwarded request in so many is counted
 )
@@ -39,7 +39,7 @@ type hotState struct {
 	capacity   atomic.Uint64 // float64 bits; requests per second
 	overloaded atomic.Bool
 	candidate  atomic.Uint32                          // requests in a tick that make a key a candidate
-	heavy      atomic.Uint64                          // float64 bits; forwarded requests per second of one key that are many
+	heavy      atomic.Uint64                          // float64 bits; forwarded requests per second of one key
 	modes      atomic.Pointer[map[uint64]hotkey.Mode] // by ring position; what routes set
 
 	// The Node's serial guards the rest.
@@ -58,8 +58,8 @@ type hotStats struct {
 	active    uint64         // keys with requests in it
 }
 
-// SetLoad sets how many requests per second this machine could decide, and whether it is overloaded: then keys are hot at
-// half the rate. It may be called concurrently with anything else.
+// SetLoad sets how many requests per second this machine could decide, and whether it is overloaded: then keys are hot
+// at half the rate. It may be called concurrently with anything else.
 func (n *Node) SetLoad(capacity float64, overloaded bool) {
 	n.hotState.capacity.Store(math.Float64bits(capacity))
 	n.hotState.overloaded.Store(overloaded)
@@ -78,8 +78,8 @@ func (n *Node) hotThreshold() float64 {
 	return h
 }
 
-// SetRoutes makes the keys of the owner strings in rs always or never hot, as the modes of their routes require. hash is
-// Envoy's hash. SetRoutes may be called concurrently with anything else.
+// SetRoutes makes the keys of the owner strings in rs always or never hot, as the modes of their routes require. hash
+// is Envoy's hash. SetRoutes may be called concurrently with anything else.
 func (n *Node) SetRoutes(rs []hotkey.Route, hash func(string) uint64) {
 	var modes map[uint64]hotkey.Mode
 	for i := range rs {
@@ -179,8 +179,8 @@ func (s *shard) track(e *counter.Owned) {
 	e.SetHotness(h)
 }
 
-// forwardsMany counts a request that is forwarded. It reports whether so many requests for its key are forwarded that this
-// member should request a lease.
+// forwardsMany counts a request that is forwarded. It reports whether so many requests for its key are forwarded that
+// this member should request a lease.
 func (n *Node) forwardsMany(s *shard, now int64, key Key) bool {
 	if n.options.NoHot {
 		return false

@@ -50,8 +50,8 @@ func TestHotKeyIsLeasedAndCools(t *testing.T) {
 	}
 }
 
-// A hot key of which more is asked for than its limit reaches its owner once for twenty questions at most, and its limit
-// is used up.
+// A hot key of which more is asked for than its limit reaches its owner once for twenty questions at most, and its
+// limit is used up.
 func TestHotKeyRarelyReachesItsOwner(t *testing.T) {
 	for _, members := range []int{3, 5} {
 		w := newNetwork(t, 3, Options{HotRate: 500}, many(members)...)

@@ -13,8 +13,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// windows counts admissions by the window that they were charged in, as far as that can be seen from outside: those near
-// the edge of two windows may belong to either.
+// windows counts admissions by the window that they were charged in, as far as that can be seen from outside: those
+// near the edge of two windows may belong to either.
 type windows struct {
 	width, slack int64
 	sure, edge   map[int64]uint64 // edge: with the window before
@@ -41,8 +41,8 @@ func (c *windows) most(limit uint64) (n uint64) {
 	return n
 }
 
-// Messages about leases are lost, doubled and overtaken, clocks differ, members come, leave and crash: never is more than
-// the limit admitted. What a member admits from its share is not counted; without the others' word it may.
+// Messages about leases are lost, doubled and overtaken, clocks differ, members come, leave and crash: never is more
+// than the limit admitted. What a member admits from its share is not counted; without the others' word it may.
 func TestLeasesNeverAdmitMore(t *testing.T) {
 	local, credited, lent := uint64(0), uint64(0), uint64(0)
 	for seed := range seeds(24) {

@@ -43,8 +43,8 @@ type pendingGrant struct {
 	grant lease.Grant
 }
 
-// StepLease processes a message about leases from the given boot of member from. It refuses messages from members that are
-// not live, and from earlier boots.
+// StepLease processes a message about leases from the given boot of member from. It refuses messages from members that
+// are not live, and from earlier boots.
 func (n *Node) StepLease(now int64, from ring.ID, bootID uint64, m *lease.Batch) (fx Effects) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
@@ -260,9 +260,10 @@ func (s *shard) audit(l *leaseOp, hits, count uint64, fx *Effects) {
 	fx.Audits = append(fx.Audits, x)
 }
 
-// refill returns the hits that drain from a bucket in the life of a slice. A part of a bucket that is lent is charged as if
-// it were spent at the end of its life. So the level here is never below what it would be if every hit had been charged
-// when it was spent, whichever member decides the key then, and the bucket admits no more hits than without leases.
+// refill returns the hits that drain from a bucket in the life of a slice. A part of a bucket that is lent is charged
+// as if it were spent at the end of its life. So the level here is never below what it would be if every hit had been
+// charged when it was spent, whichever member decides the key then, and the bucket admits no more hits than without
+// leases.
 func refill(r limit.Rule) uint64 {
 	return uint64(lease.Slice)*uint64(r.Limit)/uint64(r.End(0)) + 1
 }

@@ -13,7 +13,7 @@ const (
 	maxSlots = 4096 // of one counter
 )
 
-// sizeOf returns approximately the bytes that c takes in a message.
+// sizeOf returns the approximate size of c in a message, in bytes.
 func sizeOf(c *handoff.CounterRecord) int { return 96 + 40*len(c.State.Slots) }
 
 func bytesOf(m *handoff.Message) (n int) {
@@ -35,7 +35,9 @@ func (s *shard) exportTo(e *counter.Owned, c *handoff.CounterRecord) {
 	r := s.counters.Rule(e)
 	slots := c.State.Slots[:0]
 	s.counters.Load(e, r, &s.state)
-	*c = handoff.CounterRecord{Key: e.Key(), RingPos: e.RingPos(), Domain: uint64(e.Domain()), Rule: r, ExpiresAt: s.counters.End(e, r)}
+	*c = handoff.CounterRecord{
+		Key: e.Key(), RingPos: e.RingPos(), Domain: uint64(e.Domain()), Rule: r, ExpiresAt: s.counters.End(e, r),
+	}
 	c.State.TAT, c.State.Slots = s.state.TAT, append(slots, s.state.Slots...)
 }
 
@@ -82,7 +84,10 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 		s.counters.Renew(e, r, now)
 		e.Move(c.RingPos)
 	}
-	op := shardOp{Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: r}, now: now, hash: hash, table: counter.TableOwned, rule: r}
+	op := shardOp{
+		Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: r},
+		now:     now, hash: hash, table: counter.TableOwned, rule: r,
+	}
 	if e != nil {
 		e = s.completeIfOwned(&op, e)
 	}
@@ -91,7 +96,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 		s.counters.Load(e, r, &s.state)
 	}
 	dropped := false
-	if _, lost := s.view.Lost(c.RingPos); !lost { // others charged for lost state, but this member knows that it is not lost
+	if _, lost := s.view.Lost(c.RingPos); !lost { // others may have charged for lost state by mistake
 		r.DropLost(in)
 		dropped = r.DropLost(&s.state)
 	}
@@ -122,13 +127,15 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 // completeIfOwned is completeEntry if this member decides op's key: what others send is added to what its sketches have
 // counted.
 func (s *shard) completeIfOwned(op *shardOp, e *counter.Owned) *counter.Owned {
-	if e.Complete() || !s.sketches.Live() || s.view.Ownership(op.RingPos, e.OwnedEpoch(op.RingPos)).State != handoff.OwnedHere {
+	if e.Complete() || !s.sketches.Live() ||
+		s.view.Ownership(op.RingPos, e.OwnedEpoch(op.RingPos)).State != handoff.OwnedHere {
 		return e
 	}
 	return s.completeEntry(op, e)
 }
 
-// afterMerge updates e after a merge by rule r: an owner replicates the merged counter, any other member adopts the rule.
+// afterMerge updates e after a merge by rule r: an owner replicates the merged counter, any other member adopts the
+// rule.
 func (n *Node) afterMerge(s *shard, e *counter.Owned, r limit.Rule) {
 	if s.view.Ownership(e.RingPos(), e.Epoch()).State == handoff.OwnedHere {
 		if s.view.copies { // the successor needs it, too
@@ -143,8 +150,8 @@ func (n *Node) afterMerge(s *shard, e *counter.Owned, r limit.Rule) {
 // sameWindows reports whether two rules count in the same windows.
 func sameWindows(a, b limit.Rule) bool { return a.Algorithm == b.Algorithm && a.Window == b.Window }
 
-// protectOwnSlots limits in to what other members can know: the slots of this member never change by what others send. If
-// s.state has no slot of this member, as after the counter was dropped, the slots of the others are used.
+// protectOwnSlots limits in to what other members can know: the slots of this member never change by what others send.
+// If s.state has no slot of this member, as after the counter was dropped, the slots of the others are used.
 func (s *shard) protectOwnSlots(in *limit.State) {
 	for _, writer := range [2]uint64{s.bootID, s.share()} {
 		if !slices.ContainsFunc(s.state.Slots, func(f limit.Slot) bool { return f.Writer == writer }) {

@@ -11,12 +11,13 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Node is the state machine of one member. It counts the keys that the member owns, and decides requests for other keys
-// when their owners do not. All of its methods are safe for concurrent use; those that return Effects run one at a time.
+// Node is the state machine of one member. It counts the keys that the member owns, and decides requests for other
+// keys when their owners do not. All of its methods are safe for concurrent use; those that return Effects run one at
+// a time.
 type Node struct {
 	options      Options
 	ticked       atomic.Int64 // time of the last Tick or SetRing
-	counters     *counter.Store
+	counters     *counter.Shared
 	shards       [counter.Shards]shard
 	pending      atomic.Int64 // pending requests
 	held         atomic.Int64 // leases of keys that other members own
@@ -83,13 +84,13 @@ func (n *Node) Decide(now int64, req *Request) Result {
 	return res
 }
 
-// DecideAll decides all requests of one call, in order; two requests for one key are two hits in a row. The result for a
-// key that another member owns is Forward.
+// DecideAll decides all requests of one call, in order; two requests for one key are two hits in a row. The result for
+// a key that another member owns is Forward.
 //
-// With stop, one request that exceeds its limit keeps the others from being charged: only those that exceed their limits
-// are charged, and the others are decided as Read. That is exact when this member decides all keys. If it does not,
-// nothing is charged and every result is Forward, with this member itself for the keys that it owns: the caller asks all
-// owners with DryRun, changes the requests with ApplyStop, and asks again.
+// With stop, one request that exceeds its limit keeps the others from being charged: only those that exceed their
+// limits are charged, and the others are decided as Read. That is exact when this member decides all keys. If it does
+// not, nothing is charged and every result is Forward, with this member itself for the keys that it owns: the caller
+// asks all owners with DryRun, changes the requests with ApplyStop, and asks again.
 func (n *Node) DecideAll(now int64, stop bool, reqs []Request, results []Result) {
 	results = results[:len(reqs)]
 	cached := n.denyCachedAll(now, reqs, results)

@@ -253,7 +253,8 @@ func BenchmarkTakeWithCopies(b *testing.B) {
 	}
 }
 
-// threadTime is the processor time of this thread: what a lock costs, without what the scheduler gave to others meanwhile.
+// threadTime is the processor time of this thread: what a lock costs, without what the scheduler gave to others
+// meanwhile.
 func threadTime() time.Duration {
 	const threadClock = 3 // CLOCK_THREAD_CPUTIME_ID; what getrusage tells of a thread is only as fine as the kernel's ticks
 	var t syscall.Timespec
@@ -263,7 +264,8 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// spin is the processor time of about as much work as a merge that touches no memory: what of it is long is the machine's.
+// spin is the processor time of about as much work as a merge that touches no memory: what of it is long is the
+// machine's.
 func spin() time.Duration {
 	begin := threadTime()
 	for range 600 {
@@ -274,8 +276,8 @@ func spin() time.Duration {
 
 var spun uint64
 
-// Moving counters: nanoseconds a counter to read, and to merge, and the longest that a lock was held for either, in processor
-// time: none is to be held for more than 200 us. spins show what the machine itself adds to anything.
+// Moving counters: nanoseconds a counter to read, and to merge, and the longest that a lock was held for either, in
+// processor time: none is to be held for more than 200 us. spins show what the machine itself adds to anything.
 func BenchmarkMove(b *testing.B) {
 	const keys = 1_000_000
 	runtime.LockOSThread()

@@ -15,27 +15,27 @@ type Options struct {
 	BootID uint64
 	// Seed places keys in the tables. It must be random for every process, so that no client can choose keys that collide.
 	Seed [2]uint64
-	// SketchSeed places keys in the sketches. It is the same on all members of a cluster, so that sketches can be sent with
-	// the keys.
+	// SketchSeed places keys in the sketches. It is the same on all members of a cluster, so that sketches can be sent
+	// with the keys.
 	SketchSeed [2]uint64
-	// MaxKeys is the most counters that this member owns; default 500,000, which take 32 MB. Twice as many may be stored for
-	// other members (replicas, and counters that were released), and three times as many records of what does not fit into
-	// the counter of one writer: a log takes about 64 of them for each member that has charged it. The tables of degraded
-	// decisions, one for each policy, hold half as many each, and are empty while nothing fails. Keys without room are
-	// counted in sketches: 4 MiB for each length of window, at most eight times that.
+	// MaxKeys is the most counters that this member owns; default 500,000, which take 32 MB. Twice as many may be stored
+	// for other members (replicas, and counters that were released), and three times as many records of what does not fit
+	// into the counter of one writer: a log takes about 64 of them for each member that has charged it. The tables of
+	// degraded decisions, one for each policy, hold half as many each, and are empty while nothing fails. Keys without
+	// room are counted in sketches: 4 MiB for each length of window, at most eight times that.
 	MaxKeys int
-	// DomainQuota is the most counters of one domain; default half of MaxKeys. Domains whose hashes agree in ten bits share
-	// one quota.
+	// DomainQuota is the most counters of one domain; default half of MaxKeys. Domains whose hashes agree in ten bits
+	// share one quota.
 	DomainQuota int
 	// DenyCache is the most keys in the deny cache; default 0, no deny cache.
 	DenyCache int
-	// Policy is what one side of a partition may admit.
+	// Policy sets how much of a limit one side of a partition may admit.
 	Policy handoff.PartitionPolicy
-	// ProRata admits, for a key whose counter was lost with its owner and its successor, only the part of its limit that is
-	// left of the present window.
+	// ProRata admits, for a key whose counter was lost with its owner and its successor, only the part of its limit that
+	// is left of the present window.
 	ProRata bool
-	// OwnershipTTL (T_own) is the age of the last Tick, and of other members' confirmations, from which on this member does
-	// not use its ownership; default 1.5 s.
+	// OwnershipTTL (T_own) is the age of the last Tick, and of other members' confirmations, from which on this member
+	// does not use its ownership; default 1.5 s.
 	OwnershipTTL time.Duration
 	// TakeoverDelay (T_take) is the time between the last confirmation of a failed member and the takeover of its keys;
 	// default OwnershipTTL + 0.5 s.

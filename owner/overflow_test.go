@@ -19,8 +19,8 @@ func pieces(now int64, req Request, hits uint64) (out []*handoff.SketchPart) {
 	return out
 }
 
-// A member has a copy of a key that an earlier owner sent. The owner in between counted the key in its sketch: the new one counts both when it
-// begins to decide the key, and no more of sketches afterwards.
+// A member has a copy of a key that an earlier owner sent. The owner in between counted the key in its sketch: the new
+// one counts both when it begins to decide the key, and no more of sketches afterwards.
 func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 	const charged, share = 0x201, 0x200
 	for _, alg := range algorithms {
@@ -99,8 +99,8 @@ func TestCopyWithoutRoomIsCountedBySketch(t *testing.T) {
 	}
 }
 
-// A token goes alone with what this member's sketch has counted, be it in a window that is over by this member's clock only, and be there an old
-// copy of the key.
+// A token goes alone with what this member's sketch has counted, be it in a window that is over by this member's clock
+// only, and be there an old copy of the key.
 func TestTokenGoesWithWhatTheSketchCounted(t *testing.T) {
 	for _, stale := range []bool{false, true} {
 		w := newNetwork(t, 2, Options{}, "a", "b")

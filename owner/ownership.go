@@ -15,7 +15,9 @@ const ownershipRetry = int64(25 * time.Millisecond)
 func (n *Node) requestOwnership(now int64, fx *Effects) {
 	v := n.serial.view
 	var out []handoff.Outbound
-	msg := handoff.Message{Kind: handoff.OwnershipRequest, Status: handoff.KeyGiven, Ring: v.Ring().Fingerprint(), Seq: v.Seq()}
+	msg := handoff.Message{
+		Kind: handoff.OwnershipRequest, Status: handoff.KeyGiven, Ring: v.Ring().Fingerprint(), Seq: v.Seq(),
+	}
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
@@ -33,8 +35,8 @@ func (n *Node) requestOwnership(now int64, fx *Effects) {
 	fx.Out = append(fx.Out, out...)
 }
 
-// messageTo returns a message of out to a member that has the status of msg and room for a counter. If there is none, it
-// adds msg.
+// messageTo returns a message of out to a member that has the status of msg and room for a counter. If there is none,
+// it adds msg.
 func messageTo(out *[]handoff.Outbound, to ring.ID, msg handoff.Message) *handoff.Message {
 	for i := range *out {
 		o := &(*out)[i]
@@ -76,7 +78,8 @@ func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, f
 	fx.Out = append(fx.Out, out...)
 }
 
-// release fills c, which names a key that this member gives away, with its counter and what sketches have counted of it.
+// release fills c, which names a key that this member gives away, with its counter and what sketches have counted of
+// it.
 func (n *Node) release(s *shard, hash uint64, now int64, c *handoff.CounterRecord) {
 	e := s.counters.Owned.Find(hash, c.Key)
 	if e != nil && e.RingPos() == c.RingPos {

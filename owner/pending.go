@@ -14,25 +14,26 @@ import (
 // maxPending is the longest time for which a request is pending, in case its caller does not cancel it.
 const maxPending = int64(10 * time.Second)
 
-// Waiter identifies the caller of a request that may be pending. The Node returns it in Done and never calls it. Waiters of
-// requests that are pending for one key at one time must differ; they are compared with ==.
+// Waiter identifies the caller of a request that may be pending. The Node returns it in Done and never calls it.
+// Waiters of requests that are pending for one key at one time must differ; they are compared with ==.
 type Waiter any
 
-// Done is the result of a request that was pending. A Result of kind Forward without a Member is not a decision: the request
-// is to be degraded.
+// Done is the result of a request that was pending. A Result of kind Forward without a Member is not a decision: the
+// request is to be degraded.
 type Done struct {
 	Waiter Waiter
 	Result Result
 }
 
-// Effects is what the driver must do after a call: send the messages in their order, and deliver Done in any order.
+// Effects lists the work of the driver after a call: to send the messages in their order, and to deliver Done in any
+// order.
 type Effects struct {
 	Out    []handoff.Outbound
 	Done   []Done
 	Leases []lease.Delivery
 	Audits []Audit
-	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it has
-	// not.
+	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it
+	// has not.
 	ClockStopped time.Duration
 }
 
@@ -190,8 +191,8 @@ func (p *pendingRequests) expired(then int64) (old []*pendingRequest) {
 	return old
 }
 
-// await makes op a pending request with the given result. The caller adds it to a list. If too many requests are pending,
-// await returns nil, and the result is a refusal.
+// await makes op a pending request with the given result. The caller adds it to a list. If too many requests are
+// pending, await returns nil, and the result is a refusal.
 func (n *Node) await(s *shard, op *shardOp, res *Result) *pendingRequest {
 	w := s.pending.resumed
 	if w == nil {

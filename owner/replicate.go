@@ -29,8 +29,8 @@ func tolerance(req *Request) uint64 {
 	return req.Rule.Unreplicated()
 }
 
-// awaitReplication tracks what op has changed in e for replication. If only this member would have recorded too many hits of
-// the key, the result becomes Pending, and awaitReplication returns the pending request.
+// awaitReplication tracks what op has changed in e for replication. If only this member would have recorded too many
+// hits of the key, the result becomes Pending, and awaitReplication returns the pending request.
 func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, res *Result) *pendingRequest {
 	hits := uint64(0)
 	if op.Op == Take {

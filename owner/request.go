@@ -23,8 +23,8 @@ const (
 	DryRun Op = 1 // report whether Hits would be within the limit
 	Refund Op = 2 // refund Hits
 	// Read charges nothing and reports the present count, as stop mode does for descriptors that another one keeps from
-	// being charged: After is the count, and Before is After-Hits, which may wrap below 0. Statistics made of Before, After
-	// and Hits then equal those of envoyproxy/ratelimit.
+	// being charged: After is the count, and Before is After-Hits, which may wrap below 0. Statistics made of Before,
+	// After and Hits then equal those of envoyproxy/ratelimit.
 	Read Op = 3
 )
 
@@ -38,7 +38,7 @@ type Request struct {
 	Rules  uint64 // version of the rules that matched
 	Hits   uint64
 	Rule   limit.Rule
-	// LeaseConfig is what the rule sets for leases; nil is all defaults. It is not forwarded with the request.
+	// LeaseConfig holds the rule's settings for leases; nil is all defaults. It is not forwarded with the request.
 	LeaseConfig *lease.Terms
 	LocalCap    uint32 // of FailOpen; 0 means this member's local share of the limit, at least 1
 	HotFactor   uint16 // a key is hot above this multiple of the mean rate; 0 means 10
@@ -49,7 +49,7 @@ type Request struct {
 	Strict bool
 }
 
-// ResultKind is what the caller has to do with a Result.
+// ResultKind describes how the caller has to continue.
 type ResultKind uint8
 
 // The kinds.
@@ -59,8 +59,8 @@ const (
 	Pending                   // the result follows in Effects.Done
 )
 
-// Authority describes the basis of a decision: full ownership, a partition's part, or a local share. The numbers are part
-// of the peer protocol.
+// Authority describes the basis of a decision: full ownership, a partition's part, or a local share. The numbers are
+// part of the peer protocol.
 type Authority uint8
 
 // The authorities.

@@ -10,8 +10,8 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// A member of an approximate rule restarts before it has reported what it admitted. The owner never learns of those hits, and the new boot
-// has nothing to report: beyond the slack, only the member's part of it is added.
+// A member of an approximate rule restarts before it has reported what it admitted. The owner never learns of those
+// hits, and the new boot has nothing to report: beyond the slack, only the member's part of it is added.
 func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 	const most, slack, members = 1000, 200, 4
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
@@ -45,7 +45,8 @@ func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 	}
 }
 
-// All members restart. Their counters are gone, so a key has its limit again: a window once more L, a bucket once more its depth.
+// All members restart. Their counters are gone, so a key has its limit again: a window once more L, a bucket once more
+// its depth.
 func TestAllMembersRestart(t *testing.T) {
 	for _, alg := range algorithms {
 		w := newNetwork(t, 1, Options{}, "a", "b", "c")

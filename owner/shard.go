@@ -7,8 +7,8 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// shard is one part of the keys, with its own lock: mu guards all fields. While it is held, only other shards' mutexes are
-// taken, in ascending order, and nothing blocks.
+// shard is one part of the keys, with its own lock: mu guards all fields. While it is held, only other shards' mutexes
+// are taken, in ascending order, and nothing blocks.
 type shard struct {
 	mu       sync.Mutex
 	now      int64
@@ -36,8 +36,9 @@ type shard struct {
 // share returns the writer of the charges that this boot makes from its local share.
 func (s *shard) share() uint64 { return s.bootID &^ 1 }
 
-// clock returns now, but never a time before one that the shard has seen: a goroutine that was stopped after it read the
-// clock must not count in a window that has been closed since. Node.ClockStepped reports a clock that was set back.
+// clock returns now, but never a time before one that the shard has seen: a goroutine that was stopped after it read
+// the clock must not count in a window that has been closed since. Node.ClockStepped reports a clock that was set
+// back.
 func (s *shard) clock(now int64) int64 {
 	s.now = max(s.now, now)
 	return s.now
@@ -77,8 +78,8 @@ func (s *shard) insert(op *shardOp, copied bool) *counter.Owned {
 	return s.counters.Insert(op.ref(), copied, &s.state)
 }
 
-// count decides op by its counter e, which may be nil, or by the sketches if there is no room for a counter, and charges
-// or refunds it. It returns the counter, and whether the sketches have decided.
+// count decides op by its counter e, which may be nil, or by the sketches if there is no room for a counter, and
+// charges or refunds it. It returns the counter, and whether the sketches have decided.
 func (s *shard) count(op *shardOp, e *counter.Owned, d *limit.Decision) (_ *counter.Owned, overflow bool) {
 	if e == nil && op.charges() {
 		if e = s.insert(op, false); e == nil {
@@ -129,9 +130,9 @@ func (s *shard) countWindow(op *shardOp, e *counter.Owned, w int64, d *limit.Dec
 	return true
 }
 
-// keepsUncharged reports whether op, which exceeds the limit, is not charged to e: because its part of the limit has no
-// room for it, or because assumed lost state has taken the room. When the partition ends, or the state turns out not to be
-// lost, the charge would continue to refuse others.
+// keepsUncharged reports whether op, which exceeds the limit, is not charged to e: because its part of the limit has
+// no room for it, or because assumed lost state has taken the room. When the partition ends, or the state turns out
+// not to be lost, the charge would continue to refuse others.
 func (s *shard) keepsUncharged(op *shardOp, e *counter.Owned) bool {
 	return op.partial || s.hasAssumedLoss(e)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// Stats is a snapshot of a Node's counters. All fields but the bounds, the numbers of keys and the state of the ring only
-// increase.
+// Stats is a snapshot of a Node's counters. All fields but the bounds, the numbers of keys and the state of the ring
+// only increase.
 type Stats struct {
 	Keys       int // counters in the places of this member's own; they are swept after their windows
 	ShareKeys  int // counters of local shares
@@ -53,14 +53,14 @@ type Stats struct {
 	// the key here, or less than Options.LegacyGrace after it. A first ring of this member alone is not a change: what an
 	// earlier boot of it admitted is not known here.
 	MovedBound uint64
-	// CrashBound bounds the same for owners that crashed: what they had admitted and not replicated (U), or the limit if the
-	// successor crashed, too.
+	// CrashBound bounds the same for owners that crashed: what they had admitted and not replicated (U), or the limit if
+	// the successor crashed, too.
 	CrashBound uint64
-	// PartitionBound is the part of a limit that members missing from the ring may admit on a ring of their own, while this
-	// one admits the complete limit.
+	// PartitionBound is the part of a limit that members missing from the ring may admit on a ring of their own, while
+	// this one admits the complete limit.
 	PartitionBound uint64
-	// ShareBound bounds the hits admitted here from local shares that are not reported to the key's owner (Phi): the largest
-	// sum of one key in its present window.
+	// ShareBound bounds the hits admitted here from local shares that are not reported to the key's owner (Phi): the
+	// largest sum of one key in its present window.
 	ShareBound uint64
 	// ClosedBound bounds the same for hits admitted from quota snapshots.
 	ClosedBound uint64
@@ -103,8 +103,8 @@ type LeaseStats struct {
 	Approximated uint64 // hits admitted locally
 }
 
-// Bound returns an upper bound of the hits that this member may have added to any one key's window beyond its limit, except
-// with fail_open. The bound of a cluster is the sum of its members' bounds.
+// Bound returns an upper bound of the hits that this member may have added to any one key's window beyond its limit,
+// except with fail_open. The bound of a cluster is the sum of its members' bounds.
 func (f Stats) Bound() uint64 {
 	sum := limit.SaturatingAdd(f.MovedBound, limit.SaturatingAdd(f.ShareBound, f.ClosedBound))
 	return limit.SaturatingAdd(sum, limit.SaturatingAdd(f.CrashBound, f.PartitionBound))
@@ -226,8 +226,8 @@ func (f *Stats) addProgress(m *handoff.Machine, now int64) {
 	}
 }
 
-// countOwned returns the number of counters whose keys this member owns. It unlocks the shard between steps, so it may miss
-// counters that move meanwhile.
+// countOwned returns the number of counters whose keys this member owns. It unlocks the shard between steps, so it may
+// miss counters that move meanwhile.
 func (s *shard) countOwned() (n int) {
 	for at, more := 0, true; more; at += lockSlots {
 		s.mu.Lock()

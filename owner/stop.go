@@ -2,9 +2,9 @@ package owner
 
 import "github.com/keyward/keyward/handoff"
 
-// ApplyStop changes the requests of one call for the second round of stop mode, given the results of the first round, in
-// which all were sent as DryRun. If any request exceeds its limit, the others become Read, and are not charged. If one was
-// refused by a deny cache, it is not sent again and all others become Read.
+// ApplyStop changes the requests of one call for the second round of stop mode, given the results of the first round,
+// in which all were sent as DryRun. If any request exceeds its limit, the others become Read, and are not charged. If
+// one was refused by a deny cache, it is not sent again and all others become Read.
 func ApplyStop(reqs []Request, dryRuns []Result) {
 	over, cached := false, false
 	for i := range reqs {
@@ -18,9 +18,9 @@ func ApplyStop(reqs []Request, dryRuns []Result) {
 	}
 }
 
-// stopAll decides a call in stop mode. Both rounds run under the locks of all shards involved, so no other request comes
-// between them. As in envoyproxy/ratelimit, the first round treats every request as if it were the only one, and two for
-// one key are charged one after the other.
+// stopAll decides a call in stop mode. Both rounds run under the locks of all shards involved, so no other request
+// comes between them. As in envoyproxy/ratelimit, the first round treats every request as if it were the only one, and
+// two for one key are charged one after the other.
 func (n *Node) stopAll(now int64, served bool, reqs []Request, results []Result) {
 	mask := n.shardMask(reqs)
 	n.lockAll(mask)

@@ -11,8 +11,8 @@ import (
 const maxSuccessorMisses = 1 << 14
 
 // recordMiss records that a member other than key's successor has confirmed batch seq. That is enough for a decision,
-// because two members have the charges. But it is the successor that takes over, and it gets no later charge of a key that
-// is above its limit.
+// because two members have the charges. But it is the successor that takes over, and it gets no later charge of a key
+// that is above its limit.
 func (c *replicator) recordMiss(successor ring.ID, key Key, seq uint64) {
 	keys := c.successorMisses[successor]
 	if keys == nil {
@@ -40,8 +40,8 @@ func (c *replicator) dropMiss(id ring.ID, key Key) {
 	}
 }
 
-// resendToSuccessors sends each successor that can be heard a batch of what other members have confirmed in its place. It
-// does so with each Tick until the successor has confirmed it.
+// resendToSuccessors sends each successor that can be heard a batch of what other members have confirmed in its place.
+// It does so with each Tick until the successor has confirmed it.
 func (n *Node) resendToSuccessors(now int64, fx *Effects) {
 	c := &n.serial.replicator
 	for _, id := range slices.Sorted(maps.Keys(c.successorMisses)) {

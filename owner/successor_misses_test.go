@@ -7,8 +7,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// A copy does not reach the heir, another member confirms it instead, and the key is over its limit, so that no later charge tells of
-// it. The heir must not be without it for longer than it cannot be reached, for it is the one that takes over.
+// A copy does not reach the heir, another member confirms it instead, and the key is over its limit, so that no later
+// charge tells of it. The heir must not be without it for longer than it cannot be reached, for it is the one that
+// takes over.
 func TestHeirIsToldInTheEnd(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
 	req := strictOf(t, w, "a", "b")
@@ -38,7 +39,8 @@ func TestHeirIsToldInTheEnd(t *testing.T) {
 	}
 }
 
-// The one that has confirmed instead of the heir dies, and long after it the owner. Nobody takes the state for lost, as the heir lives.
+// The one that has confirmed instead of the heir dies, and long after it the owner. Nobody takes the state for lost,
+// as the heir lives.
 func TestHeirKnowsWhatAnotherConfirmed(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
 	req := strictOf(t, w, "a", "b")
@@ -61,7 +63,8 @@ func TestHeirKnowsWhatAnotherConfirmed(t *testing.T) {
 	}
 }
 
-// strictOf is a question on a key of owner, with an heir, of which one hit a minute is admitted and known to two before it is answered.
+// strictOf is a question on a key of owner, with an heir, of which one hit a minute is admitted and known to two
+// before it is answered.
 func strictOf(t *testing.T, w *network, owner, heir ring.ID) Request {
 	t.Helper()
 	for i, r := 0, w.ring(); i < 10_000; i++ {

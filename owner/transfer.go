@@ -33,8 +33,8 @@ type transferScan struct {
 	pieces     []*handoff.SketchPart
 }
 
-// nextPiece returns the next piece of the sketches for transfer c, after all counters, or nil if none is left. Sketches are
-// sent only with ownership: a replica holds no more of a key than the owner's table.
+// nextPiece returns the next piece of the sketches for transfer c, after all counters, or nil if none is left.
+// Sketches are sent only with ownership: a replica holds no more of a key than the owner's table.
 func (n *Node) nextPiece(now int64, c *transferScan) *handoff.SketchPart {
 	if c.transfer.SuccessorCopy || c.transfer.Prefetch {
 		return nil
@@ -73,8 +73,8 @@ func (n *Node) transfer(to ring.ID) (handoff.Transfer, bool) {
 	return handoff.Transfer{}, false
 }
 
-// Pull returns the next message of the transfer to a member, or false if there is none now. The message's counters use buf
-// and the slots in it.
+// Pull returns the next message of the transfer to a member, or false if there is none now. The message's counters use
+// buf and the slots in it.
 func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff.Message, bool) {
 	t, ok := n.transfer(to)
 	if !ok {
@@ -230,5 +230,6 @@ func (p *transferFilter) includes(ringPos uint64) bool {
 	if p.self >= 0 && p.ring.Owner(ringPos) != p.self || p.ring.Successor(ringPos) != p.to {
 		return false
 	}
-	return p.before == nil || p.toBefore < 0 || p.before.Owner(ringPos) != p.toBefore && p.before.Successor(ringPos) != p.toBefore
+	return p.before == nil || p.toBefore < 0 ||
+		p.before.Owner(ringPos) != p.toBefore && p.before.Successor(ringPos) != p.toBefore
 }

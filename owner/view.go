@@ -43,8 +43,8 @@ func newView(v *handoff.OwnershipView, changes []change, legacy map[ring.ID]bool
 	return n
 }
 
-// affected reports whether other members may have admitted hits of the key at ringPos, in the window that began at start,
-// that this member has not received, and whether the key's owner crashed.
+// affected reports whether other members may have admitted hits of the key at ringPos, in the window that began at
+// start, that this member has not received, and whether the key's owner crashed.
 func (v *view) affected(ringPos uint64, start int64) (lost, crashed bool) {
 	for i := range v.changes {
 		c := &v.changes[i]

@@ -1,9 +1,9 @@
-// Package counter stores a member's counters: the tables of the keys that it owns or keeps replicas of, the small tables
-// of degraded decisions, and the sketches for keys that find no room. It hides the memory layout (48 bytes a counter, no
-// pointers) and decides nothing.
+// Package counter stores a member's counters: the tables of the keys that it owns or keeps replicas of, the small
+// tables of degraded decisions, and the sketches for keys that find no room. It hides the memory layout (48 bytes a
+// counter, no pointers) and decides nothing.
 //
-// A Store is divided into Shards, which its owner guards with one lock each. What shards share, the limits on the number
-// of counters and records, is atomic; the sketches have locks of their own.
+// The counters are divided into Shards, which their owner guards with one lock each. What shards share, the limits on
+// the number of counters and records, is atomic; the sketches have locks of their own.
 package counter
 
 import (
@@ -36,7 +36,7 @@ const (
 	Tables                  // the number of tables
 )
 
-// Config sets the sizes of a Store.
+// Config sets the sizes of a Shared and its Shards.
 type Config struct {
 	BootID      uint64    // the writer of this boot's charges
 	Seed        [2]uint64 // places keys in the tables; secret, so that no client can choose keys that collide
@@ -46,8 +46,8 @@ type Config struct {
 	MaxDenied   int       // the most keys in TableDeny
 }
 
-// Store holds what the shards share: the number of counters and records, and the sketches.
-type Store struct {
+// Shared holds what the shards share: the number of counters and records, and the sketches.
+type Shared struct {
 	Sketches Sketches
 
 	bootID  uint64
@@ -58,9 +58,9 @@ type Store struct {
 	records pool
 }
 
-// New returns a Store without shards.
-func New(c Config) *Store {
-	s := &Store{bootID: c.BootID, seed: c.Seed}
+// New returns a Shared without shards.
+func New(c Config) *Shared {
+	s := &Shared{bootID: c.BootID, seed: c.Seed}
 	for t := range s.ledgers {
 		s.ledgers[t].max = int64(max(1, c.MaxKeys/2))
 	}
@@ -73,13 +73,13 @@ func New(c Config) *Store {
 }
 
 // Len returns the number of counters in a table, over all shards. Replicas do not count.
-func (s *Store) Len(t Table) int { return int(s.ledgers[t].keys.Load()) }
+func (s *Shared) Len(t Table) int { return int(s.ledgers[t].keys.Load()) }
 
 // Copies returns the number of counters that take a place among those of other members.
-func (s *Store) Copies() int { return int(s.copies.keys.Load()) }
+func (s *Shared) Copies() int { return int(s.copies.keys.Load()) }
 
 // HalfFull reports whether counters or copies take at least half of their places.
-func (s *Store) HalfFull() bool {
+func (s *Shared) HalfFull() bool {
 	owned := &s.ledgers[TableOwned]
 	return s.copies.keys.Load() >= s.copies.max/2 || owned.keys.Load() >= owned.max/2
 }
@@ -108,8 +108,8 @@ type Ref struct {
 	Domain  uint64 // hash of the domain
 	Table   Table
 	Now     int64      // Unix nanoseconds
-	Rule    limit.Rule // as far as it is charged: its limit may be a part of the configured one
-	Full    limit.Rule // as it is configured
+	Rule    limit.Rule // to charge by: its limit may be a part of the configured one
+	Full    limit.Rule // as configured
 }
 
 // Shard is one part of all tables. Its owner guards it with a lock.
@@ -120,7 +120,7 @@ type Shard struct {
 	Quota QuotaTable
 	Deny  DenyTable
 
-	store  *Store
+	store  *Shared
 	bootID uint64
 	slab   slab
 	shapes []limit.Rule // by entry.shape
@@ -128,7 +128,7 @@ type Shard struct {
 }
 
 // Init makes shard, which must not be copied afterwards, an empty part of the store.
-func (s *Store) Init(shard *Shard) {
+func (s *Shared) Init(shard *Shard) {
 	shard.store, shard.bootID, shard.slab.pool = s, s.bootID, &s.records
 	for i := range Tables {
 		t := shard.table(i)

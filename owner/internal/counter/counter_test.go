@@ -62,14 +62,14 @@ func pointers(t reflect.Type) bool {
 	return t.Kind() > reflect.Complex128
 }
 
-func logRef(s *Store, k Key, now int64) (Ref, int) {
+func logRef(s *Shared, k Key, now int64) (Ref, int) {
 	h := Hash(s.seed, k)
 	r := limit.Rule{Window: 10 * time.Second, Limit: 1000, Algorithm: limit.SlidingLog}
 	return Ref{Key: k, Hash: h, RingPos: k[0], Now: now, Rule: r, Full: r}, ShardOf(h)
 }
 
-// TestRecordsAreCapped requires that shards share the pages of records, apart from one that each has of its own, and that
-// expired counters return them.
+// TestRecordsAreCapped requires that shards share the pages of records, apart from one that each has of its own, and
+// that expired counters return them.
 func TestRecordsAreCapped(t *testing.T) {
 	s := New(Config{BootID: 3, MaxKeys: 1024, DomainQuota: 512})
 	shards := new([Shards]Shard)

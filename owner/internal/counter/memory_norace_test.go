@@ -25,7 +25,8 @@ func TestBytesPerKey(t *testing.T) {
 	}
 }
 
-// TestSweepIsBounded requires that a sweep of a full table of expired entries visits no more than its step and one chain.
+// TestSweepIsBounded requires that a sweep of a full table of expired entries visits no more than its step and one
+// chain.
 func TestSweepIsBounded(t *testing.T) {
 	tab := newTable(&ledger{max: 1 << 20}, [2]uint64{3, 4})
 	for i := 0; i < 100_000 || float64(tab.n) < mostFull*float64(tab.slots.size); i++ {

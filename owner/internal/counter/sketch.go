@@ -16,23 +16,23 @@ const (
 	sketchColumns = 1 << sketchBits // of one shard; 2^18 over all of them
 	maxSketches   = 12              // of one part
 
-	// MaxSketches is the most sketches that a Store has.
+	// MaxSketches is the most sketches in all parts.
 	MaxSketches  = Shards * maxSketches
 	minSketchAge = 10 * time.Second
 )
 
-// Sketches count the hits of keys that found no room in a table. They belong to the Store, not to its shards: the seed is
-// the same on all members, so that a member that releases keys can send what it has counted of them. A client that knew
-// the seed could choose keys that share cells, but only with keys of its own domain: a sketch contributes nothing to
-// domains whose hits it has not counted. Sketches are safe for concurrent use.
+// Sketches count the hits of keys that found no room in a table. They belong to the Shared, not to its shards: the seed
+// is the same on all members, so that a member that releases keys can send what it has counted of them. A client that
+// knew the seed could choose keys that share cells, but only with keys of its own domain: a sketch contributes nothing
+// to domains whose hits it has not counted. Sketches are safe for concurrent use.
 type Sketches struct {
 	seed  [2]uint64
 	count atomic.Int64 // sketches in all parts
 	parts [Shards]sketchPart
 }
 
-// sketchPart holds the sketches of one part of the keys, by their hash. Its mutex is taken under a shard's, and no lock is
-// taken under it.
+// sketchPart holds the sketches of one part of the keys, by their hash. Its mutex is taken under a shard's, and no
+// lock is taken under it.
 type sketchPart struct {
 	mu   sync.Mutex
 	list []sketch // guarded by mu
@@ -61,8 +61,8 @@ func (k *Sketches) part(key Key) (*sketchPart, uint64) {
 	return &k.parts[ShardOf(h)], h
 }
 
-// phase returns which sketch counts window w of rule r, and when that sketch ends. Windows alternate between two, so that
-// the counts of one window are still there for members whose clocks are behind when this one begins the next.
+// phase returns which sketch counts window w of rule r, and when that sketch ends. Windows alternate between two, so
+// that the counts of one window are still there for members whose clocks are behind when this one begins the next.
 func phase(r limit.Rule, w int64) (n int8, end int64) {
 	if r.Algorithm != limit.FixedWindow {
 		w++ // the counts outlast their window by one
@@ -102,8 +102,8 @@ func (p *sketchPart) estimate(r *Ref, x uint64, w int64) (most uint64) {
 	return most
 }
 
-// Estimate returns an upper bound of the hits of r's key, in r's table, that sketches have counted and that still have an
-// effect.
+// Estimate returns an upper bound of the hits of r's key, in r's table, that sketches have counted and that still have
+// an effect.
 func (k *Sketches) Estimate(r Ref) uint64 {
 	if !k.Live() {
 		return 0

@@ -81,8 +81,8 @@ func TestSketchesEndWithTheirWindow(t *testing.T) {
 	}
 }
 
-// TestManyWindowsShareASketch requires that memory is bounded for any number of window lengths, and that no length loses its
-// count early.
+// TestManyWindowsShareASketch requires that memory is bounded for any number of window lengths, and that no length
+// loses its count early.
 func TestManyWindowsShareASketch(t *testing.T) {
 	s := &sketchPart{}
 	const lengths = 40

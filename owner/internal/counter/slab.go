@@ -11,8 +11,8 @@ const (
 	pageRecords = 1 << pageBits
 )
 
-// record is what does not fit into an entry: a slot of another writer or another time, or the entry's Unreplicated. It
-// holds no pointers; the records of an entry are chained by their numbers.
+// record holds a value that does not fit into an entry: a slot of another writer or another time, or the entry's
+// Unreplicated. It holds no pointers; the records of an entry are chained by their numbers.
 type record struct {
 	writer   uint64 // 0: an Unreplicated
 	at       int64
@@ -26,8 +26,8 @@ type record struct {
 // counter's chain: at is the window of its charges, or 0 without windows, and refunded is the part that is confirmed.
 type Unreplicated record
 
-// The bits of an Unreplicated: whether its key is queued; its sequence number; how often in a row it was not confirmed in
-// time.
+// The bits of an Unreplicated: whether its key is queued; its sequence number; how often in a row it was not confirmed
+// in time.
 const (
 	queuedBit    = 1 << 31
 	attemptsBits = 8
@@ -121,9 +121,9 @@ func (s *Shard) Unconfirmed() (most, sum uint64) {
 	return most, sum
 }
 
-// slab holds the records of one shard, in pages so that it never moves them. One page is its own. The others come from a
-// pool for all shards: a log takes 64 records, and if a small pool were divided evenly, two logs in one shard would fill
-// its part.
+// slab holds the records of one shard, in pages so that it never moves them. One page is its own. The others come from
+// a pool for all shards: a log takes 64 records, and if a small pool were divided evenly, two logs in one shard would
+// fill its part.
 type slab struct {
 	pages [][]record
 	used  uint32 // records ever taken from the pages
@@ -228,8 +228,8 @@ func (s *slab) add(e *entry, at int64, writer uint64) *record {
 	return s.link(e, at, writer)
 }
 
-// allow charges n slots to the domain of e and makes sure that they can be linked. It returns false, and changes nothing,
-// if there is no room.
+// allow charges n slots to the domain of e and makes sure that they can be linked. It returns false, and changes
+// nothing, if there is no room.
 func (s *slab) allow(e *entry, n int) bool {
 	if !s.pool.allow(e.domain(), n) {
 		return false

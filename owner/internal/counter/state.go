@@ -12,7 +12,8 @@ import (
 // the low half of the TAT, whose high half is in the bits of the first slot. The rest of a limit.State is in records.
 // This boot's refunds are in a record of their own; charges in such a record and inline ones add up.
 
-// inlined reports whether entries hold charges by rule r inline: until, though rounded up, must still identify a window.
+// inlined reports whether entries hold charges by rule r inline: until, though rounded up, must still identify a
+// window.
 func inlined(r limit.Rule) bool { return Windowed(r) && r.End(0) >= Unit }
 
 // Windowed reports whether rule r counts in windows of a fixed length.
@@ -34,8 +35,8 @@ func (s *Shard) newest(e *entry, r limit.Rule) int64 {
 	return w
 }
 
-// newestRecord is newest for windows shorter than a Unit, whose charges are all in records. Tables without records treat
-// all windows within a Unit as one.
+// newestRecord is newest for windows shorter than a Unit, whose charges are all in records. Tables without records
+// treat all windows within a Unit as one.
 func (s *Shard) newestRecord(e *entry, r limit.Rule) int64 {
 	w := int64(-1)
 	if e.charged > 0 {
@@ -296,8 +297,9 @@ func (s *Shard) shape(r limit.Rule) (n uint16, ok bool) {
 	return uint16(len(s.shapes) - 1), true
 }
 
-// Insert adds a counter for r's key, which TableOwned must not have. A copy is another member's counter; any other starts
-// with what sketches have counted of the key. Insert returns nil if there is no room. It uses st as scratch space.
+// Insert adds a counter for r's key, which TableOwned must not have. A copy is another member's counter; any other
+// starts with what sketches have counted of the key. Insert returns nil if there is no room. It uses st as scratch
+// space.
 func (s *Shard) Insert(r Ref, copied bool, st *limit.State) *Owned {
 	x := s.insert(&r, copied)
 	if x == nil {
@@ -316,8 +318,8 @@ func (s *Shard) Insert(r Ref, copied bool, st *limit.State) *Owned {
 	return e
 }
 
-// InsertLocal adds a counter for r's key, which r's table must not have. It starts with what sketches have counted of the
-// key, of which all may have been admitted. It returns nil if there is no room.
+// InsertLocal adds a counter for r's key, which r's table must not have. It starts with what sketches have counted of
+// the key, of which all may have been admitted. It returns nil if there is no room.
 func (s *Shard) InsertLocal(r Ref) *Local {
 	x := s.insert(&r, false)
 	if x == nil {
@@ -349,15 +351,15 @@ func (s *Shard) insert(r *Ref, copied bool) *entry {
 	return e
 }
 
-// Complete makes e contain what sketches have counted of r's key, because this member decides it from now on. It returns
-// false if there is no room; then st is what e would have to hold. Otherwise st is scratch space.
+// Complete makes e contain what sketches have counted of r's key, because this member decides it from now on. It
+// returns false if there is no room; then st holds the state that e would need. Otherwise st is scratch space.
 func (s *Shard) Complete(r Ref, e *Owned, st *limit.State) bool {
 	e.SetComplete()
 	return s.absorb(&r, e, st)
 }
 
-// absorb makes e count no less than sketches have counted of r's key. It returns false if there is no room, and leaves in
-// st what e would have to hold.
+// absorb makes e count no less than sketches have counted of r's key. It returns false if there is no room, and leaves
+// in st what e would have to hold.
 func (s *Shard) absorb(r *Ref, e *Owned, st *limit.State) bool {
 	if !s.store.Sketches.Live() {
 		return true

@@ -104,8 +104,8 @@ func (t *table) chain(h uint64) (p *pages, from int) {
 // cursor returns the slot of old that moves next.
 func (t *table) cursor() int { return (t.base + t.moved) % t.old.size }
 
-// insert adds an entry for r's key, which must not be there. The entry replaces an expired one of the same chain if there
-// is one. insert returns nil if the number of keys or the domain's quota does not allow another.
+// insert adds an entry for r's key, which must not be there. The entry replaces an expired one of the same chain if
+// there is one. insert returns nil if the number of keys or the domain's quota does not allow another.
 func (t *table) insert(r *Ref, copied bool) *entry {
 	now, h, domain := r.Now, r.Hash, uint16(r.Domain%domainSlots)
 	fresh := newEntry(r.Key, domain, copied)
