@@ -16,7 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// forGateways are the golden files of Generate for gateways. The tests of charts/ hold them against the gateways' own definitions.
+// forGateways are the golden files of Generate for gateways. Tests in charts/ compare them with the gateways' own
+// schemas.
 func forGateways(t testing.TB) map[string]struct {
 	gateway Gateway
 	kube    Kube
@@ -128,7 +129,7 @@ func holdPatches(t *testing.T, name string, d map[string]any) {
 	}
 }
 
-// TestGatewayFaults holds that what a gateway cannot do is said, and is not printed.
+// TestGatewayFaults checks that unsupported options are errors.
 func TestGatewayFaults(t *testing.T) {
 	rules, key := load(t, simple), map[string]string{"api_key": "header:x-api-key"}
 	for want, c := range map[string]struct {

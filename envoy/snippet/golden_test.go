@@ -98,13 +98,13 @@ other: document
 `
 )
 
-// files are where the certificates are, for Envoy.
+// files are the paths of certificates for Envoy.
 func withTLS(o Options) Options {
 	o.TLSCert, o.TLSKey, o.TLSCA = "/etc/keyward/tls/tls.crt", "/etc/keyward/tls/tls.key", "/etc/keyward/tls/ca.crt"
 	return o
 }
 
-// goldens is every shape and part, in the clear and with mTLS.
+// goldens are all shapes and parts, in plaintext and with mTLS.
 func goldens(t testing.TB) map[string]Options {
 	key := map[string]string{"api_key": "header:x-api-key"}
 	all := map[string]string{"api_key": "header:x-api-key", "session": "header:x-session", "path": "header::path"}
@@ -138,7 +138,7 @@ func goldens(t testing.TB) map[string]Options {
 	}
 }
 
-// toJSON turns YAML into what protojson reads.
+// toJSON converts YAML to what protojson accepts.
 func toJSON(t testing.TB, text []byte) []byte {
 	t.Helper()
 	var v any
@@ -152,7 +152,7 @@ func toJSON(t testing.TB, text []byte) []byte {
 	return b
 }
 
-// parse reads a part as the message that Envoy makes of it; fields that Envoy does not know are faults.
+// parse decodes a part as Envoy's message; unknown fields are errors.
 func parse(t testing.TB, part Part, shape Shape, text []byte) proto.Message {
 	t.Helper()
 	b := toJSON(t, text)
@@ -216,7 +216,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// validateAll checks a message and all that is packed into it.
+// validateAll checks a message and everything packed into it.
 func validateAll(m proto.Message) error {
 	if v, ok := m.(interface{ ValidateAll() error }); ok {
 		if err := v.ValidateAll(); err != nil {
@@ -255,8 +255,7 @@ func validateAll(m proto.Message) error {
 	return fault
 }
 
-// TestClustersAreThoseOfXDS: a cluster that is written into the configuration is the one that xDS would have said, but for
-// where members and secrets come from.
+// TestClustersAreThoseOfXDS: a printed cluster equals the one from xDS, except for the source of members and secrets.
 func TestClustersAreThoseOfXDS(t *testing.T) {
 	names := []string{"spiffe://example.org/keyward", "keyward.prod.svc"}
 	for what, c := range map[string]struct {
@@ -319,7 +318,8 @@ func canonicalJSON(t testing.TB, o protojson.MarshalOptions, m proto.Message) st
 	return string(b)
 }
 
-// TestVersions: what an older Envoy does not know is not printed for it, since it would refuse the whole.
+// TestVersions: the output for an older Envoy contains nothing that it does not support, since it would reject all of
+// it.
 func TestVersions(t *testing.T) {
 	o := Options{Rules: load(t, simple), From: map[string]string{"api_key": "header:x-api-key"}, XDS: "127.0.0.1:1"}
 	for version, want := range map[string]bool{"": false, "1.36.4": false, "1.39.9": false, "1.40.0": true, "v1.41.0-dev": true, "1.40": true} {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestHotRoutes: hot routes are refused where they cannot work, and where they do less than one could think it is said.
+// TestHotRoutes: hot routes are refused where they cannot work, and their limitations are warnings.
 func TestHotRoutes(t *testing.T) {
 	header := map[string]string{"api_key": "header:x-api-key"}
 	both := map[string]string{"api_key": "header:x-api-key", "session": "header:X-Session", "path": "header::path"}

@@ -15,7 +15,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// filters finds the rate-limit filters of a bootstrap.
+// filters returns the rate limit filters of a bootstrap.
 func filters(t testing.TB, text []byte) []*ratelimit.RateLimit {
 	t.Helper()
 	b := parse(t, partBootstrap, OwnerDirect, text).(*bootstrap.Bootstrap)
@@ -36,7 +36,7 @@ func filters(t testing.TB, text []byte) []*ratelimit.RateLimit {
 // request is a client's request, by the places where Envoy can read values.
 type request map[string]string // "header x", "query x", "remote_address"
 
-// entries is the descriptor that an Envoy makes of actions; nil when a value is missing.
+// entries returns the descriptor that Envoy builds from actions, or nil if a value is missing.
 func (q request) entries(actions []*route.RateLimit_Action) []config.Entry {
 	var out []config.Entry
 	for _, a := range actions {
@@ -156,7 +156,7 @@ func TestEnvoyAsksTheOwner(t *testing.T) {
 		}
 		asked := 0
 		for i := range 1 << 12 {
-			// Each place holds one of the values, or nothing.
+			// Each place contains one of the values, or nothing.
 			q, n := request{}, i
 			for _, place := range []string{"header x-api-key", "header x-tenant", "query user", "header :path"} {
 				if v := n % 8; v < len(values) && (n/8+v)%5 > 0 {
@@ -177,7 +177,7 @@ func TestEnvoyAsksTheOwner(t *testing.T) {
 				for _, w := range c.forwarded {
 					named = named || w == m.Rule.FullKey
 				}
-				// Without a value no header is sent: any member is asked.
+				// Without a value no header is sent: the call goes to any member.
 				if ring.Hash(header) != m.Owner && !named && header != "" {
 					t.Fatalf("%s: %v asks %q about %v, whose owner is another: %s", c.name, q, header, entries, rules.AppendOwnerString(nil, "app", entries, &m))
 				}
@@ -258,7 +258,7 @@ func TestFaultsAreSaidTogether(t *testing.T) {
 	}
 }
 
-// FuzzGenerate: whatever is typed, the output is YAML that Envoy's API knows, or there is an error.
+// FuzzGenerate: for any options, the output is YAML that Envoy's API accepts, or there is an error.
 func FuzzGenerate(f *testing.F) {
 	f.Add("api_key", "header:x-api-key", "app", "", "pod-a", "10.0.0.1:1", "/tls.crt")
 	f.Add("a: {", "query:}\n", "- #", "x", "'", "[::1]:1", "\"")
@@ -286,7 +286,7 @@ func FuzzGenerate(f *testing.F) {
 	})
 }
 
-// FuzzOwnEnvoy: whatever the user's Envoy says, the output is YAML, and its keys are those of the rules.
+// FuzzOwnEnvoy: for any configuration of the user's Envoy, the output is YAML, and its keys are those of the rules.
 func FuzzOwnEnvoy(f *testing.F) {
 	f.Add(ownEnvoy)
 	f.Add("rate_limits: [{actions: [{1: 2}, {generic_key: 3}, null, {remote_address: {a: 1}}]}]")

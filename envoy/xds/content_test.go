@@ -33,7 +33,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// full is a state with something in every field.
+// full returns a state with a value in every field.
 func full() ServedState {
 	m := members(4)
 	m[1].Weight = 3
@@ -50,7 +50,7 @@ func full() ServedState {
 	}
 }
 
-// subs is n sub-keys of a key.
+// subs returns n sub-keys of a key.
 func subs(key string, n int) (s []hotkey.SubKey) {
 	for i := range n {
 		s = append(s, hotkey.SubKey{Key: fmt.Sprint(key, "#", i), Member: ring.ID(fmt.Sprint("pod-", i))})
@@ -68,7 +68,7 @@ func mustResources(t testing.TB, s ServedState) map[string][]types.Resource {
 	return res
 }
 
-// TestGolden shows each resource as Envoy is sent it.
+// TestGolden compares each resource with its golden file.
 func TestGolden(t *testing.T) {
 	for typeURL, list := range mustResources(t, full()) {
 		name, _ := short(typeURL)
@@ -78,7 +78,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// protojson varies its blanks on purpose; this drops them.
+			// protojson varies its white space on purpose; this removes it.
 			if err := json.Indent(&got, raw, "", "  "); err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// validate checks a message and every message packed into it by the constraints of Envoy's API.
+// validate checks a message, and every message packed into it, against the constraints of Envoy's API.
 func validate(m proto.Message) error {
 	if v, ok := m.(interface{ ValidateAll() error }); ok {
 		if err := v.ValidateAll(); err != nil {
@@ -161,7 +161,7 @@ func TestEnvoyAcceptsEverything(t *testing.T) {
 	}
 }
 
-// assignment finds the endpoints of a cluster.
+// assignment returns the endpoints of a cluster.
 func assignment(t testing.TB, res map[string][]types.Resource, name string) *endpoint.ClusterLoadAssignment {
 	t.Helper()
 	for _, r := range res[resource.EndpointType] {
@@ -173,7 +173,7 @@ func assignment(t testing.TB, res map[string][]types.Resource, name string) *end
 	return nil
 }
 
-// asEnvoy builds the ring that an Envoy makes of what it is sent.
+// asEnvoy builds the ring as Envoy does from its resources.
 func asEnvoy(t testing.TB, s *ServedState, la *endpoint.ClusterLoadAssignment) (*ringcheck.EnvoyRing, []ringcheck.Host) {
 	t.Helper()
 	var policy ringhash.RingHash
@@ -295,7 +295,7 @@ func TestWhoIsServed(t *testing.T) {
 	}
 }
 
-// TestFullRing: those who leave make room, and more than fit change nothing.
+// TestFullRing: leaving members make room, and members beyond the capacity change nothing.
 func TestFullRing(t *testing.T) {
 	r := newRig(t)
 	m := members(4)

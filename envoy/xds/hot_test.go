@@ -24,7 +24,7 @@ func manyHot(n int) (hot []hotkey.Route) {
 	return hot
 }
 
-// hotRoutes lists the hot keys' routes of a route configuration, as "key>sub,sub max/fill/interval".
+// hotRoutes formats the routes of hot keys in a route configuration as "key>sub,sub max/fill/interval".
 func hotRoutes(t testing.TB, s ServedState, name string) (list []string) {
 	t.Helper()
 	var all []*route.Route
@@ -104,8 +104,8 @@ func TestHotKeys(t *testing.T) {
 	}
 }
 
-// TestHotKeysAreFew: each request is matched against every hot key's route, so there are at most 100, those said by hand
-// among them.
+// TestHotKeysAreFew: Envoy matches each request against the route of every hot key, so there are at most 100,
+// including manual ones.
 func TestHotKeysAreFew(t *testing.T) {
 	got := strings.Join(hotRoutes(t, ServedState{Members: members(2), Hot: manyHot(3 * hotkey.MaxRoutes)}, names.RouteConfig), " ")
 	if n := strings.Count(got, "#0"); n != hotkey.MaxRoutes {
@@ -118,8 +118,8 @@ func TestHotKeysAreFew(t *testing.T) {
 	}
 }
 
-// TestHotKeysAnywhereTheSame: every server serves the same versions, in whatever order it heard of hot keys; and routes are
-// all that a hot key changes.
+// TestHotKeysAnywhereTheSame: every server serves the same versions, whatever the order of the hot keys, and a hot
+// key changes only routes.
 func TestHotKeysAnywhereTheSame(t *testing.T) {
 	r := newRig(t)
 	s := full()
@@ -143,7 +143,7 @@ func TestHotKeysAnywhereTheSame(t *testing.T) {
 	}
 }
 
-// TestSubKeysAreHashed: the ring of the pods is asked by what the route sets.
+// TestSubKeysAreHashed: the ring of the pods hashes the header that the route sets.
 func TestSubKeysAreHashed(t *testing.T) {
 	s := full()
 	s.fill()

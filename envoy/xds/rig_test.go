@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a server behind a real socket.
+// rig is a server on a real socket.
 type rig struct {
 	*DiscoveryServer
 	reg  *prometheus.Registry
@@ -30,7 +30,7 @@ type rig struct {
 	conn *grpc.ClientConn
 }
 
-// logBuffer is a log that the test and the server share.
+// logBuffer is a log shared by the test and the server.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -82,10 +82,10 @@ func (r *rig) set(t testing.TB, s ServedState) {
 	}
 }
 
-// patience is how long anything may take; nothing is asserted about it.
+// patience is a timeout for everything; no test asserts it.
 const patience = 2 * time.Minute
 
-// sotw is a raw aggregated stream of whole states.
+// sotw is a raw aggregated stream, state of the world.
 type sotw struct {
 	t      testing.TB
 	stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient
@@ -113,13 +113,13 @@ func (c *sotw) send(q *discovery.DiscoveryRequest) {
 	}
 }
 
-// ask subscribes to names, or all.
+// ask subscribes to names, or to all resources.
 func (c *sotw) ask(typeURL string, names ...string) {
 	c.t.Helper()
 	c.send(&discovery.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names, VersionInfo: c.going[typeURL], ResponseNonce: c.last[typeURL].GetNonce()})
 }
 
-// next is the next response of any type.
+// next returns the next response of any type.
 func (c *sotw) next() *discovery.DiscoveryResponse {
 	c.t.Helper()
 	r, err := c.stream.Recv()
@@ -143,7 +143,7 @@ func (c *sotw) nack(r *discovery.DiscoveryResponse, why string, names ...string)
 	})
 }
 
-// delta is a raw aggregated stream of changes.
+// delta is a raw aggregated stream, incremental.
 type delta struct {
 	t      testing.TB
 	stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
@@ -194,7 +194,7 @@ func (c *delta) nack(r *discovery.DeltaDiscoveryResponse, why string) {
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(), ErrorDetail: &status.Status{Message: why}})
 }
 
-// until polls what another goroutine brings about.
+// until polls for the effect of another goroutine.
 func until(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(patience)

@@ -23,14 +23,14 @@ import (
 	"github.com/keyward/keyward/envoy/internal/names"
 )
 
-// served is every type, in the order in which an Envoy wants them.
+// served are all types, in the order in which Envoy requests them.
 var served = []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.RateLimitConfigType}
 
 func state(n int) ServedState {
 	return ServedState{Members: members(n), RouteAddress: "0.0.0.0:10000", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}}}
 }
 
-// TestMembershipTouchesEndpointsOnly: a change of anything but endpoints would reset calls in flight.
+// TestMembershipTouchesEndpointsOnly: a change of anything other than endpoints would reset calls in flight.
 func TestMembershipTouchesEndpointsOnly(t *testing.T) {
 	r := newRig(t)
 	r.set(t, state(3))
@@ -76,7 +76,7 @@ func TestMembershipTouchesEndpointsOnly(t *testing.T) {
 		d.ack(dr)
 		s.ack(sr)
 	}
-	// Had anything else been sent, it would come before this.
+	// Any other response would arrive before this one.
 	last := state(0)
 	last.RouteHeader = "x-other"
 	r.set(t, last)
@@ -97,7 +97,7 @@ func TestVersionsAreHashesOfContent(t *testing.T) {
 	if va, vb := a.Status().Versions, b.Status().Versions; !maps.Equal(va, vb) || len(va) != len(served) {
 		t.Errorf("servers of one state: versions %v and %v", va, vb)
 	}
-	// Resource by resource, too: a delta client that goes from a to b needs no update.
+	// Also per resource: a delta client that switches from a to b needs no update.
 	da := a.delta(t, "envoy")
 	da.ask(resource.EndpointType, names.OwnerCluster, names.RouteCluster)
 	first := da.next()
@@ -119,7 +119,7 @@ func TestVersionsAreHashesOfContent(t *testing.T) {
 		t.Errorf("coming back with everything: was sent %s", r.GetTypeUrl())
 	}
 
-	// One that is behind is not taken for up to date.
+	// A client that is behind does not count as up to date.
 	old := b.delta(t, "old")
 	has[names.OwnerCluster] = "something else"
 	old.send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.EndpointType, ResourceNamesSubscribe: slices.Collect(maps.Keys(has)), InitialResourceVersions: has})
@@ -161,7 +161,8 @@ func TestRefusals(t *testing.T) {
 		return got["sotw"] == want && got["delta"] == want
 	})
 
-	// What was refused is not sent again, not even when the client changes what it asks for. Something else comes first.
+	// A refused version is not sent again, even if the client changes its subscription. First another version must be
+	// served.
 	s.ask(resource.ClusterType)
 	s.ask(resource.EndpointType, names.OwnerCluster)
 	if x := s.next(); x.GetTypeUrl() != resource.EndpointType {
@@ -172,7 +173,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("after a refusal: was sent %s", x.GetTypeUrl())
 	}
 
-	// Another version is, and the last good one as well.
+	// Another version is sent, and so is the last accepted one.
 	st.Connect = 1e9
 	r.set(t, st)
 	if x := s.next(); x.GetVersionInfo() != r.Status().Versions["Cluster"] {
@@ -212,7 +213,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestLateRefusal: a refusal that crosses a newer version on the way must not hide the newer one.
+// TestLateRefusal: a refusal that crosses a newer version must not hide the newer one.
 func TestLateRefusal(t *testing.T) {
 	r := newRig(t)
 	st := state(3)
@@ -234,8 +235,8 @@ func TestLateRefusal(t *testing.T) {
 	})
 }
 
-// TestNothingKnownYet: before the first state, and for rules before they are known, clients wait: an answer of nothing
-// would take away what they have.
+// TestNothingKnownYet: before the first state, and for rules before they are known, clients wait: an empty response
+// would remove what they have.
 func TestNothingKnownYet(t *testing.T) {
 	r := newRig(t)
 	s := r.sotw(t, "envoy")
@@ -259,7 +260,7 @@ func TestNothingKnownYet(t *testing.T) {
 	}
 }
 
-// TestSeparateStreams uses each service on its own, as envoyproxy/ratelimit and Envoys without ADS do.
+// TestSeparateStreams uses each service separately, as envoyproxy/ratelimit and Envoys without ADS do.
 func TestSeparateStreams(t *testing.T) {
 	r := newRig(t)
 	r.set(t, state(3))
@@ -310,7 +311,7 @@ func TestSeparateStreams(t *testing.T) {
 	}
 }
 
-// TestStrangeClients: whatever a client asks for or says of itself, what is kept of it is bounded.
+// TestStrangeClients: whatever a client requests or sends about itself, the memory for it is limited.
 func TestStrangeClients(t *testing.T) {
 	r := newRig(t)
 	r.set(t, state(1))
@@ -350,7 +351,7 @@ func TestStrangeClients(t *testing.T) {
 	until(t, "streams that ended are forgotten", func() bool { return len(r.Status().Clients) == 1 })
 }
 
-// TestMany holds many clients while states change under them; the last one reaches everybody.
+// TestMany runs many clients while states change; the last state reaches all of them.
 func TestMany(t *testing.T) {
 	r := newRig(t)
 	r.set(t, state(1))

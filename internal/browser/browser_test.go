@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What a page can reach by a name of its own is a public name; all other names are answered for.
+// A page can only use its own name, which is public. All other names are served.
 func TestHosts(t *testing.T) {
 	h, err := NewHosts("keyward.example.org", "*.Corp.Example.")
 	if err != nil {

@@ -43,7 +43,7 @@ func TestChargesCountInEveryAccountAbove(t *testing.T) {
 	}
 }
 
-// However many connections there are, together they keep no more than twice the limit.
+// Any number of connections keep at most twice the limit together.
 func TestFairPartsShrink(t *testing.T) {
 	all := New(1000, 500)
 	var kept int64

@@ -2,8 +2,9 @@ package budget
 
 import "testing"
 
-// Connections open one after the other and each keeps as much as it may. The part of one is an equal part of the limit at the time when it charges,
-// so a port of 8 MiB keeps more than that: 8 MiB of parts of 128 KiB, and then of ever smaller ones. docs/security.md has the sum.
+// Connections open one after the other, and each keeps as much as it may. A connection's part is an equal part of the
+// limit at the time when it charges, so a listener with 8 MiB keeps more than that: 8 MiB in parts of 128 KiB, and
+// then in ever smaller ones. docs/security.md has the sum.
 func TestPartsOfManyConnections(t *testing.T) {
 	const limit, fair, connections, step = 8 << 20, 128 << 10, 1024, 256
 	port := New(64<<20, fair).Part(limit, fair)

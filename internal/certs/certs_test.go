@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// clock is a time that tests move.
+// clock is a time set by tests.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time
@@ -39,7 +39,7 @@ func (c *clock) add(d time.Duration) {
 	c.t = c.t.Add(d)
 }
 
-// demo is a directory with a demo CA and certificates made at c's time.
+// demo returns a directory with a demo CA and certificates created at c's time.
 func demo(t testing.TB, c *clock, o DemoOptions) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,8 +50,8 @@ func demo(t testing.TB, c *clock, o DemoOptions) string {
 	return dir
 }
 
-// handshake connects over loopback, sends a byte each way, and returns what the client and the server said, and the
-// certificates that each saw.
+// handshake connects over loopback, sends a byte in each direction, and returns the errors of client and server, and
+// the certificates that each received.
 func handshake(t testing.TB, server, client *tls.Config) (seenByClient, seenByServer *x509.Certificate, err error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "localhost:0")
@@ -93,7 +93,8 @@ func handshake(t testing.TB, server, client *tls.Config) (seenByClient, seenBySe
 	return seenByClient, s.cert, errors.Join(errClient, s.err)
 }
 
-// exchange shakes hands and passes a byte each way: with TLS 1.3 a client learns of a refusal only when it reads.
+// exchange runs the handshake and sends a byte in each direction: with TLS 1.3, a client learns of a refusal only
+// when it reads.
 func exchange(c *tls.Conn) (*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -196,7 +197,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// An address that is dialled is not in the connection's state, so nothing but a named option can check it.
+// A dialed address is not part of the connection's state, so only an option can provide a name to verify.
 func TestClientDialsAddress(t *testing.T) {
 	c := newClock()
 	dir := demo(t, c, DemoOptions{})
@@ -235,7 +236,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("serials %s after %s: not both renewed", second, first)
 	}
 
-	// A new CA: both sides follow, and a client that still has the old one is refused.
+	// After a change of the CA both sides use the new one, and a client that still uses the old one is refused.
 	stale := mustClient(t, copyFiles(t, DemoFiles(dir, "envoy")), ClientOptions{Reload: Reload{Now: c.now}})
 	if err := MakeDemo(dir, DemoOptions{Overwrite: true, Now: c.now}); err != nil {
 		t.Fatal(err)
@@ -316,7 +317,7 @@ func TestReloadKeepsWhatWorks(t *testing.T) {
 	}
 }
 
-// Kubernetes swaps a directory by a symlink, and every file in it changes at once.
+// Kubernetes replaces a directory with a symlink, so that all files change at once.
 func TestReloadSymlink(t *testing.T) {
 	c := newClock()
 	a, b := demo(t, c, DemoOptions{}), demo(t, c, DemoOptions{})

@@ -31,7 +31,7 @@ func TestMakeDemo(t *testing.T) {
 	if ca() != first {
 		t.Error("renewing replaced the CA")
 	}
-	// A lost certificate is not a reason to give up a key that is still there.
+	// If a certificate is missing, its existing key is still kept.
 	if err := os.Remove(filepath.Join(dir, "ca.crt")); err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@ package certs
 
 import "testing"
 
-// A star in place of the trust domain matches nothing but itself, whatever the rest of the pattern is.
+// A * in place of the trust domain matches only itself, whatever the rest of the pattern.
 func TestTrustDomainIsNoPattern(t *testing.T) {
 	for _, pattern := range []string{"spiffe://*/ns/a/sa/rl", "spiffe://*/ns/*/sa/rl", "spiffe://*/*/*/*/*", "spiffe://*"} {
 		if matches("spiffe://td/ns/a/sa/rl", pattern) {

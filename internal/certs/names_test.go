@@ -38,7 +38,7 @@ func TestURIPatterns(t *testing.T) {
 	}
 }
 
-// A claimed name is no pattern, and a pattern in a certificate proves no name.
+// A claimed name is not a pattern, and a pattern in a certificate proves no name.
 func TestClaimedNamesAreComparedExactly(t *testing.T) {
 	const id = "spiffe://td/keyward/a"
 	uri, err := url.Parse(id)
@@ -97,7 +97,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// reasonOfServer is the reason of what the server said, the last of the joined errors.
+// reasonOfServer returns the reason for the server's error, the last of the joined errors.
 func reasonOfServer(err error) string {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		errs := all.Unwrap()

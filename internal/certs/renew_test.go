@@ -12,7 +12,7 @@ import (
 
 const day = 24 * time.Hour
 
-// bundles are the CA and a role's certificate of a demo.
+// bundles returns the CA and the certificate of a role of a demo.
 func bundles(t *testing.T, dir, role string) (ca, leaf Bundle) {
 	t.Helper()
 	file := func(name string) []byte {
@@ -34,7 +34,8 @@ func leafOf(t *testing.T, b Bundle) *x509.Certificate {
 	return pair.Leaf
 }
 
-// TestRenew follows a certificate through its life: it is kept until 30 days before its end, and the new one has the old one's names.
+// TestRenew follows a certificate through its lifetime: it is kept until 30 days before it expires, and the new one
+// has the same names.
 func TestRenew(t *testing.T) {
 	c := newClock()
 	ca, old := bundles(t, demo(t, c, DemoOptions{Lifetime: 90 * day, Hosts: []string{"keyward.shop.svc"}}), "sidecar")
@@ -66,8 +67,8 @@ func TestRenew(t *testing.T) {
 	}
 }
 
-// TestRenewCA holds that a renewed CA verifies what the old one signed, and the old one what the new one signs: pods get the new one at
-// different times.
+// TestRenewCA checks that a renewed CA verifies what the old one signed, and the old one what the new one signs: pods
+// receive the new one at different times.
 func TestRenewCA(t *testing.T) {
 	c := newClock()
 	ca, old := bundles(t, demo(t, c, DemoOptions{}), "xds")
@@ -100,7 +101,7 @@ func TestRenewCA(t *testing.T) {
 	}
 }
 
-// TestRenewRefuses holds that faulty input is named, and nothing is made of it.
+// TestRenewRefuses checks that invalid input is named in the error and produces no output.
 func TestRenewRefuses(t *testing.T) {
 	c := newClock()
 	ca, leaf := bundles(t, demo(t, c, DemoOptions{}), "envoy")

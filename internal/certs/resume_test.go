@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// kept is a cache of sessions that counts those it was given.
+// kept is a session cache that counts the sessions it receives.
 type kept struct {
 	tls.ClientSessionCache
 	sessions int
@@ -18,7 +18,8 @@ func (k *kept) Put(key string, s *tls.ClientSessionState) {
 	k.ClientSessionCache.Put(key, s)
 }
 
-// A client that would resume sessions is given none: each connection begins with a handshake in which the server looks at the certificate.
+// Clients get no sessions to resume: every connection begins with a handshake in which the server verifies the
+// certificate.
 func TestNoSessionIsResumed(t *testing.T) {
 	c := newClock()
 	dir := demo(t, c, DemoOptions{})

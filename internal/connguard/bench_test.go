@@ -11,7 +11,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// BenchmarkCall is a small call with and without a gate: what bounding and counting costs.
+// BenchmarkCall makes a small call with and without a Guard: the cost of limiting and counting.
 func BenchmarkCall(b *testing.B) {
 	for name, gated := range map[string]bool{"bare": false, "gated": true} {
 		b.Run(name, func(b *testing.B) {

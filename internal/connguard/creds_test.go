@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Credentials without TLS say so, are a server's, and are copied whole.
+// Credentials without TLS report it, are only for servers, and can be cloned.
 func TestCredentialsWithoutTLS(t *testing.T) {
 	c := New(prometheus.NewRegistry()).Guard("test").Credentials(nil, true)
 	for range 2 {
@@ -26,7 +26,7 @@ func TestCredentialsWithoutTLS(t *testing.T) {
 	}
 }
 
-// A handler may flush what it has written, by either way that net/http has.
+// A handler can flush its output in both ways that net/http supports.
 func TestWatchedAnswersFlush(t *testing.T) {
 	for name, flush := range map[string]func(http.ResponseWriter) error{
 		"controller": func(w http.ResponseWriter) error { return http.NewResponseController(w).Flush() },

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// eventually waits for what another goroutine is about to do.
+// eventually waits for the effect of another goroutine.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
@@ -60,7 +60,7 @@ func dial(t *testing.T, l net.Listener) net.Conn {
 	return c
 }
 
-// At the bound, the connection that talks stays and those that are silent go, the longest silent first.
+// At the limit, active connections stay and silent ones are closed, the longest silent first.
 func TestSilentConnectionsAreCrowdedOut(t *testing.T) {
 	s := New(prometheus.NewRegistry()).Guard("test")
 	l := listen(t, s, 3)
@@ -109,7 +109,7 @@ func TestSilentConnectionsAreCrowdedOut(t *testing.T) {
 	eventually(t, "closed ones are forgotten", func() bool { return testutil.ToFloat64(s.guards.open.WithLabelValues("test")) == 0 })
 }
 
-// serveGRPC serves health on a watched port.
+// serveGRPC serves health on a guarded listener.
 func serveGRPC(t *testing.T) (*Guard, net.Listener) {
 	t.Helper()
 	s := New(prometheus.NewRegistry()).Guard("test")
@@ -150,7 +150,7 @@ func TestHonestCallsAreNotCounted(t *testing.T) {
 	}
 }
 
-// speak opens HTTP/2 by hand.
+// speak opens an HTTP/2 connection by hand.
 func speak(t *testing.T, l net.Listener) (net.Conn, *http2.Framer) {
 	t.Helper()
 	c := dial(t, l)
@@ -162,7 +162,7 @@ func speak(t *testing.T, l net.Listener) (net.Conn, *http2.Framer) {
 	return c, f
 }
 
-// block is the header block of a call, with n more headers.
+// block returns the header block of a call with n additional headers.
 func block(n int) []byte {
 	var b bytes.Buffer
 	e := hpack.NewEncoder(&b)
@@ -232,7 +232,7 @@ func TestNoPreface(t *testing.T) {
 	}
 }
 
-// The scanner must find the same frames in whatever pieces they are written.
+// The scanner finds the same frames in whatever pieces they are written.
 func TestFramesInPieces(t *testing.T) {
 	var b bytes.Buffer
 	f := http2.NewFramer(&b, nil)
@@ -295,7 +295,7 @@ func TestHTTPRequestsThatNeverCameToBe(t *testing.T) {
 	}
 }
 
-// What connections hold of calls that do not end is bounded, and those that hold it are cut, not the one that asks honestly.
+// The memory of endless calls is limited. Connections that hold it are closed, honest ones are not.
 func TestUnfinishedCallsAreBounded(t *testing.T) {
 	s, l := serveGRPC(t)
 	c, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -324,7 +324,7 @@ func TestUnfinishedCallsAreBounded(t *testing.T) {
 	for i := 0; i < 4 && err == nil; i++ {
 		id := uint32(2*i + 1)
 		err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(0), EndHeaders: true})
-		// Parts of a message of 1 MiB: one that is too long would end its call, which gives back what it held.
+		// Parts of a message of 1 MiB: a message that is too long would end its call and release its memory.
 		for range 3 {
 			err = errors.Join(err, f.WriteData(id, false, append([]byte{0, 0, 16, 0, 0}, make([]byte, 16<<10-5)...)))
 		}
@@ -335,7 +335,7 @@ func TestUnfinishedCallsAreBounded(t *testing.T) {
 	ask()
 }
 
-// A connection that was served and pauses is not crowded out by any number of new ones that are not.
+// An idle connection that was served is not replaced by new ones that were not, however many there are.
 func TestServedConnectionsStay(t *testing.T) {
 	s, l := serveGRPC(t) // bound: 100
 	c, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -360,7 +360,7 @@ func TestServedConnectionsStay(t *testing.T) {
 	}
 }
 
-// speakTo opens HTTP/2 on a gRPC server whose calls are unary or streams, and says b.
+// speakTo opens an HTTP/2 connection to a gRPC server with unary or streaming calls, and sends b.
 func speakTo(t *testing.T, unary bool, b ...[]byte) (*Guard, net.Conn) {
 	t.Helper()
 	gates := New(prometheus.NewRegistry())
@@ -380,7 +380,7 @@ func speakTo(t *testing.T, unary bool, b ...[]byte) (*Guard, net.Conn) {
 	return s, c
 }
 
-// framed are frames.
+// framed returns frames.
 func framed(t *testing.T, write func(f *http2.Framer) error) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -390,7 +390,7 @@ func framed(t *testing.T, write func(f *http2.Framer) error) []byte {
 	return b.Bytes()
 }
 
-// A frame or a header block that does not come whole ends the connection, and nothing of it stays charged.
+// An incomplete frame or header block ends the connection, and nothing stays charged.
 func TestStalledConnectionsEnd(t *testing.T) {
 	open := framed(t, func(f *http2.Framer) error {
 		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(0)})
@@ -427,7 +427,7 @@ func TestStalledConnectionsEnd(t *testing.T) {
 	}
 }
 
-// What calls keep of their headers is charged, also of calls that are whole and stay open.
+// Headers that calls keep are charged, also those of complete calls that stay open.
 func TestHeadersAreCharged(t *testing.T) {
 	for _, unary := range []bool{true, false} {
 		long := func(id uint32, ends bool) []byte {
@@ -447,7 +447,7 @@ func TestHeadersAreCharged(t *testing.T) {
 	}
 }
 
-// What is read of an HTTP request is charged until it is answered, and beyond the bound the connection ends.
+// What is read of an HTTP request is charged until it is answered. Beyond the limit, the connection ends.
 func TestRequestsAreCharged(t *testing.T) {
 	gates := New(prometheus.NewRegistry())
 	s := gates.Guard("test")
@@ -483,7 +483,7 @@ func TestRequestsAreCharged(t *testing.T) {
 	eventually(t, "let go", func() bool { return gates.account.Held() == 0 })
 }
 
-// An answer that is a failure does not make a connection one that was served.
+// An error response does not mark a connection as served.
 func TestFailuresAreNotServed(t *testing.T) {
 	for status, want := range map[int]bool{200: true, 302: true, 429: true, 400: false, 404: false, 503: false} {
 		c := &conn{}

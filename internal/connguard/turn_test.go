@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A connection that does not give its place up keeps it for 5 ms, and then the next one goes on.
+// A connection that does not release its slot keeps it for 5 ms, then the next one continues.
 func TestTurnsEndAfterFiveMilliseconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()

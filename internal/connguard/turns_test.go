@@ -15,10 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// one is a lane of one place.
+// one returns a queue with one slot.
 func one() *turnQueue { return &turnQueue{freeSlots: 1, pauses: true} }
 
-// inTurn starts n connections that enter l, one after the other, and returns the order in which they get their turns.
+// inTurn starts n connections that enter l one after the other, and returns the order of their turns.
 func inTurn(l *turnQueue, n int) (purses []*turnCredit, order func() []int) {
 	var mu sync.Mutex
 	var all []int
@@ -42,7 +42,7 @@ func inTurn(l *turnQueue, n int) (purses []*turnCredit, order func() []int) {
 	return purses, order
 }
 
-// Connections go on in the order of their coming, and the place rests for as long as the turn before it took.
+// Connections continue in order of arrival, and the slot pauses for as long as the last turn took.
 func TestTurnsAreInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
@@ -78,7 +78,7 @@ func TestTurnsAreInOrder(t *testing.T) {
 	})
 }
 
-// Who waits for something else than a processor loses its place, and so does not keep others from reading.
+// A connection that waits for something other than a processor loses its slot, so that it does not block others.
 func TestLanePlacesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := one()
@@ -179,7 +179,7 @@ func TestGone(t *testing.T) {
 	eventually(t, "gone", func() bool { return clientClosed(in) })
 }
 
-// A few calls make up for whatever came before them, and a connection that brings calls never waits.
+// A few calls make up for any earlier cost, and a connection with calls never waits.
 func TestCallsPayForConnections(t *testing.T) {
 	p := &turnCredit{queue: one()}
 	p.Spend(1 << 30)
@@ -204,7 +204,7 @@ func TestCallsPayForConnections(t *testing.T) {
 	}
 }
 
-// Real connections: those that bring nothing are read one at a time, and one that brings calls is read meanwhile.
+// Real connections: those without calls are read one at a time, and one with calls is read meanwhile.
 func TestStrangersAreReadInTurn(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	gates := New(reg)

@@ -28,7 +28,7 @@ func env(pairs ...string) Getenv {
 	return func(name string) (string, bool) { v, ok := m[name]; return v, ok }
 }
 
-// names are all variables of envoyproxy/ratelimit, written out so that none leaves the table unnoticed.
+// names are all variables of envoyproxy/ratelimit, listed here so that none is dropped from the table unnoticed.
 const names = `HOST PORT DEBUG_HOST DEBUG_PORT GRPC_UDS GRPC_HOST GRPC_PORT GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
 GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN LOG_LEVEL LOG_FORMAT CONFIG_TYPE
 FORCE_START_WITHOUT_INITIAL_CONFIG CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL
@@ -80,7 +80,7 @@ func TestTableNamesAll(t *testing.T) {
 	}
 }
 
-// The service's own structure is the oracle: names, kinds and defaults.
+// The settings structure of envoyproxy/ratelimit is the oracle for names, kinds and defaults.
 func TestTableAgreesWithUpstream(t *testing.T) {
 	table := map[string]EnvVariable{}
 	for _, v := range Table() {
@@ -131,7 +131,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Each value is read exactly as the service reads it, or refused where it is refused.
+// Each value is parsed exactly as envoyproxy/ratelimit parses it, or refused where it is refused.
 func TestParsesAsUpstream(t *testing.T) {
 	rows := []struct{ name, value string }{
 		{"USE_PROMETHEUS", "1"}, {"USE_PROMETHEUS", "t"}, {"USE_PROMETHEUS", "TRUE"}, {"USE_PROMETHEUS", "True"}, {"USE_PROMETHEUS", "F"},
@@ -257,7 +257,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// A mapper file that is not there is as if it were not named, with a warning; one that is there is kept, whatever it is.
+// A missing mapper file is ignored with a warning. An existing one is kept, whatever it contains.
 func TestOptionalFiles(t *testing.T) {
 	dir := t.TempDir()
 	there, gone := filepath.Join(dir, "there.yaml"), filepath.Join(dir, "no-volume", "gone.yaml")
@@ -279,7 +279,7 @@ func TestOptionalFiles(t *testing.T) {
 	}
 }
 
-// Every variable that by its name holds a path is decided about, and files that hold keys or authorities are not optional.
+// Every variable whose name suggests a path is listed in Files, and files with keys or authorities are not optional.
 func TestFilesAreDecidedAbout(t *testing.T) {
 	path := regexp.MustCompile(`_(CERT|KEY|CACERT|YAML|UDS|ROOT)$`)
 	listed := map[string]bool{}
@@ -328,7 +328,7 @@ func TestManualIsUpToDate(t *testing.T) {
 	}
 }
 
-// No environment makes Read panic, and what it refuses leaves usable settings.
+// No environment makes Read panic, and after an error the settings are still usable.
 func FuzzRead(f *testing.F) {
 	for _, s := range []string{"", "true", "0x10", "a:b", "-1", "1e400", "(", "10s", "NaN"} {
 		f.Add(s)

@@ -125,7 +125,7 @@ ratelimit_service_rate_limit_total_hits{domain="d",key1="k"} 1
 		t.Error(err)
 	}
 	got := gather(t, c)
-	// A method that took no time yet has no histogram.
+	// A method without observations has no histogram.
 	if strings.Contains(got, "ShouldRateLimit") || !strings.Contains(got, `ratelimit_service_response_time_seconds_sum{grpc_method="Check"} 3`) ||
 		!strings.Contains(got, `ratelimit_service_response_time_seconds_bucket{grpc_method="Check",le="2.5"} 0`) {
 		t.Errorf("got\n%s", got)
@@ -231,7 +231,7 @@ func TestTimeToLive(t *testing.T) {
 	}
 }
 
-// A name that Prometheus would refuse the whole scrape for is left out, and counted.
+// A name for which Prometheus would reject the scrape is left out and counted.
 func TestConflictsAreLeftOut(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	s := New(Options{Registerer: reg})
@@ -282,7 +282,7 @@ func TestBadMappings(t *testing.T) {
 	}
 }
 
-// Whatever bytes a request brings, the scrape works and no hit is lost in it.
+// Whatever bytes a request contains, the scrape succeeds and includes every hit.
 func FuzzScrape(f *testing.F) {
 	f.Add([]byte("d.k_v"), "x", "v")
 	f.Add([]byte("\xff.\xfe\x00.\n"), "\xff", "\xff")

@@ -10,7 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Whatever is observed, it shows what Prometheus's own histogram shows.
+// DurationHistogram exports the same as Prometheus's own histogram.
 func TestHistogramIsPrometheuss(t *testing.T) {
 	for name, o := range map[string]prometheus.HistogramOpts{
 		"default":     {Name: "h", Help: "h", ConstLabels: prometheus.Labels{"a": "b"}},

@@ -19,7 +19,7 @@ import (
 
 const patience = 10 * time.Second
 
-// server is a statsd that listens on TCP.
+// server is a statsd server on TCP.
 type server struct {
 	net.Listener
 	t *testing.T
@@ -35,7 +35,7 @@ func listenTCP(t *testing.T, address string) *server {
 	return &server{l, t}
 }
 
-// accept takes a connection; read gives its lines.
+// accept accepts a connection. read returns its lines.
 func (s *server) accept() (conn net.Conn, read func() string) {
 	s.t.Helper()
 	_ = s.Listener.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
@@ -77,7 +77,7 @@ func TestStatsdLines(t *testing.T) {
 	if got, want := read(), "ratelimit.service.rate_limit.d.key_value.total_hits"+tags+":3|c"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	// What follows is only what was added.
+	// Later flushes contain only increments.
 	s.Rule("d.key_value").TotalHits.Add(2)
 	if got, want := read(), "ratelimit.service.rate_limit.d.key_value.total_hits"+tags+":2|c"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -118,7 +118,7 @@ func TestCloseSendsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// A request's value cannot write lines of its own.
+// A value in a request cannot inject lines.
 func TestNoLineIsInjected(t *testing.T) {
 	srv := listenTCP(t, "127.0.0.1:0")
 	s := New(Options{})
@@ -176,7 +176,7 @@ func until(t *testing.T, ok func() bool) {
 	}
 }
 
-// A server that reads nothing holds up neither the counters nor Close.
+// A server that does not read delays neither the counters nor Close.
 func TestStalledServer(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	srv := listenTCP(t, "127.0.0.1:0")
@@ -234,7 +234,7 @@ func TestDogStatsd(t *testing.T) {
 	d.Close()
 }
 
-// Many series arrive in datagrams of an Ethernet frame's size, each once.
+// Many series arrive in datagrams of the size of an Ethernet frame, each once.
 func TestDatagrams(t *testing.T) {
 	address, read := listenUDP(t)
 	s := New(Options{})
@@ -253,7 +253,7 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// An even sample, with the rate that gives the true number back.
+// The sample is uniform, and its rate restores the true number.
 func TestManyTimes(t *testing.T) {
 	srv := listenTCP(t, "127.0.0.1:0")
 	s := New(Options{})
@@ -280,7 +280,7 @@ func TestManyTimes(t *testing.T) {
 			late++
 		}
 	}
-	// Half of the sample comes of the second half: 256 of 512, with a standard deviation of 11.
+	// Half of the sample comes from the second half: 256 of 512, with a standard deviation of 11.
 	if late < 180 || late > 332 {
 		t.Errorf("%d of %d are of the second half", late, reservoirSize)
 	}

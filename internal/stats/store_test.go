@@ -10,7 +10,7 @@ import (
 	"github.com/envoyproxy/ratelimit/src/utils"
 )
 
-// values are the counters of a store that are not zero, by full name.
+// values returns the counters of a store that are not 0, by full name.
 func values(s *StatStore) map[string]uint64 {
 	m := map[string]uint64{}
 	s.eachCounter(func(c *StatCounter, base, suffix string) { m[base+suffix] += c.Value() })
@@ -84,7 +84,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Whatever the budget, no hit is lost, and the series stay within it.
+// Whatever the limit on series, no hit is lost, and the series stay below it.
 func TestBudgetUnderConcurrency(t *testing.T) {
 	s := New(Options{Series: 100})
 	var wg sync.WaitGroup
@@ -129,7 +129,7 @@ func TestLookUpAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The service's own sanitiser is the oracle.
+// The sanitizer of envoyproxy/ratelimit is the oracle.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{"", "a:b|c", "10.0.0.1", "1.2.3.4.5", "1111.2.3.4", "a_1.2.3.4_b.5.6.7.8", "\xff.1.2.3.4", "٣.1.1.1.1"} {
 		f.Add(s)

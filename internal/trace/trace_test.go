@@ -23,7 +23,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// sink is an OTLP collector, over gRPC and over HTTP.
+// sink is an OTLP collector over gRPC and HTTP.
 type sink struct {
 	collector.UnimplementedTraceServiceServer
 	mu    sync.Mutex
@@ -51,7 +51,7 @@ func (s *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.Export(r.Context(), &req)
 }
 
-// listen starts the collector and points the exporter's environment at it.
+// listen starts the collector and sets the exporter's environment to its address.
 func (s *sink) listen(t *testing.T, protocol string) {
 	if protocol == "http" {
 		h := httptest.NewServer(s)
@@ -70,7 +70,7 @@ func (s *sink) listen(t *testing.T, protocol string) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+l.Addr().String())
 }
 
-// alone is a member without others.
+// alone is a member without a cluster.
 type alone struct{ *owner.Node }
 
 func (a alone) Decide(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {

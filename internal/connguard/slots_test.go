@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Half of the processors read connections that cost more than they bring, and never none.
+// Half of the processors, but at least one, process expensive connections.
 func TestOnePlaceForTwoProcessors(t *testing.T) {
 	was := runtime.GOMAXPROCS(0)
 	defer runtime.GOMAXPROCS(was)
