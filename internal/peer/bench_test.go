@@ -41,10 +41,10 @@ func BenchmarkDecideForwarded(b *testing.B) {
 		if secure {
 			adjust, name = append(adjust, tlsOptions(b, dir, "sidecar")), "tls"
 		}
-		for _, askers := range []int{1, 16, 256} {
-			b.Run(fmt.Sprintf("%s/askers=%d", name, askers), func(b *testing.B) {
+		for _, callers := range []int{1, 16, 256} {
+			b.Run(fmt.Sprintf("%s/callers=%d", name, callers), func(b *testing.B) {
 				ms := newCluster(b, 2, adjust...)
-				benchmarkForwarded(b, ms[0], ownedBy(ringOf("m0", "m1"), "m1", 64), askers)
+				benchmarkForwarded(b, ms[0], ownedBy(ringOf("m0", "m1"), "m1", 64), callers)
 			})
 		}
 	}
@@ -131,14 +131,14 @@ func BenchmarkForward(b *testing.B) {
 	}
 }
 
-func benchmarkForwarded(b *testing.B, m *member, names []string, askers int) {
+func benchmarkForwarded(b *testing.B, m *member, names []string, callers int) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
 	var wg sync.WaitGroup
 	b.ReportAllocs()
 	b.ResetTimer()
 	before := cpuTime(b)
-	for a := range askers {
+	for a := range callers {
 		wg.Go(func() {
 			reqs, results := []owner.Request{newRequest(names[a%len(names)], math.MaxUint32, 1)}, make([]owner.Result, 1)
 			for left.Add(-1) >= 0 {

@@ -18,12 +18,12 @@ import (
 // Every key is counted at one member, whichever member receives the requests, and exactly its limit is admitted.
 func TestExact(t *testing.T) {
 	ms := newCluster(t, 3)
-	const keys, lim, askers, rounds = 40, 50, 4, 10
+	const keys, lim, callers, rounds = 40, 50, 4, 10
 	var admitted [keys]atomic.Int64
 	var fallbacks atomic.Int64
 	var wg sync.WaitGroup
 	for _, m := range ms {
-		for range askers {
+		for range callers {
 			wg.Go(func() {
 				reqs, results := make([]owner.Request, keys), make([]owner.Result, keys)
 				for k := range reqs {

@@ -10,7 +10,7 @@ import (
 )
 
 // newTestLink returns a link whose keepalive checks the test calls.
-func newTestLink(t *testing.T) (l *link, ctx context.Context, beat func() (pinged bool)) {
+func newTestLink(t *testing.T) (l *link, ctx context.Context, check func() (pinged bool)) {
 	t.Helper()
 	l = &link{clock: newClock(time.Now(), nil), wake: make(chan struct{}, 1)}
 	ctx, cut := context.WithCancelCause(t.Context())
@@ -25,10 +25,10 @@ func newTestLink(t *testing.T) (l *link, ctx context.Context, beat func() (pinge
 }
 
 // count returns how many of n checks sent a ping. It calls before ahead of each check.
-func count(n int, beat func() bool, before func(i int)) (pings int) {
+func count(n int, check func() bool, before func(i int)) (pings int) {
 	for i := range n {
 		before(i + 1)
-		if beat() {
+		if check() {
 			pings++
 		}
 	}
@@ -36,21 +36,21 @@ func count(n int, beat func() bool, before func(i int)) (pings int) {
 }
 
 func TestHeartbeatsReplacePings(t *testing.T) {
-	l, ctx, beat := newTestLink(t)
+	l, ctx, check := newTestLink(t)
 	answered := func(i int) { l.lastConfirmed.Store(int64(i)) }
-	if n := count(idleChecks, beat, answered); n != 0 {
+	if n := count(idleChecks, check, answered); n != 0 {
 		t.Errorf("%d pings although heartbeats were answered", n)
 	}
-	if !beat() {
+	if !check() {
 		t.Error("no ping without a heartbeat")
 	}
 	l.lastRead.Store(1) // the pong
-	if n := count(idleChecks, beat, func(i int) { l.lastConfirmed.Store(100 + int64(i)) }); n != 0 {
+	if n := count(idleChecks, check, func(i int) { l.lastConfirmed.Store(100 + int64(i)) }); n != 0 {
 		t.Errorf("%d pings although heartbeats were answered again", n)
 	}
 	l.timeouts.Store(1)
 	l.lastConfirmed.Store(1000)
-	if !beat() {
+	if !check() {
 		t.Error("no ping although a request has no reply")
 	}
 	if ctx.Err() != nil {
@@ -60,30 +60,30 @@ func TestHeartbeatsReplacePings(t *testing.T) {
 
 // Heartbeats arrive over another stream: pings detect a stream whose way back is broken.
 func TestHeartbeatsDoNotHideABrokenStream(t *testing.T) {
-	l, ctx, beat := newTestLink(t)
-	beats := 0
-	for ctx.Err() == nil && beats < 100 {
-		beats++
-		l.lastConfirmed.Store(int64(beats))
-		beat()
+	l, ctx, check := newTestLink(t)
+	checks := 0
+	for ctx.Err() == nil && checks < 100 {
+		checks++
+		l.lastConfirmed.Store(int64(checks))
+		check()
 	}
-	if want := 1 + idleChecks + silentChecks; beats != want || !errors.Is(context.Cause(ctx), errSilent) {
-		t.Errorf("given up after %d beats, want %d: %v", beats, want, context.Cause(ctx))
+	if want := 1 + idleChecks + silentChecks; checks != want || !errors.Is(context.Cause(ctx), errSilent) {
+		t.Errorf("given up after %d checks, want %d: %v", checks, want, context.Cause(ctx))
 	}
 }
 
 // A silent member is pinged at every check, and its connection is closed after silentChecks of them.
 func TestSilenceIsCountedInChecks(t *testing.T) {
-	l, ctx, beat := newTestLink(t)
-	if n := count(silentChecks, beat, func(int) {}); n != silentChecks || ctx.Err() != nil {
+	l, ctx, check := newTestLink(t)
+	if n := count(silentChecks, check, func(int) {}); n != silentChecks || ctx.Err() != nil {
 		t.Errorf("%d pings, %v", n, context.Cause(ctx))
 	}
-	beat()
+	check()
 	if !errors.Is(context.Cause(ctx), errSilent) {
 		t.Errorf("not given up: %v", context.Cause(ctx))
 	}
 	l.keepalive.end()
-	if beat() {
+	if check() {
 		t.Error("a ping without a connection")
 	}
 }

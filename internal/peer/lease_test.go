@@ -305,23 +305,23 @@ func TestLeaseRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		from     ring.ID
-		inst, to uint64
+		boot, to uint64
 		age      time.Duration
 		garbage  func([]byte) []byte
 		want     string
 	}{
-		{name: "unknown", from: "m9", inst: 3, to: bootOf("m1"), want: reasonUnknownMember},
-		{name: "another boot", from: "m0", inst: bootOf("m0") + 2, to: bootOf("m1"), want: reasonBoot},
+		{name: "unknown", from: "m9", boot: 3, to: bootOf("m1"), want: reasonUnknownMember},
+		{name: "another boot", from: "m0", boot: bootOf("m0") + 2, to: bootOf("m1"), want: reasonBoot},
 		{name: "no boot", from: "m0", to: bootOf("m1"), want: reasonBoot},
-		{name: "of another boot of this", from: "m0", inst: bootOf("m0"), to: bootOf("m1") + 2, want: reasonBoot},
-		{name: "old", from: "m0", inst: bootOf("m0"), to: bootOf("m1"), age: 61 * time.Second, want: reasonOld},
-		{name: "truncated", from: "m0", inst: bootOf("m0"), to: bootOf("m1"), want: reasonMalformed,
+		{name: "of another boot of this", from: "m0", boot: bootOf("m0"), to: bootOf("m1") + 2, want: reasonBoot},
+		{name: "old", from: "m0", boot: bootOf("m0"), to: bootOf("m1"), age: 61 * time.Second, want: reasonOld},
+		{name: "truncated", from: "m0", boot: bootOf("m0"), to: bootOf("m1"), want: reasonMalformed,
 			garbage: func(b []byte) []byte { return b[:len(b)-1] }},
-		{name: "oversized", from: "m0", inst: bootOf("m0"), to: bootOf("m1"), want: reasonTooLarge,
+		{name: "oversized", from: "m0", boot: bootOf("m0"), to: bootOf("m1"), want: reasonTooLarge,
 			garbage: func(b []byte) []byte { le.PutUint16(b[10:], maxLeaseItems+1); return b }},
-		{name: "good", from: "m0", inst: bootOf("m0"), to: bootOf("m1")},
+		{name: "good", from: "m0", boot: bootOf("m0"), to: bootOf("m1")},
 	} {
-		s := server{p: m.Peer, from: tt.from, fromBoot: tt.inst, toBoot: tt.to}
+		s := server{p: m.Peer, from: tt.from, fromBoot: tt.boot, toBoot: tt.to}
 		b, err := appendLease(nil, &msg, m.Now()-int64(tt.age), new(writerTable))
 		if err != nil {
 			t.Fatal(err)

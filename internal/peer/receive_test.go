@@ -23,22 +23,22 @@ func TestMessageRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		from       ring.ID
-		inst, to   uint64
+		boot, to   uint64
 		sent       int64
 		garbage    bool
 		want       string
 		wantMerged bool
 	}{
-		{name: "unknown", from: "m9", inst: 3, to: bootOf("m1"), want: reasonUnknownMember},
-		{name: "another boot", from: "m0", inst: bootOf("m0") + 2, to: bootOf("m1"), want: reasonBoot},
+		{name: "unknown", from: "m9", boot: 3, to: bootOf("m1"), want: reasonUnknownMember},
+		{name: "another boot", from: "m0", boot: bootOf("m0") + 2, to: bootOf("m1"), want: reasonBoot},
 		{name: "no boot", from: "m0", to: bootOf("m1"), want: reasonBoot},
-		{name: "any boot of this", from: "m0", inst: bootOf("m0"), to: 0, want: reasonBoot},
-		{name: "old", from: "m0", inst: bootOf("m0"), to: bootOf("m1"), sent: -61 * int64(time.Second), want: reasonOld},
-		{name: "garbage", from: "m0", inst: bootOf("m0"), to: bootOf("m1"), garbage: true, want: reasonMalformed},
-		{name: "good", from: "m0", inst: bootOf("m0"), to: bootOf("m1")},
+		{name: "any boot of this", from: "m0", boot: bootOf("m0"), to: 0, want: reasonBoot},
+		{name: "old", from: "m0", boot: bootOf("m0"), to: bootOf("m1"), sent: -61 * int64(time.Second), want: reasonOld},
+		{name: "garbage", from: "m0", boot: bootOf("m0"), to: bootOf("m1"), garbage: true, want: reasonMalformed},
+		{name: "good", from: "m0", boot: bootOf("m0"), to: bootOf("m1")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := server{p: m.Peer, from: tt.from, fromBoot: tt.inst, toBoot: tt.to}
+			s := server{p: m.Peer, from: tt.from, fromBoot: tt.boot, toBoot: tt.to}
 			msg := handoff.Message{Kind: handoff.Replica, Seq: 1, Now: now + tt.sent, Counters: counter}
 			k, payload := payloadOf(t, &msg)
 			if tt.garbage {

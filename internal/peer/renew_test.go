@@ -23,8 +23,8 @@ func TestStreamsAreReplacedWithoutLoss(t *testing.T) {
 	name := ownedBy(ringOf("m0", "m1"), "m1", 1)[0]
 	cut := func() int { return int(testutil.ToFloat64(ms[1].m.refusals.WithLabelValues("too_old"))) }
 	var wg sync.WaitGroup
-	const askers, limit = 4, 1 << 30
-	for range askers {
+	const callers, limit = 4, 1 << 30
+	for range callers {
 		wg.Go(func() {
 			for cut() < 3 {
 				if a := ms[0].decideOne(patience, newRequest(name, limit, 1)); a.Path != owner.Forwarded {

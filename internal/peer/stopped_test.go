@@ -110,8 +110,8 @@ func runCommands(p *Peer, q owner.Request) {
 			}
 			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		case commandReport:
-			fences := func(reason string) float64 { return testutil.ToFloat64(p.m.revocations.WithLabelValues(reason)) }
-			fmt.Fprintln(os.Stdout, admitted, full, fences(revokedStep), fences(revokedSuspend), fences(revokedPeers))
+			revocations := func(reason string) float64 { return testutil.ToFloat64(p.m.revocations.WithLabelValues(reason)) }
+			fmt.Fprintln(os.Stdout, admitted, full, revocations(revokedStep), revocations(revokedSuspend), revocations(revokedPeers))
 			admitted, full = 0, 0
 		case commandSlow, commandHit:
 			if c == commandSlow {
@@ -283,7 +283,7 @@ func TestStoppedMachine(t *testing.T) {
 			readmitStopped(ms, s.at)
 			s.cmd.Process.Signal(syscall.SIGCONT)
 			n, full, step, suspend, peers := s.report()
-			t.Logf("%d calls: %d admitted, %d of them by the old tokens; fenced: step %d, suspend %d, peers %d", tt.calls, n, full, step, suspend, peers)
+			t.Logf("%d calls: %d admitted, %d of them by the old ownership; revoked: step %d, suspend %d, peers %d", tt.calls, n, full, step, suspend, peers)
 			if full > tt.late || n-full > share {
 				t.Errorf("%d admitted, %d by the old ownership, want at most %d and %d", n, full, share+tt.late, tt.late)
 			}

@@ -58,16 +58,7 @@ func (l *link) runStream(ctx context.Context, conn net.Conn, readers *sync.WaitG
 			cancel(errRenewed)
 		}
 	})
-	defer context.AfterFunc(ctx, func() {
-		if !errors.Is(context.Cause(ctx), errRenewed) {
-			conn.Close() // ends a write
-		}
-	})()
-	l.keepalive.begin(l.lastRead.Load(), cancel)
-	l.attach(&outbound{conn, cancel})
-	cancel(l.writeBatches(ctx, conn))
-	l.attach(nil)
-	l.keepalive.end()
+	l.writeUntil(ctx, &outbound{conn, cancel})
 	if renewal.Stop() {
 		wg.Done()
 	}
@@ -89,6 +80,20 @@ func (l *link) runStream(ctx context.Context, conn net.Conn, readers *sync.WaitG
 		next.Close()
 	}
 	return nil, 0, err
+}
+
+// writeUntil writes to a connection, and checks that it is alive, until ctx ends or the connection breaks.
+func (l *link) writeUntil(ctx context.Context, to *outbound) {
+	defer context.AfterFunc(ctx, func() {
+		if !errors.Is(context.Cause(ctx), errRenewed) {
+			to.conn.Close() // ends a write
+		}
+	})()
+	l.keepalive.begin(l.lastRead.Load(), to.cancel)
+	l.attach(to)
+	to.cancel(l.writeBatches(ctx, to.conn))
+	l.attach(nil)
+	l.keepalive.end()
 }
 
 // renew dials a new connection. It is called at half to three quarters of the age at which the owner closes the old

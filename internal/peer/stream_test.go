@@ -126,13 +126,13 @@ func TestWrongTarget(t *testing.T) {
 	a, b := newMember(t, "m0"), newMember(t, "m1")
 	for _, tt := range []struct {
 		to   ring.ID
-		inst uint64
+		boot uint64
 		want string
 	}{
 		{"m2", bootOf("m1"), "meant for another member"},
 		{"m1", 12345, "meant for another boot"},
 	} {
-		addrs := map[ring.ID]Addr{tt.to: {HostPort: b.Addr().String(), BootID: tt.inst}}
+		addrs := map[ring.ID]Addr{tt.to: {HostPort: b.Addr().String(), BootID: tt.boot}}
 		a.setView(ringOf("m0", tt.to), membershipOf("m0", []ring.ID{"m0", tt.to}, []ring.ID{tt.to}), addrs)
 		await(t, tt.want, func() bool { return a.logged(tt.want) })
 	}

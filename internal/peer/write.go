@@ -104,13 +104,13 @@ func (l *link) writeBatches(ctx context.Context, conn net.Conn) error {
 
 // writeInline queues heartbeats. If nothing else is queued and the write cannot block on the other member, it also
 // writes them: for an idle member, waking the writer would cost more than the write. The caller must hold no lock.
-func (l *link) writeInline(beats []handoff.Outbound) {
+func (l *link) writeInline(heartbeats []handoff.Outbound) {
 	l.mu.Lock()
 	c := l.outbound
 	inline := c != nil && !l.writing && len(l.out) == 0 && l.acked.written-l.acked.acked <= maxUnacked
 	l.writing = l.writing || inline // keeps the writer asleep
-	for i := range beats {
-		l.enqueueLocked(&beats[i].Msg)
+	for i := range heartbeats {
+		l.enqueueLocked(&heartbeats[i].Msg)
 	}
 	if !inline {
 		l.mu.Unlock()
