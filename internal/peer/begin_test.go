@@ -48,7 +48,8 @@ func TestBegin(t *testing.T) {
 	for i := range rounds {
 		for _, stop := range []bool{false, true} {
 			for _, within := range []time.Duration{patience, -time.Second, time.Millisecond} {
-				begun = append(begun, ms[0].start(within, stop, &all, newRequest(one, 10, 1), newRequest(two, 10, 1), newRequest(mine, 10, 1)))
+				begun = append(begun, ms[0].start(within, stop, &all, newRequest(one, 10, 1), newRequest(two, 10, 1),
+					newRequest(mine, 10, 1)))
 				if i == rounds/2 {
 					ms[2].Close()
 				}
@@ -76,7 +77,8 @@ func TestBeginHere(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	for _, stop := range []bool{false, true} {
 		b := &startedCall{reqs: []owner.Request{newRequest("here", 10, 1)}, results: make([]owner.Result, 1)}
-		if !m.Begin(by(patience), stop, b.reqs, b.results, b) || b.results[0].Kind != owner.Decided || b.decided.Load() != 0 {
+		if !m.Begin(by(patience), stop, b.reqs, b.results, b) || b.results[0].Kind != owner.Decided ||
+			b.decided.Load() != 0 {
 			t.Errorf("stop %v: %+v, Decided called %d times", stop, b.results[0], b.decided.Load())
 		}
 	}
@@ -161,7 +163,8 @@ func TestBeginFromDecided(t *testing.T) {
 	const calls = 500
 	all.Add(len(names) * calls)
 	for i, name := range names {
-		c := &chain{m: ms[0], left: calls, all: &all, reqs: []owner.Request{newRequest(fmt.Sprint(name), math.MaxUint32, 1)}, results: make([]owner.Result, 1)}
+		c := &chain{m: ms[0], left: calls, all: &all, reqs: []owner.Request{newRequest(fmt.Sprint(name),
+			math.MaxUint32, 1)}, results: make([]owner.Result, 1)}
 		if i%2 == 0 {
 			c.stop = true
 		}

@@ -11,12 +11,12 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// call is one Begin. If it needs results from elsewhere, no goroutine waits for them: every event (a reply, the result of
-// a request that was pending in Node, the end of a stream, the timer) is handled under mu on the goroutine that brings it,
-// and the event that completes the last request calls done. Calls are pooled. A stream's reader may hold a call that has
-// ended or already serves another Begin, so its events carry the generation gen that they belong to, and events of an
-// earlier one are ignored. A call whose pending request could not be canceled does not return to the pool, because its
-// result is still to come.
+// call is one Begin. If it needs results from elsewhere, no goroutine waits for them: every event (a reply, the result
+// of a request that was pending in Node, the end of a stream, the timer) is handled under mu on the goroutine that
+// brings it, and the event that completes the last request calls done. Calls are pooled. A stream's reader may hold a
+// call that has ended or already serves another Begin, so its events carry the generation gen that they belong to, and
+// events of an earlier one are ignored. A call whose pending request could not be canceled does not return to the pool,
+// because its result is still to come.
 //
 // Lock order: a call's mu, then a link's mu or a lock of Node.
 type call struct {

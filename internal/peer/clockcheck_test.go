@@ -28,7 +28,8 @@ func (h *testClocks) advance(d time.Duration) {
 
 func (h *testClocks) read() reading {
 	since, wall := int64(time.Since(h.start)), h.start.UnixNano()
-	return reading{mono: since + h.ahead.mono.Load(), wall: wall + since + h.ahead.wall.Load(), boot: since + h.ahead.boot.Load() + 1}
+	return reading{mono: since + h.ahead.mono.Load(), wall: wall + since + h.ahead.wall.Load(),
+		boot: since + h.ahead.boot.Load() + 1}
 }
 
 func (h *testClocks) mono() int64 { return h.read().mono }
@@ -79,7 +80,8 @@ func TestRevokedBeforeTheNextDecision(t *testing.T) {
 			if m.revoked(tt.reason) != 1 {
 				t.Fatalf("ownership not revoked: %+v", a)
 			}
-			if after := m.node.Progress(); !before.Complete || a.Authority == owner.Full && a.Before == 1 && after.Complete {
+			if after := m.node.Progress(); !before.Complete || a.Authority == owner.Full && a.Before == 1 &&
+				after.Complete {
 				t.Errorf("decided by the old ownership: %+v", a)
 			}
 			m.awaitComplete(t, ms)
@@ -132,7 +134,10 @@ func TestOneClockAffectsNoOtherMember(t *testing.T) {
 	}
 	own.advance(9 * time.Second)
 	for _, o := range ms[1:] {
-		await(t, "the others to hear of it", func() bool { return o.ClockOffsets()[m.id] > 8*time.Second || o.revoked(revokedPeers) > 0 })
+		await(t, "the others to hear of it", func() bool {
+			return o.ClockOffsets()[m.id] > 8*time.Second ||
+				o.revoked(revokedPeers) > 0
+		})
 	}
 	for _, o := range ms {
 		if n := o.revoked(revokedPeers) + o.revoked(revokedStep) + o.revoked(revokedSuspend); n != 0 {

@@ -13,7 +13,8 @@ import (
 
 func BenchmarkCodec(b *testing.B) {
 	q := owner.Request{
-		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6, Algorithm: limit.TokenBucket}, Strict: true,
+		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6,
+			Algorithm: limit.TokenBucket}, Strict: true,
 	}
 	g := requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}
 	reqs, index := []owner.Request{q}, []uint16{0}

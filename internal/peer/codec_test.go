@@ -38,7 +38,8 @@ func samples() map[string][]byte {
 		versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 1,
 		from: "pod-0", fromBoot: 0x0102030405060708, to: "pod-11", toBoot: 0x1112131415161718,
 	}
-	ask := appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: 12 * time.Millisecond, stop: true, count: 1}, []owner.Request{q}, []uint16{0})
+	ask := appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: 12 * time.Millisecond, stop: true, count: 1},
+		[]owner.Request{q}, []uint16{0})
 	answers := []owner.Result{
 		{Decision: limit.Decision{Before: 0x0102030405060708, After: 0x1112131415161718, Reset: time.Minute,
 			Remaining: 0x21222324, Over: true}, Authority: owner.Overflow, Kind: owner.Decided, Path: owner.Forwarded},
@@ -49,8 +50,9 @@ func samples() map[string][]byte {
 	late := server{}
 	late.reply(8, groupLate)
 	return map[string][]byte{
-		"hello":   appendHello(nil, h),
-		"welcome": appendWelcome(nil, welcome{refusal: refusalBoot, version: 1, versions: versions{1, 2}, bootID: 0x0102030405060708}),
+		"hello": appendHello(nil, h),
+		"welcome": appendWelcome(nil, welcome{refusal: refusalBoot, version: 1, versions: versions{1, 2},
+			bootID: 0x0102030405060708}),
 		"request": ask,
 		"reply":   s.out,
 		"late":    late.out,
@@ -92,8 +94,9 @@ func TestGolden(t *testing.T) {
 func TestRequestRoundTrip(t *testing.T) {
 	for _, q := range []owner.Request{
 		{Rule: limit.Rule{Window: 1}},
-		{Key: owner.Key{1, 2}, RingPos: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Read, Degraded: policy.FailOpen,
-			Rule: limit.Rule{Window: math.MaxInt64, Limit: math.MaxUint32, Burst: 7}},
+		{Key: owner.Key{1, 2}, RingPos: 3, Domain: 4, Rules: 5, Hits: math.MaxUint64, LocalCap: 6, Op: owner.Read,
+			Degraded: policy.FailOpen,
+			Rule:     limit.Rule{Window: math.MaxInt64, Limit: math.MaxUint32, Burst: 7}},
 		{Rule: limit.Rule{Window: 1}, Mechanism: policy.ByLease},
 		{Rule: limit.Rule{Window: 1}, Mechanism: policy.Approximate, Strict: true},
 		{Rule: limit.Rule{Window: 1}, HotFactor: math.MaxUint16},
@@ -231,7 +234,8 @@ func TestFrames(t *testing.T) {
 		stream = w
 	}
 	for _, in := range []*frames{
-		{src: bytes.NewReader(stream)}, {src: iotest.HalfReader(bytes.NewReader(stream))}, {src: iotest.OneByteReader(bytes.NewReader(stream))},
+		{src: bytes.NewReader(stream)}, {src: iotest.HalfReader(bytes.NewReader(stream))},
+		{src: iotest.OneByteReader(bytes.NewReader(stream))},
 	} {
 		seen := 0
 		for in.fill() == nil {
@@ -382,7 +386,8 @@ func FuzzServer(f *testing.F) {
 	}
 	m := newMember(f, "m0").alone()
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := server{p: m.Peer, from: "m1", fromBoot: bootOf("m1"), toBoot: bootOf("m0"), in: frames{src: bytes.NewReader(b)}, conn: discard{}}
+		s := server{p: m.Peer, from: "m1", fromBoot: bootOf("m1"), toBoot: bootOf("m0"),
+			in: frames{src: bytes.NewReader(b)}, conn: discard{}}
 		for s.in.fill() == nil {
 			if s.serveFrames(1, 1) != nil {
 				return

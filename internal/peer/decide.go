@@ -56,7 +56,8 @@ const (
 	callStops             // finishStop has to decide it
 )
 
-// begin decides what this member decides and forwards the rest, except an all-or-nothing call with keys of other members.
+// begin decides what this member decides and forwards the rest, except an all-or-nothing call with keys of other
+// members.
 func (p *Peer) begin(stop bool, args callArgs) callState {
 	defer p.requestFlush()
 	c := p.startCall(p.decisionTime(), args)

@@ -68,7 +68,8 @@ func TestPaths(t *testing.T) {
 		t.Errorf("own key: %+v", a)
 	}
 	a := ms[0].decideOne(patience, newRequest(ownedBy(r, "m1", 1)[0], 5, 3))
-	if a.Path != owner.Forwarded || a.Kind != owner.Decided || a.Before != 0 || a.After != 3 || a.Remaining != 2 || a.Reset <= 0 {
+	if a.Path != owner.Forwarded || a.Kind != owner.Decided || a.Before != 0 || a.After != 3 || a.Remaining != 2 ||
+		a.Reset <= 0 {
 		t.Errorf("other's key: %+v", a)
 	}
 	if n := ms[0].forwardCount(forwardOK); n != 1 {
@@ -115,8 +116,10 @@ func TestStopMode(t *testing.T) {
 				results := make([]owner.Result, 2)
 				ms[0].Decide(by(patience), true, reqs, results)
 				for i := range results {
-					if results[i].Path == owner.Fallback || results[i].After != wantAfter[i] || results[i].Over != wantOver[i] {
-						t.Errorf("hits %d, result %d: %+v, want after %d, over %v", hits, i, results[i], wantAfter[i], wantOver[i])
+					if results[i].Path == owner.Fallback || results[i].After != wantAfter[i] ||
+						results[i].Over != wantOver[i] {
+						t.Errorf("hits %d, result %d: %+v, want after %d, over %v", hits, i, results[i],
+							wantAfter[i], wantOver[i])
 					}
 				}
 			}
@@ -211,7 +214,8 @@ func TestClosed(t *testing.T) {
 	r := ringOf("m0", "m1")
 	ms[0].Close()
 	ms[0].setMembers(ms) // starts nothing
-	if a := ms[0].decideOne(patience, newRequest(ownedBy(r, "m1", 1)[0], 10, 1)); a.Path != owner.Fallback || a.Kind != owner.Decided {
+	if a := ms[0].decideOne(patience, newRequest(ownedBy(r, "m1", 1)[0], 10, 1)); a.Path != owner.Fallback ||
+		a.Kind != owner.Decided {
 		t.Errorf("%+v", a)
 	}
 	if n := len(ms[0].Links()); n != 0 {
@@ -286,7 +290,8 @@ func TestLateReply(t *testing.T) {
 	c.finish()
 	c.mu.Unlock()
 	start()
-	if err := c.handleReply(sentGroup{call: c, gen: gen}, 1, replyHead{outcome: groupServed, count: 1}, wire.NewReader(late)); err != nil {
+	if err := c.handleReply(sentGroup{call: c, gen: gen}, 1, replyHead{outcome: groupServed, count: 1},
+		wire.NewReader(late)); err != nil {
 		t.Error(err)
 	}
 	c.failGroup(gen, 0, forwardBroken)
@@ -294,7 +299,8 @@ func TestLateReply(t *testing.T) {
 	if results[0] != (owner.Result{}) || c.open != 1 || len(done) != 0 {
 		t.Errorf("results %+v, %d open, %d completions", results, c.open, len(done))
 	}
-	if err := c.handleReply(sentGroup{call: c, gen: c.gen}, 1, replyHead{outcome: groupServed, count: 1}, wire.NewReader(late)); err != nil || len(done) != 1 || results[0].Authority != owner.Cached {
+	if err := c.handleReply(sentGroup{call: c, gen: c.gen}, 1, replyHead{outcome: groupServed, count: 1},
+		wire.NewReader(late)); err != nil || len(done) != 1 || results[0].Authority != owner.Cached {
 		t.Errorf("the present life: %+v, %v", results, err)
 	}
 }
@@ -328,7 +334,8 @@ func TestLogsOnce(t *testing.T) {
 	}
 	var text string
 	for port := range 3 {
-		err := fmt.Errorf("handshake: %w", &net.OpError{Op: "read", Source: &net.TCPAddr{Port: port}, Err: os.ErrDeadlineExceeded})
+		err := fmt.Errorf("handshake: %w", &net.OpError{Op: "read", Source: &net.TCPAddr{Port: port},
+			Err: os.ErrDeadlineExceeded})
 		if k := stableError(err); text != "" && k != text {
 			t.Errorf("%q and %q", k, text)
 		} else {

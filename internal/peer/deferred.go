@@ -59,7 +59,8 @@ func (s *server) prepareGroup() *deferredGroup {
 	return k
 }
 
-// deferred unlocks k and reports whether some of s.results are pending. k keeps the group until they have their results.
+// deferred unlocks k and reports whether some of s.results are pending. k keeps the group until they have their
+// results.
 func (k *deferredGroup) deferred(s *server, g requestGroup, mono int64) bool {
 	defer k.mu.Unlock()
 	k.open = 0
@@ -126,8 +127,8 @@ func (k *deferredGroup) finish() {
 	k.p.deferredGroups.Put(k)
 }
 
-// lateWriter writes the replies to deferred groups on its own goroutine, so that the goroutine that brings the last result
-// of a group never waits for a slow requester. A requester that reads too slowly loses them.
+// lateWriter writes the replies to deferred groups on its own goroutine, so that the goroutine that brings the last
+// result of a group never waits for a slow requester. A requester that reads too slowly loses them.
 type lateWriter struct {
 	started bool // used only by the stream's goroutine; wake and done are set before it
 	wake    chan struct{}

@@ -126,7 +126,9 @@ func TestQueueFull(t *testing.T) {
 	for range 10 {
 		wg.Go(func() { m.decideOne(time.Hour, q) })
 	}
-	await(t, "six requests to be refused", func() bool { return m.forwardCount(forwardQueueFull)+m.forwardCount(forwardShed) == 6 })
+	await(t, "six requests to be refused", func() bool {
+		return m.forwardCount(forwardQueueFull)+m.forwardCount(forwardShed) == 6
+	})
 	if w := m.Links()[0].Pending; w != 4 {
 		t.Errorf("%d groups waiting, want 4", w)
 	}

@@ -10,7 +10,8 @@ import (
 
 // All methods of call in this file are called with mu held.
 
-// dispatchAll forwards the requests that Node does not decide, and unlocks c. It reports whether all requests are decided.
+// dispatchAll forwards the requests that Node does not decide, and unlocks c. It reports whether all requests are
+// decided.
 func (c *call) dispatchAll() bool {
 	for i := range c.results {
 		if c.results[i].Kind != owner.Decided {
@@ -34,8 +35,8 @@ func (c *call) dispatch(i int, attempt uint8) {
 	}
 }
 
-// completePending stores the result of a request that was pending. A result that names another member counts as one more
-// attempt.
+// completePending stores the result of a request that was pending. A result that names another member counts as one
+// more attempt.
 func (c *call) completePending(w *slot, r *owner.Result) {
 	w.pending = false
 	c.open--

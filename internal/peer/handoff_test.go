@@ -271,7 +271,8 @@ func TestTransfer(t *testing.T) {
 	}
 	await(t, "everything to be handed over", func() bool { return ms[0].node.Progress().HandedOff })
 	// A transfer that fails starts again, and so does one during which members were not confirmed.
-	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 || ms[0].logged("ownership revoked") || ms[1].logged("ownership revoked")
+	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 || ms[0].logged("ownership revoked") ||
+		ms[1].logged("ownership revoked")
 	if n := testutil.ToFloat64(ms[0].m.keysSent) - before; n < keys/4 || n > float64(mine) && !again {
 		t.Errorf("%v of %d counters sent", n, mine)
 	}

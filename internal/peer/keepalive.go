@@ -10,7 +10,7 @@ import (
 const (
 	keepaliveEvery = 500 * time.Millisecond // between two checks; also the interval of heartbeats
 	silentChecks   = 3                      // checks without a sign of life after which a member is silent: 1.5 s
-	idleChecks     = 10                     // checks after which a stream that is idle apart from heartbeats is pinged: 5 s
+	idleChecks     = 10                     // checks after which a stream with nothing but heartbeats is pinged: 5 s
 )
 
 // keepalive is the state of the checks of whether a link's member is alive. The member answers the heartbeats that this

@@ -23,17 +23,21 @@ import (
 // sampleLease returns a lease message of kind k with every field distinct.
 func sampleLease(k lease.BatchKind) lease.Batch {
 	key := [2]uint64{0x0102030405060708, 0x1112131415161718}
-	state := limit.State{TAT: -7, Slots: []limit.Slot{{Writer: 5, At: -3, Charged: 1}, {Writer: 9, At: -3, Charged: 2, Refunded: 1}}}
+	state := limit.State{TAT: -7, Slots: []limit.Slot{{Writer: 5, At: -3, Charged: 1},
+		{Writer: 9, At: -3, Charged: 2, Refunded: 1}}}
 	m := lease.Batch{Kind: k}
 	switch k {
 	case lease.Ask:
 		m.Requests = []lease.GrantRequest{
 			{
-				Key: key, RingPos: 0x2122232425262728, Domain: 0x3132333435363738, Seq: 0x4142434445464748, Window: 0x5152535455565758,
-				Have: 0x6162636465666768, Left: 0x7172737475767778, Demand: 0x8182838485868788, Want: true, State: state, Name: "d\x00k=v\x00v",
+				Key: key, RingPos: 0x2122232425262728, Domain: 0x3132333435363738, Seq: 0x4142434445464748,
+				Window: 0x5152535455565758,
+				Have:   0x6162636465666768, Left: 0x7172737475767778, Demand: 0x8182838485868788, Want: true,
+				State: state, Name: "d\x00k=v\x00v",
 				Rule: limit.Rule{Window: time.Hour, Limit: 0x91929394, Burst: 0xa1a2a3a4, Algorithm: limit.TokenBucket},
 				Terms: lease.Terms{
-					Min: 0xb1b2b3b4, Max: 0xc1c2c3c4, TTL: time.Minute, Sync: time.Second, Weight: 0xd1d2d3d4, Slack: 0xe1e2e3e4,
+					Min: 0xb1b2b3b4, Max: 0xc1c2c3c4, TTL: time.Minute, Sync: time.Second, Weight: 0xd1d2d3d4,
+					Slack:     0xe1e2e3e4,
 					Watermark: 0xf1, SubKeys: 0xf2, Dedicated: true, Reclaim: true, Audit: true, Uncapped: true,
 				},
 			},
@@ -42,7 +46,8 @@ func sampleLease(k lease.BatchKind) lease.Batch {
 	case lease.Lend:
 		m.Grants = []lease.Grant{
 			{
-				Key: key, Seq: 0x2122232425262728, Window: 0x3132333435363738, Total: 0x4142434445464748, Used: 0x5152535455565758,
+				Key: key, Seq: 0x2122232425262728, Window: 0x3132333435363738, Total: 0x4142434445464748,
+				Used:  0x5152535455565758,
 				Limit: 0x61626364, Left: time.Hour, Flags: lease.Hot | lease.Denied, State: state,
 			},
 			{Key: [2]uint64{1, 2}},
@@ -59,9 +64,11 @@ func sampleLease(k lease.BatchKind) lease.Batch {
 // sampleLeaseRequest returns a request with all fields that leases have added.
 func sampleLeaseRequest() []byte {
 	q := owner.Request{
-		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5}, Mechanism: policy.ByLease, HotFactor: 0x0102,
+		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5},
+		Mechanism: policy.ByLease, HotFactor: 0x0102,
 	}
-	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
+	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q},
+		[]uint16{0})
 }
 
 func TestGoldenLeases(t *testing.T) {
@@ -88,7 +95,8 @@ func TestLeaseRequest(t *testing.T) {
 		requestSize:     {},
 	} {
 		var q owner.Request
-		if o, err := parseRequest(wire.NewReader(record[:size]), &q); err != nil || o != groupServed || q.Mechanism != want.Mechanism || q.HotFactor != want.HotFactor {
+		if o, err := parseRequest(wire.NewReader(record[:size]), &q); err != nil || o != groupServed ||
+			q.Mechanism != want.Mechanism || q.HotFactor != want.HotFactor {
 			t.Errorf("%d bytes: %+v, %d, %v", size, q, o, err)
 		}
 	}
@@ -149,7 +157,8 @@ func TestLeaseMalformed(t *testing.T) {
 		n := int(le.Uint32(whole[first:]))
 		later := le.AppendUint32(bytes.Clone(whole[:first]), uint32(n)+3)
 		later = append(append(append(later, whole[first+4:first+4+n]...), "new"...), whole[first+4+n:]...)
-		if got, _, err := r.parse(k, append(later, "of a later version"...)); err != nil || fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", m) {
+		if got, _, err := r.parse(k, append(later, "of a later version"...)); err != nil ||
+			fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", m) {
 			t.Errorf("kind %d, with a later version's field: %v", k, err)
 		}
 		first += 4
@@ -179,7 +188,8 @@ func TestLeaseMalformed(t *testing.T) {
 	// A notice of a later version is skipped, and times are never negative.
 	m := lease.Batch{Kind: lease.Notify, Notices: []lease.Notice{{Kind: lease.Cool + 1}, {Kind: lease.Lift, Left: -1}}}
 	k, payload := leasePayload(t, &m)
-	if got, _, err := r.parse(k, payload); err != nil || !reflect.DeepEqual(got.Notices, []lease.Notice{{Kind: lease.Lift}}) {
+	if got, _, err := r.parse(k, payload); err != nil || !reflect.DeepEqual(got.Notices,
+		[]lease.Notice{{Kind: lease.Lift}}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -189,7 +199,8 @@ func TestLeaseBounds(t *testing.T) {
 	big := sampleLease(lease.Ask).Requests[0]
 	big.Name = strings.Repeat("n", maxName)
 	for i := range maxSlots - 2 {
-		big.State.Slots = append(big.State.Slots, limit.Slot{Writer: math.MaxUint64 - uint64(i%64), At: int64(i) << 30, Charged: math.MaxUint64})
+		big.State.Slots = append(big.State.Slots, limit.Slot{Writer: math.MaxUint64 - uint64(i%64),
+			At: int64(i) << 30, Charged: math.MaxUint64})
 	}
 	leasePayload(t, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{big}})
 	leasePayload(t, &lease.Batch{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeaseItems)})
@@ -205,7 +216,8 @@ func TestLeaseBounds(t *testing.T) {
 		"grants": {lease.Batch{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeaseItems+1)}, errLeaseItems},
 		"bytes":  {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{big, big}}, errTooLong},
 	} {
-		if b, err := appendLease([]byte("kept"), &tt.m, 1, new(writerTable)); !errors.Is(err, tt.want) || string(b) != "kept" {
+		if b, err := appendLease([]byte("kept"), &tt.m, 1, new(writerTable)); !errors.Is(err, tt.want) ||
+			string(b) != "kept" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -236,7 +248,8 @@ func FuzzLease(f *testing.F) {
 		if err != nil {
 			return // it was encoded more densely than here
 		}
-		if got, at, err := again.parse(k, written[frameHead:]); err != nil || at != sent || fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", m) {
+		if got, at, err := again.parse(k, written[frameHead:]); err != nil || at != sent ||
+			fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", m) {
 			t.Fatalf("%+v became %+v, %v", m, got, err)
 		}
 	})
@@ -245,7 +258,8 @@ func FuzzLease(f *testing.F) {
 // A message that does not fit into one frame uses several. A member of version 1 receives none.
 func TestEnqueueLease(t *testing.T) {
 	m := newMember(t, "m0")
-	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20}, wake: make(chan struct{}, 1)}
+	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20},
+		wake: make(chan struct{}, 1)}
 	msg := lease.Batch{Kind: lease.Ask, Requests: make([]lease.GrantRequest, 3*maxLeaseItems)}
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
@@ -343,7 +357,8 @@ func TestLeaseRefused(t *testing.T) {
 			t.Errorf("%s: not refused as %s", tt.name, tt.want)
 		}
 	}
-	if a := other.decideOne(patience, newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
+	if a := other.decideOne(patience, newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10,
+		1)); a.Path != owner.Forwarded {
 		t.Errorf("%+v", a)
 	}
 }

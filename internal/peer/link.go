@@ -64,9 +64,9 @@ type link struct {
 	out            []byte             // guarded by mu: frames to write
 	queuedRequests int                // guarded by mu: requests in out
 	sentGroups     sentGroups         // guarded by mu: groups without a reply
-	pace           int64              // guarded by mu: average nanoseconds that one more group takes while there is a queue
+	pace           int64              // guarded by mu: average nanoseconds for one more group in a queue
 	writers        writerTable        // guarded by mu: scratch
-	heldHeartbeats [2]handoff.Message // guarded by mu: the last Ping and Pong without a stream; the next stream begins with them
+	heldHeartbeats [2]handoff.Message // guarded by mu: the last Ping and Pong without a stream, for the next
 	spare          []byte             // guarded by mu: the buffer of the previous batch
 	writing        bool               // guarded by mu: a goroutine writes a batch and will look at out again
 	outbound       *outbound          // guarded by mu: the connection to write to; nil: none

@@ -59,7 +59,8 @@ func TestFallbackFor(t *testing.T) {
 		at       int
 		degraded uint64
 		want     int
-	}{{1, 0, 0}, {2, 0, 0}, {20, 1, 0}, {21, 5, 1}, {30, 5, 10}, {31, 6, 11}, {41, 6, 21}, {42, 6, 0}, {43, 6, 0}, {44, 7, 0}, {45, 7, 1}} {
+	}{{1, 0, 0}, {2, 0, 0}, {20, 1, 0}, {21, 5, 1}, {30, 5, 10}, {31, 6, 11}, {41, 6, 21}, {42, 6, 0}, {43, 6, 0},
+		{44, 7, 0}, {45, 7, 1}} {
 		if got := m.fallbackFor(int64(x.at)*int64(time.Second), x.degraded); got != time.Duration(x.want)*time.Second {
 			t.Errorf("at %d s: %v, want %d s", x.at, got, x.want)
 		}

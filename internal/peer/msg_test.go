@@ -29,10 +29,13 @@ func sampleMsg(k handoff.MessageKind) handoff.Message {
 		Sent: 0x4142434445464748, Now: 0x5152535455565758, SinceLost: 0x6162636465666768, Member: "pod-3",
 		Counters: []handoff.CounterRecord{
 			{
-				Key: owner.Key{0x7172737475767778, 0x8182838485868788}, RingPos: 0x9192939495969798, Domain: 0xa1a2a3a4a5a6a7a8,
-				Rule:      limit.Rule{Window: time.Hour, Limit: 0xb1b2b3b4, Burst: 0xc1c2c3c4, Algorithm: limit.SlidingLog},
+				Key: owner.Key{0x7172737475767778, 0x8182838485868788}, RingPos: 0x9192939495969798,
+				Domain: 0xa1a2a3a4a5a6a7a8,
+				Rule: limit.Rule{Window: time.Hour, Limit: 0xb1b2b3b4, Burst: 0xc1c2c3c4,
+					Algorithm: limit.SlidingLog},
 				ExpiresAt: 0x5556575859505152, State: limit.State{TAT: -7, Slots: []limit.Slot{
-					{Writer: 5, At: -3, Charged: 1}, {Writer: 9, At: -3, Charged: 2, Refunded: 1}, {Writer: 5, At: 400, Charged: math.MaxUint64},
+					{Writer: 5, At: -3, Charged: 1}, {Writer: 9, At: -3, Charged: 2, Refunded: 1},
+					{Writer: 5, At: 400, Charged: math.MaxUint64},
 				}},
 			},
 			{Key: owner.Key{1, 2}, RingPos: 3},
@@ -43,14 +46,17 @@ func sampleMsg(k handoff.MessageKind) handoff.Message {
 // strictRequest returns a request with a field of version 2.
 func strictRequest() []byte {
 	q := owner.Request{
-		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6, Algorithm: limit.TokenBucket}, Strict: true,
+		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5, Burst: 6,
+			Algorithm: limit.TokenBucket}, Strict: true,
 	}
-	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
+	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q},
+		[]uint16{0})
 }
 
 // The layout of version 2 never changes, either.
 func TestGoldenMessages(t *testing.T) {
-	h := hello{versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 31, from: "pod-0", fromBoot: 3, to: "pod-1", toBoot: 5, purpose: forTransfer}
+	h := hello{versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 31, from: "pod-0",
+		fromBoot: 3, to: "pod-1", toBoot: 5, purpose: forTransfer}
 	samples := map[string][]byte{"strict": strictRequest(), "transfer-hello": appendHello(nil, h)}
 	for k := handoff.Ping; k <= handoff.OwnershipReply; k++ {
 		m := sampleMsg(k)
@@ -71,7 +77,8 @@ func TestGoldenMessages(t *testing.T) {
 
 func sampleLosses() []handoff.Loss {
 	return []handoff.Loss{
-		{FoundAt: -5, Members: []ring.Member{{ID: "a", BootID: 1, Incarnation: 2, Weight: 3}, {ID: "b", BootID: 4, Incarnation: 5, Weight: 6}}, Dead: []ring.ID{"b"}},
+		{FoundAt: -5, Members: []ring.Member{{ID: "a", BootID: 1, Incarnation: 2, Weight: 3},
+			{ID: "b", BootID: 4, Incarnation: 5, Weight: 6}}, Dead: []ring.ID{"b"}},
 		{FoundAt: 7, Members: []ring.Member{{ID: "c", BootID: 8, Incarnation: 9, Weight: 1}}, Dead: []ring.ID{"c"}},
 	}
 }
@@ -197,7 +204,8 @@ func TestMessageRoundTrip(t *testing.T) {
 			at := int64(math.MinInt64 / 2)
 			for range r.IntN(50) {
 				at += 1 + int64(r.Uint64()>>(8+r.IntN(50)))
-				slots = append(slots, limit.Slot{Writer: r.Uint64(), At: at, Charged: r.Uint64() >> r.IntN(64), Refunded: r.Uint64() >> r.IntN(64)})
+				slots = append(slots, limit.Slot{Writer: r.Uint64(), At: at, Charged: r.Uint64() >> r.IntN(64),
+					Refunded: r.Uint64() >> r.IntN(64)})
 			}
 			if m.Counters[c].State.Slots = slots; len(slots) > 0 {
 				m.Counters[c].Rule.Window = time.Second
@@ -222,10 +230,12 @@ func TestMessageRoundTrip(t *testing.T) {
 // The largest message of a Node fits into a frame.
 func TestFullMessage(t *testing.T) {
 	now := time.Now().UnixNano()
-	m := handoff.Message{Kind: handoff.Chunk, Counters: []handoff.CounterRecord{{Rule: limit.Rule{Window: time.Hour, Algorithm: limit.SlidingLog}}}}
+	m := handoff.Message{Kind: handoff.Chunk, Counters: []handoff.CounterRecord{{Rule: limit.Rule{Window: time.Hour,
+		Algorithm: limit.SlidingLog}}}}
 	slots := make([]limit.Slot, maxSlots)
 	for i := range slots {
-		slots[i] = limit.Slot{Writer: uint64(i%64)*0x9E3779B97F4A7C15 + 1, At: now + int64(i)*int64(time.Second), Charged: math.MaxUint64, Refunded: uint64(i)}
+		slots[i] = limit.Slot{Writer: uint64(i%64)*0x9E3779B97F4A7C15 + 1, At: now + int64(i)*int64(time.Second),
+			Charged: math.MaxUint64, Refunded: uint64(i)}
 	}
 	m.Counters[0].State.Slots = slots
 	k, payload := payloadOf(t, &m)
@@ -340,7 +350,8 @@ func TestOldRequester(t *testing.T) {
 		}
 		return out
 	}
-	h := hello{versions: versions{1, 1}, scheme: keyScheme, label: labelDigest("test"), algorithms: 1, from: "old", to: "m0"}
+	h := hello{versions: versions{1, 1}, scheme: keyScheme, label: labelDigest("test"), algorithms: 1, from: "old",
+		to: "m0"}
 	conn := dialRaw(t, m, appendHello(nil, h))
 	payload, err := readHandshake(conn, frameWelcome)
 	if err != nil {
@@ -350,7 +361,8 @@ func TestOldRequester(t *testing.T) {
 		t.Fatal(w, err)
 	}
 	conn.Write(golden("request"))
-	if id, outcome, results := nextAnswer(t, &frames{src: conn}); id != 7 || outcome != groupServed || len(results) != 1 || results[0].Kind != owner.Decided {
+	if id, outcome, results := nextAnswer(t, &frames{src: conn}); id != 7 || outcome != groupServed ||
+		len(results) != 1 || results[0].Kind != owner.Decided {
 		t.Errorf("%d, %d, %+v", id, outcome, results)
 	}
 }
@@ -368,7 +380,8 @@ func TestHeldHeartbeat(t *testing.T) {
 		{"old", 2, 2 * keepaliveEvery, nil},
 		{"version 1", 1, 0, nil},
 	} {
-		l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20}, wake: make(chan struct{}, 1)}
+		l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20},
+			wake: make(chan struct{}, 1)}
 		sent := m.Now() - int64(tt.age)
 		for _, k := range []handoff.MessageKind{handoff.Ping, handoff.Replica, handoff.Pong, handoff.Ping} {
 			if r := l.enqueue(&handoff.Message{Kind: k, Sent: sent}); r != forwardUnreachable {

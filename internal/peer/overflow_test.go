@@ -12,11 +12,13 @@ import (
 
 // A part of a sketch follows a chunk's counters. An invalid one is refused.
 func TestOverflowTravels(t *testing.T) {
-	full := handoff.SketchPart{Index: 63, Phase: 2, Window: time.Hour, End: 1 << 60, Domains: [16]uint64{1, 15: 1 << 63}}
+	full := handoff.SketchPart{Index: 63, Phase: 2, Window: time.Hour, End: 1 << 60,
+		Domains: [16]uint64{1, 15: 1 << 63}}
 	for i := range maxCells {
 		full.Cells = append(full.Cells, handoff.Cell{At: uint16(2*i + 1), Hits: math.MaxUint32 - uint32(i)})
 	}
-	for _, o := range []*handoff.SketchPart{nil, {Cells: []handoff.Cell{}}, {Cells: []handoff.Cell{{At: 0, Hits: 1}, {At: sketchCells - 1, Hits: 7}}}, &full} {
+	for _, o := range []*handoff.SketchPart{nil, {Cells: []handoff.Cell{}},
+		{Cells: []handoff.Cell{{At: 0, Hits: 1}, {At: sketchCells - 1, Hits: 7}}}, &full} {
 		m := sampleMsg(handoff.Chunk)
 		m.Sketch = o
 		b, err := appendMsg(nil, &m, new(writerTable))

@@ -33,7 +33,8 @@ func TestMessageRefused(t *testing.T) {
 		{name: "another boot", from: "m0", boot: bootOf("m0") + 2, to: bootOf("m1"), want: reasonBoot},
 		{name: "no boot", from: "m0", to: bootOf("m1"), want: reasonBoot},
 		{name: "any boot of this", from: "m0", boot: bootOf("m0"), to: 0, want: reasonBoot},
-		{name: "old", from: "m0", boot: bootOf("m0"), to: bootOf("m1"), sent: -61 * int64(time.Second), want: reasonOld},
+		{name: "old", from: "m0", boot: bootOf("m0"), to: bootOf("m1"), sent: -61 * int64(time.Second),
+			want: reasonOld},
 		{name: "garbage", from: "m0", boot: bootOf("m0"), to: bootOf("m1"), garbage: true, want: reasonMalformed},
 		{name: "good", from: "m0", boot: bootOf("m0"), to: bootOf("m1")},
 	} {
@@ -57,7 +58,8 @@ func TestMessageRefused(t *testing.T) {
 			}
 		})
 	}
-	if a := other.decideOne(patience, newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
+	if a := other.decideOne(patience, newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10,
+		1)); a.Path != owner.Forwarded {
 		t.Errorf("%+v", a)
 	}
 }

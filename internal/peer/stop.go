@@ -19,8 +19,8 @@ type scratch struct {
 
 func newScratch() any { return new(scratch) }
 
-// spawnStop runs finishStop on a goroutine of its own. It returns as Begin does: true if there are too many such calls, so
-// that the degraded policies have decided.
+// spawnStop runs finishStop on a goroutine of its own. It returns as Begin does: true if there are too many such calls,
+// so that the degraded policies have decided.
 func (p *Peer) spawnStop(args callArgs) bool {
 	status := forwardQueueFull
 	if p.stopCalls.Add(1) <= maxStopCalls {

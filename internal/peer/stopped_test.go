@@ -78,7 +78,8 @@ func runStoppedMember() {
 	node := owner.New(owner.Options{Self: "m0", BootID: bootOf("m0"), Seed: [2]uint64{1, 2}, NoHot: true})
 	clocks := &stoppedClocks{start: time.Now(), boot: o.Boot}
 	p, err := New(Options{
-		Node: node, Self: "m0", BootID: bootOf("m0"), Cluster: "test", Listen: "127.0.0.1:0", Registerer: prometheus.NewRegistry(), clocks: clocks,
+		Node: node, Self: "m0", BootID: bootOf("m0"), Cluster: "test", Listen: "127.0.0.1:0",
+		Registerer: prometheus.NewRegistry(), clocks: clocks,
 	})
 	if err != nil {
 		panic(err)
@@ -111,7 +112,8 @@ func runCommands(p *Peer, q owner.Request) {
 			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		case commandReport:
 			revocations := func(reason string) float64 { return testutil.ToFloat64(p.m.revocations.WithLabelValues(reason)) }
-			fmt.Fprintln(os.Stdout, admitted, full, revocations(revokedStep), revocations(revokedSuspend), revocations(revokedPeers))
+			fmt.Fprintln(os.Stdout, admitted, full, revocations(revokedStep), revocations(revokedSuspend),
+				revocations(revokedPeers))
 			admitted, full = 0, 0
 		case commandSlow, commandHit:
 			if c == commandSlow {
@@ -215,7 +217,8 @@ func takeOverFromStopped(t *testing.T, ms []*member) {
 	name := ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0]
 	successor := ms[r.Owner(ring.Hash(name))]
 	await(t, "the successor to take over", func() bool {
-		return successor.node.Progress().Complete && successor.decideOne(patience, newRequest(name, stoppedLimit, 0)).Authority == owner.Full
+		return successor.node.Progress().Complete && successor.decideOne(patience,
+			newRequest(name, stoppedLimit, 0)).Authority == owner.Full
 	})
 	for i := range 898 {
 		if a := successor.decideOne(patience, newRequest(name, stoppedLimit, 1)); a.Over || a.Authority != owner.Full {
@@ -283,9 +286,11 @@ func TestStoppedMachine(t *testing.T) {
 			readmitStopped(ms, s.at)
 			s.cmd.Process.Signal(syscall.SIGCONT)
 			n, full, step, suspend, peers := s.report()
-			t.Logf("%d calls: %d admitted, %d of them by the old ownership; revoked: step %d, suspend %d, peers %d", tt.calls, n, full, step, suspend, peers)
+			t.Logf("%d calls: %d admitted, %d of them by the old ownership; revoked: step %d, suspend %d, peers %d",
+				tt.calls, n, full, step, suspend, peers)
 			if full > tt.late || n-full > share {
-				t.Errorf("%d admitted, %d by the old ownership, want at most %d and %d", n, full, share+tt.late, tt.late)
+				t.Errorf("%d admitted, %d by the old ownership, want at most %d and %d", n, full, share+tt.late,
+					tt.late)
 			}
 			if tt.boot && suspend != 1 || !tt.boot && peers != 1 {
 				t.Errorf("ownership revoked: step %d, suspend %d, peers %d", step, suspend, peers)

@@ -100,14 +100,16 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"label", func(h *hello) { h.label = labelDigest("other") }, "another cluster label", "another cluster label"},
 		{"scheme", func(h *hello) { h.scheme++ }, "another key scheme", "another key scheme"},
-		{"version", func(h *hello) { h.versions = versions{3, 4} }, "the peer supports 1 to 2, this member 3 to 4", "no common protocol version"},
+		{"version", func(h *hello) { h.versions = versions{3, 4} }, "the peer supports 1 to 2, this member 3 to 4",
+			"no common protocol version"},
 		{"algorithm", func(h *hello) { h.algorithms |= 1 << 40 }, "unknown algorithm", "unknown algorithm"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := newMember(t, "m0"), newMember(t, "m1")
 			tt.change(&a.hello)
 			a.setMembers([]*member{a, b})
-			await(t, "the refusal to be logged on both sides", func() bool { return a.logged(tt.dialler) && b.logged(tt.log) })
+			await(t, "the refusal to be logged on both sides",
+				func() bool { return a.logged(tt.dialler) && b.logged(tt.log) })
 			if !b.logged("m0") {
 				t.Error("the log does not name who was refused")
 			}
@@ -347,7 +349,8 @@ func TestIPv6(t *testing.T) {
 	}
 	ln.Close()
 	ms := newCluster(t, 2, func(o *Options) { o.Listen = "[::1]:0" })
-	if a := ms[0].decideOne(patience, newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10, 1)); a.Path != owner.Forwarded {
+	if a := ms[0].decideOne(patience, newRequest(ownedBy(ringOf("m0", "m1"), "m1", 1)[0], 10,
+		1)); a.Path != owner.Forwarded {
 		t.Errorf("%+v", a)
 	}
 }

@@ -75,7 +75,8 @@ func TestSilentOwnerIsReplaced(t *testing.T) {
 	t.Parallel()
 	m, r := withStub(t, newStub(t, readOnly))
 	m.awaitOld(t, "stub")
-	if a := decideBy(m, deadlines(time.Millisecond, time.Hour), newRequest(ownedBy(r, "stub", 1)[0], 10, 1)); a.Authority != owner.Share || a.Over {
+	if a := decideBy(m, deadlines(time.Millisecond, time.Hour),
+		newRequest(ownedBy(r, "stub", 1)[0], 10, 1)); a.Authority != owner.Share || a.Over {
 		t.Errorf("%+v", a)
 	}
 }
@@ -90,7 +91,8 @@ func TestCallWaitsForSlowOwner(t *testing.T) {
 		srv.run()
 	}))
 	m.awaitOld(t, "stub")
-	if a := decideBy(m, deadlines(time.Millisecond, patience), newRequest(ownedBy(r, "stub", 1)[0], 10, 1)); a.Path != owner.Forwarded || a.After != 1 {
+	if a := decideBy(m, deadlines(time.Millisecond, patience),
+		newRequest(ownedBy(r, "stub", 1)[0], 10, 1)); a.Path != owner.Forwarded || a.After != 1 {
 		t.Errorf("%+v", a)
 	}
 }

@@ -62,12 +62,14 @@ func TestDeferredGroup(t *testing.T) {
 	conn := handshake(t, m)
 	strict := newRequest(ownedBy(ringOf("m0", "m1"), "m0", 2)[1], 100, 1)
 	strict.Strict = true
-	b := appendRequests(nil, requestGroup{id: 1, ttl: 50 * time.Millisecond, count: 2}, []owner.Request{q, strict}, []uint16{0, 1})
+	b := appendRequests(nil, requestGroup{id: 1, ttl: 50 * time.Millisecond, count: 2}, []owner.Request{q, strict},
+		[]uint16{0, 1})
 	q.Op = owner.Read
 	b = appendRequests(b, requestGroup{id: 2, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0})
 	conn.Write(b)
 	in := &frames{src: conn}
-	if id, outcome, results := nextAnswer(t, in); id != 2 || outcome != groupServed || len(results) != 1 || results[0].Kind != owner.Decided {
+	if id, outcome, results := nextAnswer(t, in); id != 2 || outcome != groupServed || len(results) != 1 ||
+		results[0].Kind != owner.Decided {
 		t.Errorf("%d, %d, %+v", id, outcome, results)
 	}
 	await(t, "the group to be dropped", func() bool { return m.node.Stats(m.Now()).Pending == 0 })
@@ -96,7 +98,8 @@ func TestTooManyWaits(t *testing.T) {
 	}
 	conn := handshake(t, m)
 	conn.Write(appendRequests(nil, requestGroup{id: 1, ttl: time.Hour, count: 1}, []owner.Request{q}, []uint16{0}))
-	if id, outcome, results := nextAnswer(t, &frames{src: conn}); id != 1 || outcome != groupServed || results[0].Kind != owner.Forward || results[0].Member != "" {
+	if id, outcome, results := nextAnswer(t, &frames{src: conn}); id != 1 || outcome != groupServed ||
+		results[0].Kind != owner.Forward || results[0].Member != "" {
 		t.Errorf("%d, %d, %+v", id, outcome, results)
 	}
 	if n := testutil.ToFloat64(m.m.waits[waitOverflow]); n != 2 {
@@ -116,12 +119,14 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	}
 	on := []ring.ID{"m0", "stub"}
 	r := ringOf(on...)
-	m.setView(r, membershipOf("m0", on, on), map[ring.ID]Addr{"stub": {HostPort: s.addr.HostPort, BootID: bootOf("stub")}})
+	m.setView(r, membershipOf("m0", on, on), map[ring.ID]Addr{"stub": {HostPort: s.addr.HostPort,
+		BootID: bootOf("stub")}})
 	m.awaitLinks(t, 1)
 	hello := m.hello
 	hello.from, hello.fromBoot, hello.to, hello.toBoot = "stub", bootOf("stub"), "m0", bootOf("m0")
 	conn := dialRaw(t, m, appendHello(nil, hello))
-	ping := handoff.Message{Kind: handoff.Ping, Flags: handoff.NeedsAck, Ring: r.Fingerprint(), Seq: 1, Sent: m.Now(), Now: m.Now()}
+	ping := handoff.Message{Kind: handoff.Ping, Flags: handoff.NeedsAck, Ring: r.Fingerprint(), Seq: 1,
+		Sent: m.Now(), Now: m.Now()}
 	b, err := appendMsg(nil, &ping, new(writerTable))
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,8 @@ func newPipeLink(t *testing.T) (l *link, other net.Conn, cut context.Context) {
 	conn, other := net.Pipe()
 	t.Cleanup(func() { conn.Close(); other.Close() })
 	ctx, cancel := context.WithCancelCause(t.Context())
-	l = &link{clock: newClock(time.Now(), nil), wake: make(chan struct{}, 1), bounds: queueBounds{bytes: 1 << 20}, live: true, version: maxVersion}
+	l = &link{clock: newClock(time.Now(), nil), wake: make(chan struct{}, 1), bounds: queueBounds{bytes: 1 << 20},
+		live: true, version: maxVersion}
 	l.attach(&outbound{conn, cancel})
 	return l, other, ctx
 }
@@ -62,7 +63,8 @@ func TestHeartbeatsAreWrittenInline(t *testing.T) {
 		}
 	}
 	if n := pingBytes(t); (most-1)*n < maxUnacked || (most-1)*n > maxUnacked+2*n || len(l.wake) != 1 {
-		t.Errorf("%d heartbeats of %d bytes were written inline without a reply, and %d wakes left", most-1, n, len(l.wake))
+		t.Errorf("%d heartbeats of %d bytes were written inline without a reply, and %d wakes left", most-1, n,
+			len(l.wake))
 	}
 	l.out = l.out[:0]
 	l.confirm(1000, 1000) // the first one: what came after it may still be unread
@@ -79,7 +81,8 @@ func TestHeartbeatsGoTogether(t *testing.T) {
 	if got, err := other.Read(make([]byte, 10*n)); got != 2*n || err != nil {
 		t.Errorf("%d bytes were written at first, error %v; want the %d of two heartbeats", got, err, 2*n)
 	}
-	out := append(pings(1, 2), handoff.Outbound{To: "third", Msg: *ping(3)}, handoff.Outbound{To: "third", Msg: handoff.Message{Kind: handoff.Ack}})
+	out := append(pings(1, 2), handoff.Outbound{To: "third", Msg: *ping(3)},
+		handoff.Outbound{To: "third", Msg: handoff.Message{Kind: handoff.Ack}})
 	for i, want := range []int{2, 1, 1, 0} {
 		if got := heartbeats(out[i:]); got != want {
 			t.Errorf("%d heartbeats for one member from %d on, want %d", got, i, want)

@@ -41,12 +41,14 @@ func TestVarints(t *testing.T) {
 	for shift := range 64 {
 		for _, v := range []uint64{1<<shift - 1, 1 << shift, 1<<shift + 1, math.MaxUint64 >> shift} {
 			r := wire.NewReader(wire.Writer{}.Uvarint(v).Varint(int64(v)))
-			if got, signed := r.Uvarint(), r.Varint(); got != v || signed != int64(v) || r.Err() != nil || r.Len() != 0 {
+			if got, signed := r.Uvarint(), r.Varint(); got != v || signed != int64(v) || r.Err() != nil ||
+				r.Len() != 0 {
 				t.Errorf("%d became %d and %d, %v", v, got, signed, r.Err())
 			}
 		}
 	}
-	for _, b := range []string{"", "\x80", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x81\x00"} {
+	for _, b := range []string{"", "\x80", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02",
+		"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x81\x00"} {
 		r := wire.NewReader([]byte(b))
 		if v := r.Uvarint(); v != 0 || r.Err() == nil {
 			t.Errorf("% x: read as %d", b, v)
@@ -89,7 +91,8 @@ func TestErrorsAreSticky(t *testing.T) {
 			r := wire.NewReader(bytes.Repeat([]byte{0xff}, 11))
 			fail(&r)
 			record := r.Record(0)
-			for _, v := range []uint64{uint64(r.U8()), uint64(r.U16()), uint64(r.U32()), r.U64(), r.Uvarint(), uint64(len(r.Rest())), uint64(r.Len()), record.U64()} {
+			for _, v := range []uint64{uint64(r.U8()), uint64(r.U16()), uint64(r.U32()), r.U64(), r.Uvarint(),
+				uint64(len(r.Rest())), uint64(r.Len()), record.U64()} {
 				if v != 0 {
 					t.Errorf("read %d after an error", v)
 				}
@@ -117,7 +120,8 @@ func TestNoAllocations(t *testing.T) {
 	var sum uint64
 	if n := testing.AllocsPerRun(100, func() {
 		r := wire.NewReader(b)
-		sum += uint64(r.U8()) + uint64(r.U16()) + uint64(r.U32()) + r.U64() + uint64(r.I64()) + r.Uvarint() + uint64(len(r.Rest()))
+		sum += uint64(r.U8()) + uint64(r.U16()) + uint64(r.U32()) + r.U64() + uint64(r.I64())
+		sum += r.Uvarint() + uint64(len(r.Rest()))
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
