@@ -14,6 +14,7 @@ import (
 
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -123,16 +124,6 @@ type LivePeer struct {
 	NoHandoff bool   // the peer's protocol version has no handoff
 }
 
-// PartitionPolicy limits what one side of a partition may admit.
-type PartitionPolicy uint8
-
-// The policies.
-const (
-	PolicyShare     PartitionPolicy = iota // share: the limit times confirmed members / N_ref
-	PolicyAvailable                        // available: the limit, on every side
-	PolicyQuorum                           // quorum: the limit on the side with more than half of N_ref, otherwise nothing
-)
-
 // Membership is the state of the cluster's members that a Machine needs in addition to the ring.
 type Membership struct {
 	NRef    int  // N_ref: the members that may be admitting, including failed ones that may still run
@@ -151,5 +142,5 @@ type Options struct {
 	// TakeoverDelay (T_take) is the time after the last confirmation of a failed member at which others may take over
 	// its keys; default 2 s. It must exceed OwnershipTTL by the drift of two clocks over that time.
 	TakeoverDelay time.Duration
-	Policy        PartitionPolicy
+	Policy        policy.Partition
 }

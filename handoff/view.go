@@ -3,6 +3,7 @@ package handoff
 import (
 	"slices"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -222,7 +223,7 @@ type confirmations struct {
 	until     []int64 // ends of the other members' confirmations, latest first
 	others    int     // number of other members on the ring
 	nref      int
-	policy    PartitionPolicy
+	policy    policy.Partition
 	noHandoff int // members that always count, because their protocol version cannot confirm
 }
 
@@ -241,9 +242,9 @@ func (r *confirmations) extent(now int64) (Extent, uint32, uint32) {
 	}
 	n := r.members(now)
 	switch r.policy {
-	case PolicyAvailable:
+	case policy.PartAvailable:
 		return ExtentFull, 1, 1
-	case PolicyQuorum:
+	case policy.PartQuorum:
 		if 2*n > r.nref {
 			return ExtentFull, 1, 1
 		}

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -74,7 +74,7 @@ func TestHealForgetsAssumedLosses(t *testing.T) {
 // A part of a cluster that is cut in two refuses what is above its part of the limit. That is not charged: the limit
 // has room for it, and when the cut is over, the key goes on from what was admitted.
 func TestRefusedByAPartIsNotCharged(t *testing.T) {
-	for _, policy := range []handoff.PartitionPolicy{handoff.PolicyShare, handoff.PolicyQuorum} {
+	for _, policy := range []policy.Partition{policy.PartShare, policy.PartQuorum} {
 		for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket} {
 			for _, hits := range []uint64{1, 7} {
 				w := newNetwork(t, 3, Options{Policy: policy}, "a", "b", "c", "d", "e")

@@ -3,7 +3,7 @@ package owner
 import (
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -30,7 +30,7 @@ type Options struct {
 	// DenyCache is the most keys in the deny cache; default 0, no deny cache.
 	DenyCache int
 	// Policy sets how much of a limit one side of a partition may admit.
-	Policy handoff.PartitionPolicy
+	Policy policy.Partition
 	// ProRata admits, for a key whose counter was lost with its owner and its successor, only the part of its limit that
 	// is left of the present window.
 	ProRata bool

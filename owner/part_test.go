@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -15,7 +15,7 @@ func TestPartThatMissesNoMoreThanFIsWhole(t *testing.T) {
 		apart []ring.ID
 		whole uint64 // what the larger part admits
 	}{{[]ring.ID{"a"}, 100}, {[]ring.ID{"a", "b"}, 60}} {
-		w := newNetwork(t, 3, Options{Policy: handoff.PolicyShare}, "a", "b", "c", "d", "e")
+		w := newNetwork(t, 3, Options{Policy: policy.PartShare}, "a", "b", "c", "d", "e")
 		side := func(id ring.ID) bool { return id == c.apart[0] || id == c.apart[len(c.apart)-1] }
 		w.cut = func(from, to ring.ID) bool { return side(from) != side(to) }
 		w.run(2 * time.Second)

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
@@ -84,8 +83,7 @@ func option[T any](t *testing.T, d *datadriven.TestData, name string, value T) T
 }
 
 func (s *script) members(t *testing.T, d *datadriven.TestData) {
-	policies := map[string]handoff.PartitionPolicy{"share": handoff.PolicyShare, "available": handoff.PolicyAvailable, "quorum": handoff.PolicyQuorum}
-	p, known := policies[option(t, d, "policy", "share")]
+	p, known := policy.ParsePartition(option(t, d, "policy", "share"))
 	if !known {
 		d.Fatalf(t, "unknown policy")
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -57,9 +58,9 @@ func TestSharesAreTold(t *testing.T) {
 // A divided cluster admits no more than the limit and what the parts were allowed, and one part alone can go on.
 func TestPartition(t *testing.T) {
 	for _, c := range []struct {
-		policy handoff.PartitionPolicy
+		policy policy.Partition
 		part   uint64 // admitted by the part of two of five
-	}{{handoff.PolicyShare, 40}, {handoff.PolicyAvailable, 100}, {handoff.PolicyQuorum, 0}} {
+	}{{policy.PartShare, 40}, {policy.PartAvailable, 100}, {policy.PartQuorum, 0}} {
 		w := newNetwork(t, 3, Options{Policy: c.policy}, "a", "b", "c", "d", "e")
 		side := func(id ring.ID) bool { return id == "a" || id == "b" }
 		w.cut = func(from, to ring.ID) bool { return side(from) != side(to) }

@@ -18,7 +18,7 @@ import (
 func newBounds() *cobra.Command {
 	var o config.Options
 	c := rulecheck.Conditions{}
-	var policy string
+	var partition string
 	cmd := &cobra.Command{
 		Use:     "bounds RULES --members N",
 		Short:   "Print by how many hits a fault can exceed each limit",
@@ -28,7 +28,11 @@ func newBounds() *cobra.Command {
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c.Partition, o.Members = rulecheck.Partition(policy), c.Members
+		var known bool
+		if c.Partition, known = policy.ParsePartition(partition); !known {
+			return fmt.Errorf("--policy %s: want share, available or quorum", partition)
+		}
+		o.Members = c.Members
 		rules, err := boundsOf(args[0], o, c)
 		if err != nil {
 			return err
@@ -36,7 +40,7 @@ func newBounds() *cobra.Command {
 		return show(cmd.OutOrStdout(), *output, boundsReport{c, rules}, func(out io.Writer) error { return writeBounds(out, c, rules) })
 	}
 	cmd.Flags().IntVar(&c.Members, "members", 0, "`number` of members of the cluster")
-	cmd.Flags().StringVar(&policy, "policy", string(rulecheck.PartShare), "the members' `policy` (--partition): share, available or quorum")
+	cmd.Flags().StringVar(&partition, "policy", policy.PartShare.String(), "the members' `policy` (--partition): share, available or quorum")
 	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "largest number of `hits` per second for one key (default: unknown)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
 	_ = cmd.MarkFlagRequired("members") // the flag exists
@@ -48,11 +52,6 @@ func boundsOf(path string, o config.Options, c rulecheck.Conditions) ([]rulechec
 	var faults []error
 	if c.Members < 1 || c.Members > ring.MaxCapacity {
 		faults = append(faults, fmt.Errorf("--members %d: want 1 to %d", c.Members, ring.MaxCapacity))
-	}
-	switch c.Partition {
-	case rulecheck.PartShare, rulecheck.PartAvailable, rulecheck.PartQuorum:
-	default:
-		faults = append(faults, fmt.Errorf("--policy %s: want share, available or quorum", c.Partition))
 	}
 	if !(c.Rate >= 0) {
 		faults = append(faults, fmt.Errorf("--rate %v: want hits a second", c.Rate))

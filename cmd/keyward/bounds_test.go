@@ -11,6 +11,7 @@ import (
 
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/ops/rulecheck"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 var update = flag.Bool("update", false, "write golden files and the example in docs/bounds.md")
@@ -120,9 +121,9 @@ func TestBoundsManual(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, policy := range []rulecheck.Partition{rulecheck.PartShare, rulecheck.PartAvailable, rulecheck.PartQuorum} {
+	for _, partition := range []policy.Partition{policy.PartShare, policy.PartAvailable, policy.PartQuorum} {
 		for _, r := range rules.Rules() {
-			for _, b := range rulecheck.BoundsOf(r, rulecheck.Conditions{Members: 5, Partition: policy}).Bounds {
+			for _, b := range rulecheck.BoundsOf(r, rulecheck.Conditions{Members: 5, Partition: partition}).Bounds {
 				row := rowOf(before, b.Event)
 				for _, formula := range []string{plain(b.OverFormula), plain(b.UnderFormula)} {
 					if !strings.Contains(row, "`"+formula+"`") {
@@ -168,7 +169,7 @@ func TestBoundsHelp(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		all, err := boundsOf(file, config.Options{Members: 5}, rulecheck.Conditions{Members: 5, Partition: rulecheck.PartShare})
+		all, err := boundsOf(file, config.Options{Members: 5}, rulecheck.Conditions{Members: 5, Partition: policy.PartShare})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/lab"
 	"github.com/keyward/keyward/internal/ops/rulecheck"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -181,7 +182,7 @@ func (s *stage) kill(ctx context.Context) error {
 func crashBound(k *demoKey, members int) int64 {
 	r := config.RuleSpec{}
 	r.Limit.Limit, r.Limit.Window = uint32(k.limit), time.Second
-	b := rulecheck.BoundsOf(&r, rulecheck.Conditions{Members: members, Partition: rulecheck.PartShare})
+	b := rulecheck.BoundsOf(&r, rulecheck.Conditions{Members: members, Partition: policy.PartShare})
 	return int64(b.Unacked + b.Phi)
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/settings"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/internal/trace"
@@ -163,9 +164,10 @@ func (m *sidecar) startCounting() error {
 	_, _ = rand.Read(seed[:])                                                 // never fails
 	m.bootID = binary.LittleEndian.Uint64(seed[16:]) | 3                      // odd, and above 1
 	shared := sha256.Sum256([]byte("keyward overflow of " + m.Flags.Cluster)) // sketches move between members
+	partition, _ := policy.ParsePartition(m.Flags.Partition)                  // validated
 	o := owner.Options{
 		Self: ring.ID(m.Flags.Node), BootID: m.bootID, MaxKeys: m.Flags.MaxKeys, DomainQuota: m.Flags.DomainQuota,
-		Policy: policies()[m.Flags.Partition], ProRata: m.Flags.LostState == "prorata",
+		Policy: partition, ProRata: m.Flags.LostState == "prorata",
 		Seed:       [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
 		SketchSeed: [2]uint64{binary.LittleEndian.Uint64(shared[:]), binary.LittleEndian.Uint64(shared[8:])},
 		HotRate:    m.Flags.HotRate, NoHot: m.Flags.NoHot,

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/browser"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -57,7 +57,9 @@ func (f *flags) validateNames(e *faults) {
 	if host, _, err := net.SplitHostPort(f.RouteListener); err == nil && host != "" && net.ParseIP(host) == nil {
 		e.add("--route-listener %q: Envoy listens on IP addresses, not on names", f.RouteListener)
 	}
-	oneOf(e, "partition", f.Partition, policies(), "share, available or quorum")
+	if _, ok := policy.ParsePartition(f.Partition); !ok {
+		e.add("--partition %q: want share, available or quorum", f.Partition)
+	}
 	oneOf(e, "rls-server", f.RLSServer, rlsServers(), "inline or grpc")
 	oneOf(e, "lost-state", f.LostState, map[string]bool{"prorata": true, "full": true}, "prorata or full")
 	oneOf(e, "allow-negative-hits", f.NegativeHits, refundPolicies(), "local, certificate or any")
@@ -163,11 +165,6 @@ func (f *flags) validatePlaintext(e *faults) {
 	if f.RLSAdvertise != "" && noTLS && !f.RLSPlaintext && !loopback(f.RLSAdvertise) {
 		e.add("--rls-advertise needs --tls-cert, --tls-key and --tls-ca, or --rls-plaintext where a mesh encrypts")
 	}
-}
-
-// policies returns the values of --partition.
-func policies() map[string]handoff.PartitionPolicy {
-	return map[string]handoff.PartitionPolicy{"share": handoff.PolicyShare, "available": handoff.PolicyAvailable, "quorum": handoff.PolicyQuorum}
 }
 
 // rlsServers returns the values of --rls-server, and whether grpc-go serves then. lean is an older name of inline.

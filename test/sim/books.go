@@ -9,6 +9,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -122,7 +123,7 @@ func (o *oracle) disturbed(kind faultKind) {
 // that had the ring to itself is one more: it continues with the full limit when it resumes, until it learns of the
 // takeover.
 func (o *oracle) independentParts(n int) int {
-	if o.w.o.Policy != handoff.PolicyAvailable {
+	if o.w.o.Policy != policy.PartAvailable {
 		return n
 	}
 	for _, m := range o.w.running() {

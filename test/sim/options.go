@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // Options are the parameters of a run, which a seed expands to. Each seed enables a random subset of the faults, so
@@ -18,7 +18,7 @@ type Options struct {
 	Keys     int           // each with one rule
 	Length   time.Duration // of the safety phase
 	Requests int           // sent in it
-	Policy   handoff.PartitionPolicy
+	Policy   policy.Partition
 	Full     bool // lost state is admitted with the full limit again, not pro rata
 
 	Algorithms []limit.Algorithm // that the rules use
@@ -98,7 +98,7 @@ func expandBase(seed uint64) Options {
 		o.addFaults(r, maybe)
 	}
 	if r.IntN(4) == 0 {
-		o.Policy = []handoff.PartitionPolicy{handoff.PolicyAvailable, handoff.PolicyQuorum}[r.IntN(2)]
+		o.Policy = []policy.Partition{policy.PartAvailable, policy.PartQuorum}[r.IntN(2)]
 	}
 	maybe(0.2, func() { o.Full = true })
 	o.addClockStops(rand.New(rand.NewPCG(seed, 0x57111)))
@@ -140,7 +140,7 @@ func expandStill(seed uint64) Options {
 	o.Keys, o.Domains, o.MaxKeys, o.Requests = 1+r.IntN(2), 0, 0, 1100
 	o.Members = 3 + r.IntN(2)
 	o.Slots, o.Stills, o.Length, o.Deadline = o.Members, 1+r.IntN(2), 20*time.Second, time.Second
-	o.Leaves, o.Joins, o.Rolls, o.Rules, o.Policy, o.Strict = 0, 0, 0, 0, handoff.PolicyShare, 0
+	o.Leaves, o.Joins, o.Rolls, o.Rules, o.Policy, o.Strict = 0, 0, 0, 0, policy.PartShare, 0
 	o.Loss, o.Reorder, o.Double, o.Breaks, o.Deaf, o.Addends, o.Refunds = 0, 0, 0, 0, 0, false, false
 	return o
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -262,10 +262,10 @@ func (o *oracle) bound(a *account, x *span) uint64 {
 	if a.rule.Algorithm.Bucket() {
 		most += a.rate() * float64(o.w.now-x.start)
 	}
-	if n := o.leastN; n >= 3 && o.w.o.Policy == handoff.PolicyShare {
+	if n := o.leastN; n >= 3 && o.w.o.Policy == policy.PartShare {
 		b += uint64(math.Ceil(most / float64(n)))
 	}
-	if o.w.o.Policy == handoff.PolicyAvailable || o.decays+o.joins > 0 {
+	if o.w.o.Policy == policy.PartAvailable || o.decays+o.joins > 0 {
 		b += uint64(math.Ceil(most)) * x.split
 	}
 	return b

@@ -9,21 +9,11 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// Partition is the policy for the parts of a partitioned cluster. The names are those of --partition.
-type Partition string
-
-// The partition policies.
-const (
-	PartShare     Partition = "share"     // each part admits its members' share of the limit
-	PartAvailable Partition = "available" // each part admits the complete limit
-	PartQuorum    Partition = "quorum"    // the part with more than half of the members admits the limit
-)
-
 // Conditions are what bounds depend on in addition to the rule.
 type Conditions struct {
-	Members   int       `json:"members"` // N, at least 1
-	Partition Partition `json:"policy"`
-	Rate      float64   `json:"rate,omitempty"` // hits per second that one key may get; 0 if unknown
+	Members   int              `json:"members"` // N, at least 1
+	Partition policy.Partition `json:"policy"`
+	Rate      float64          `json:"rate,omitempty"` // hits per second that one key may get; 0 if unknown
 }
 
 // RuleBounds are the bounds of one rule, in hits of one key in one window. The window of a bucket is any time of that

@@ -27,7 +27,7 @@ func TestBoundsLaws(t *testing.T) {
 			r.Limit.Burst = limits[rnd.IntN(len(limits))]
 		}
 		r.Extension.Degraded, r.Extension.LocalCap = policy.Degraded(rnd.IntN(3)), limits[rnd.IntN(len(limits))]
-		c := Conditions{1 + rnd.IntN(8), []Partition{PartShare, PartAvailable, PartQuorum}[rnd.IntN(3)], []float64{0, 0, 0.1, 1e6, math.Inf(1)}[rnd.IntN(5)]}
+		c := Conditions{1 + rnd.IntN(8), []policy.Partition{policy.PartShare, policy.PartAvailable, policy.PartQuorum}[rnd.IntN(3)], []float64{0, 0, 0.1, 1e6, math.Inf(1)}[rnd.IntN(5)]}
 		if rnd.IntN(4) == 0 {
 			r.Extension.Mechanism, r.Extension.Lease = policy.Approximate, &lease.Terms{Slack: r.Limit.Limit / 2}
 		}

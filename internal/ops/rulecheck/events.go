@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // How long traffic can exceed a limit after an event.
@@ -159,9 +160,9 @@ func (w *eventTable) partition() Bound {
 	event := fmt.Sprintf("the cluster is cut in two (%s)", w.conditions.Partition)
 	u := term{"U", w.Unacked}
 	switch w.conditions.Partition {
-	case PartAvailable:
+	case policy.PartAvailable:
 		return w.moving(event, nil, w.withoutOwner(term{w.all, w.most})...)
-	case PartQuorum:
+	case policy.PartQuorum:
 		b := w.moving(event, w.traffic(confirmed), w.withoutOwner(u)...)
 		if b.Under = w.most; b.Under > 0 {
 			b.UnderFormula, b.UnderTime = w.all, until

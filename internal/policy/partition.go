@@ -1,0 +1,36 @@
+package policy
+
+import "fmt"
+
+// Partition limits what one side of a partition may admit. Its text form is the value of --partition.
+type Partition uint8
+
+// The policies for partitions.
+const (
+	PartShare     Partition = iota // a side admits the limit times its members / N_ref
+	PartAvailable                  // every side admits the complete limit
+	PartQuorum                     // the side with more than half of N_ref admits the limit, the others nothing
+)
+
+var partitions = [...]string{PartShare: "share", PartAvailable: "available", PartQuorum: "quorum"}
+
+// ParsePartition returns the policy with that text form.
+func ParsePartition(s string) (p Partition, ok bool) {
+	for i, text := range partitions {
+		if text == s {
+			return Partition(i), true
+		}
+	}
+	return 0, false
+}
+
+// String returns the text form of p.
+func (p Partition) String() string {
+	if int(p) >= len(partitions) {
+		return fmt.Sprintf("partition(%d)", uint8(p))
+	}
+	return partitions[p]
+}
+
+// MarshalText returns the text form of p.
+func (p Partition) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
