@@ -22,7 +22,7 @@ import (
 	"github.com/keyward/keyward/internal/settings"
 )
 
-// startSidecar runs a sidecar that stands alone, with rules, and returns the address of its rate-limit service.
+// startSidecar runs a standalone sidecar with rules and returns the address of its rate limit service.
 func startSidecar(t *testing.T, rules string) string {
 	t.Helper()
 	address, err := lab.Ports{}.Addr()
@@ -65,7 +65,7 @@ func startSidecar(t *testing.T, rules string) string {
 	return address
 }
 
-// awaitServing returns once the sidecar there says that it is healthy: it listens from the time that its first ring is whole.
+// awaitServing waits until the sidecar at address reports that it is healthy.
 func awaitServing(t *testing.T, address string) {
 	t.Helper()
 	soon := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, MaxDelay: 50 * time.Millisecond, Multiplier: 1.6}}
@@ -94,16 +94,16 @@ func runAsk(args ...string) (string, error) {
 func TestAsk(t *testing.T) {
 	t.Parallel()
 	address := startSidecar(t, "{domain: shop, descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]}")
-	question := []string{address, "--domain", "shop", "--key", "user=alice"}
+	args := []string{address, "--domain", "shop", "--key", "user=alice"}
 
-	out, err := runAsk(append(question, "--hits", "0")...)
+	out, err := runAsk(append(args, "--hits", "0")...)
 	if err != nil || !strings.Contains(out, "2 of 2 per hour left") {
 		t.Errorf("a look: %v, %q", err, out)
 	}
-	if _, err := runAsk(append(question, "--times", "3", "--want", "ok,ok,over_limit")...); err != nil {
+	if _, err := runAsk(append(args, "--times", "3", "--want", "ok,ok,over_limit")...); err != nil {
 		t.Error(err)
 	}
-	if _, err := runAsk(append(question, "--want", "ok")...); err == nil || !strings.Contains(err.Error(), "are over_limit, want ok") {
+	if _, err := runAsk(append(args, "--want", "ok")...); err == nil || !strings.Contains(err.Error(), "are over_limit, want ok") {
 		t.Errorf("another answer than wanted: %v", err)
 	}
 	if out, err := runAsk(address, "--domain", "shop", "--key", "other=x"); err != nil || !strings.Contains(out, "no limit") {
@@ -119,7 +119,7 @@ func TestAsk(t *testing.T) {
 	}
 	for _, bad := range [][]string{
 		{address, "--domain", "shop"}, {address, "--key", "k=v"}, {address, "--domain", "shop", "--key", "k"},
-		append(question, "--limit", "5/eon"), append(question, "--limit", "5"), append(question, "--times", "0"),
+		append(args, "--limit", "5/eon"), append(args, "--limit", "5"), append(args, "--times", "0"),
 		{"127.0.0.1:1", "--domain", "shop", "--key", "k=v", "--timeout", "50ms"},
 	} {
 		if out, err := runAsk(bad...); err == nil {

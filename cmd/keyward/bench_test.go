@@ -21,7 +21,7 @@ func runBench(t *testing.T, args ...string) (out, messages string, err error) {
 	return o.String(), m.String(), err
 }
 
-// Two sidecars are compared: both are asked, about all the keys, and what they answered is told.
+// Two sidecars are compared: both receive calls for all keys, and the report has the answers of both.
 func TestBench(t *testing.T) {
 	t.Parallel()
 	const open = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: year, requests_per_unit: 4000000000}}\n"

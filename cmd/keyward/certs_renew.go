@@ -201,7 +201,7 @@ func (a *secretsAPI) do(ctx context.Context, method, name string, body []byte) (
 	}
 	if res.StatusCode != http.StatusOK {
 		var status struct{ Message string }
-		_ = json.Unmarshal(raw, &status) // the status line is told in any case
+		_ = json.Unmarshal(raw, &status) // the error has the status line in any case
 		return nil, fmt.Errorf("%s %s: %s", method, res.Status, status.Message)
 	}
 	var s secret

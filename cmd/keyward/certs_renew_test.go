@@ -25,7 +25,7 @@ type apiServer struct {
 	secrets map[string]secret
 	allowed map[string]bool
 	version int
-	racing  string // a Secret that somebody else changes between reading and writing
+	racing  string // a Secret that another client changes between reading and writing
 }
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {

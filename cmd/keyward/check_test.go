@@ -22,7 +22,7 @@ func rulesDir(t *testing.T, extension string) string {
 	return dir
 }
 
-// TestCheckAgainst holds that a person who changes how a rule counts is told so before the change.
+// TestCheckAgainst requires that --against reports a change of how a rule counts.
 func TestCheckAgainst(t *testing.T) {
 	for _, row := range []struct{ old, fresh, want string }{
 		{"", "window: 60s", ""},
@@ -159,7 +159,7 @@ func TestSARIFKnowsEveryKind(t *testing.T) {
 	}
 }
 
-// TestCaret holds that the caret stands under the place, whatever is before it.
+// TestCaret requires that the caret is below the column, whatever precedes it.
 func TestCaret(t *testing.T) {
 	r := checkReport{lines: map[string][]string{"f": {"\t日本: x\r", "  - key: k", "\x1b[2Jk: v"}}}
 	for at, want := range map[[2]int]string{

@@ -43,7 +43,7 @@ func newDemo() *cobra.Command {
 	var o demoOptions
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Watch three sidecars, xDS and a real Envoy limit a dozen API keys on this machine",
+		Short: "Watch three sidecars, xDS and Envoy limit a dozen API keys on this machine",
 		Long:  helpText("demo"),
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,18 +56,18 @@ func newDemo() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.envoy, "envoy", os.Getenv("ENVOY_BIN"), "Envoy's binary (default $ENVOY_BIN, else envoy on PATH)")
-	f.IntVar(&o.sidecars, "sidecars", 3, "members of the cluster")
+	f.StringVar(&o.envoy, "envoy", os.Getenv("ENVOY_BIN"), "`path` of Envoy's binary (default $ENVOY_BIN, else envoy on PATH)")
+	f.IntVar(&o.sidecars, "sidecars", 3, "`number` of members of the cluster")
 	f.DurationVar(&o.length, "for", 0, "how long to send traffic (default: until q on a terminal, else 50 s)")
-	f.StringVar(&o.control, "control", "127.0.0.1:0", "host:port of the page on which the same can be clicked")
-	f.StringVar(&o.keep, "keep", "", "keep logs, certificates and Envoy's configuration in this directory")
+	f.StringVar(&o.control, "control", "127.0.0.1:0", "`host:port` of the demo's page")
+	f.StringVar(&o.keep, "keep", "", "`directory` in which to keep logs, certificates and Envoy's configuration")
 	return cmd
 }
 
 func runDemo(ctx context.Context, out io.Writer, o demoOptions, e *ending) (err error) {
 	if o.envoy == "" {
 		if o.envoy, err = exec.LookPath("envoy"); err != nil {
-			return errors.New("no Envoy: put one on PATH, set ENVOY_BIN, or run `make demo`, which fetches it")
+			return errors.New("no Envoy found: add it to PATH, set ENVOY_BIN, or run `make demo`, which downloads it")
 		}
 	}
 	dir := o.keep
@@ -89,14 +89,14 @@ func runDemo(ctx context.Context, out io.Writer, o demoOptions, e *ending) (err 
 	l, err := lab.New(lab.Options{
 		Dir: dir, Bin: filepath.Dir(self), Expect: o.sidecars,
 		Rules: map[string]string{"demo.yaml": demoRules},
-		// A laptop can decide so many questions that nothing a demo sends would be hot.
+		// A laptop can decide so many requests that no key of the demo would be hot by default.
 		Args: []string{"--hot-rate", "100"},
 	})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		fmt.Fprintln(out, "\nstopping: Envoy, then the sidecars, which leave the ring one by one ...")
+		fmt.Fprintln(out, "\nstopping Envoy, then the sidecars, which leave the ring one after the other ...")
 		err = errors.Join(err, l.Stop())
 	}()
 	envoy, err := startDemoCluster(ctx, out, l, o, upstream)
@@ -113,13 +113,13 @@ func runDemo(ctx context.Context, out io.Writer, o demoOptions, e *ending) (err 
 	return showDemo(ctx, out, s)
 }
 
-// startDemoCluster starts everything and says what it does.
+// startDemoCluster starts all processes and prints what it does.
 func startDemoCluster(ctx context.Context, out io.Writer, l *lab.Lab, o demoOptions, upstream string) (*lab.Envoy, error) {
 	fmt.Fprintf(out, `Keyward: global rate limits for Envoy, without Redis.
 
    12 API keys ──▶ Envoy ──▶ your application
-                     │ "may this key pass?"  asked of the ONE sidecar that counts the key,
-                     ▼                       found by Envoy's own hash ring
+                     │ rate limit call to the ONE sidecar that counts the key,
+                     ▼ which Envoy finds by its own hash ring
               %d sidecars  (gossip, mTLS, the YAML of envoyproxy/ratelimit)
 
 `, o.sidecars)
@@ -142,10 +142,10 @@ func startDemoCluster(ctx context.Context, out io.Writer, l *lab.Lab, o demoOpti
 	if err := l.AwaitRing(ctx, names...); err != nil {
 		return nil, err
 	}
-	fmt.Fprintln(out, "  the sidecars have found each other and agree on the ring")
+	fmt.Fprintln(out, "  the sidecars have found each other and use the same ring")
 	envoy, err := l.AddEnvoy(lab.EnvoyOptions{
 		Name: "envoy", Path: o.envoy, Shape: "owner-direct", XDS: xds.Addr, Upstream: upstream,
-		// All of it shares one machine, which may be busy with more than a demo.
+		// All processes share one machine, which may be busy.
 		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--hot-routes", "--timeout", "1s"},
 	})
 	if err != nil {
@@ -158,7 +158,7 @@ func startDemoCluster(ctx context.Context, out io.Writer, l *lab.Lab, o demoOpti
 	return envoy, nil
 }
 
-// startUpstream serves the application that Envoy protects.
+// startUpstream starts the application behind Envoy.
 func startUpstream() (addr string, stop func(), err error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// ending is how a demo ends: by the first Ctrl-C in order, with all that can be seen of it; by a second one, a hang-up, SIGTERM or the end
-// of whatever has started it (make, a script) at once, with nothing left behind.
+// ending ends a demo. After the first Ctrl-C the demo stops its processes in order and prints what it does. After a second one, SIGHUP,
+// SIGTERM or the end of the process that has started it (make, a script), it kills its processes at once.
 type ending struct {
 	inOrder func()
 
@@ -24,7 +24,7 @@ type ending struct {
 	restore func() // guarded by mu; of the terminal, nil: nothing to do
 }
 
-// newEnding watches for what ends the demo until stop is called. The context ends when it is to end in order.
+// newEnding handles signals until stop is called. The context ends when the demo must stop in order.
 func newEnding(ctx context.Context) (e *ending, ended context.Context, stop func()) {
 	ended, cancel := context.WithCancel(ctx)
 	e = &ending{inOrder: cancel}
@@ -59,7 +59,7 @@ func newEnding(ctx context.Context) (e *ending, ended context.Context, stop func
 	}
 }
 
-// ask ends the demo in order, and at once when it is asked again.
+// ask stops the demo in order, and at once when it is called again.
 func (e *ending) ask() {
 	e.mu.Lock()
 	again := e.asked
@@ -71,14 +71,14 @@ func (e *ending) ask() {
 	e.inOrder()
 }
 
-// onTerminal says how the terminal is made what it was.
+// onTerminal sets the function that restores the terminal.
 func (e *ending) onTerminal(restore func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.restore = restore
 }
 
-// atOnce ends the program as a shell expects it of one that a signal has ended.
+// atOnce kills all processes and exits with the code of a program that a signal has ended.
 func (e *ending) atOnce(s syscall.Signal) {
 	lab.End()
 	e.mu.Lock()
@@ -88,17 +88,17 @@ func (e *ending) atOnce(s syscall.Signal) {
 	os.Exit(128 + int(s))
 }
 
-// endsWithParent is the variable with which make says that the demo is its own.
+// endsWithParent is the environment variable by which make requires that the demo ends with it.
 const endsWithParent = "KEYWARD_DEMO_ENDS_WITH_PARENT"
 
-// detached reports whether the demo is to outlive its terminal and its shell: nohup has it ignore SIGHUP, and leaves it no terminal but a file to write
-// to. That SIGHUP is ignored says nothing by itself, since whatever runs in the background of a machine may have passed it on.
+// detached reports whether the demo must outlive its terminal and its shell. nohup ignores SIGHUP and redirects the output to a file. An
+// ignored SIGHUP alone is not enough, because it may be inherited from any background process.
 func detached() bool {
 	out, err := os.Stdout.Stat()
 	return signal.Ignored(syscall.SIGHUP) && os.Getenv(endsWithParent) == "" && len(terminals()) == 0 && err == nil && out.Mode().IsRegular()
 }
 
-// terminals are those of the standard streams that are one.
+// terminals returns the standard streams that are terminals.
 func terminals() (all []int) {
 	for _, f := range []*os.File{os.Stdin, os.Stdout, os.Stderr} {
 		if term.IsTerminal(int(f.Fd())) {
@@ -108,8 +108,8 @@ func terminals() (all []int) {
 	return all
 }
 
-// leftAlone is closed when a terminal that this process had at first is closed, or when what has started it is gone. A terminal sends SIGHUP
-// to the leader of its session alone, which may be a make that waits for the demo to end.
+// leftAlone returns a channel that is closed when a terminal of this process is closed, or its parent process ends. A terminal sends
+// SIGHUP only to the leader of its session, which may be a make that waits for the demo.
 func leftAlone(ctx context.Context) <-chan struct{} {
 	left, parent, terminals := make(chan struct{}), os.Getppid(), terminals()
 	closed := func(fd int) bool { return !term.IsTerminal(fd) }

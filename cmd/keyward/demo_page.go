@@ -16,7 +16,7 @@ import (
 //go:embed demo.html
 var demoPage []byte
 
-// demoState is what the page draws.
+// demoState is the document that the page draws.
 type demoState struct {
 	Seconds float64      `json:"seconds"`
 	Direct  string       `json:"direct"`
@@ -48,11 +48,11 @@ type demoAct struct {
 	What string `json:"what"`
 }
 
-// page serves the demo's buttons on addr and says where.
+// page serves the demo's page on addr and prints its address.
 func (s *stage) page(out io.Writer, addr string) (stop func(), err error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("the demo's page: %w", err)
+		return nil, fmt.Errorf("serve the demo's page: %w", err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -67,11 +67,11 @@ func (s *stage) page(out io.Writer, addr string) (stop func(), err error) {
 	hosts := new(browser.Hosts)
 	srv := &http.Server{Handler: hosts.Guard(mux, func(string) {}), ReadHeaderTimeout: 5 * time.Second}
 	go func() { _ = srv.Serve(ln) }()
-	fmt.Fprintf(out, "  watch and click: http://%s/   what one sidecar sees: http://%s/\n", ln.Addr(), s.pages[0])
+	fmt.Fprintf(out, "  demo page: http://%s/   admin page of a sidecar: http://%s/\n", ln.Addr(), s.pages[0])
 	return func() { _ = srv.Close() }, nil
 }
 
-// clicked takes an act from the page. Another site's page cannot set the header.
+// clicked handles a button of the page. Pages of other sites cannot set the header.
 func (s *stage) clicked(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("X-Keyward-Demo") == "" {
 		http.Error(w, "not from this page", http.StatusForbidden)
@@ -82,7 +82,7 @@ func (s *stage) clicked(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if s.busy() || !s.ask(a) {
-			http.Error(w, "one thing after the other", http.StatusConflict)
+			http.Error(w, "another action is running", http.StatusConflict)
 		}
 		return
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/keyward/keyward/internal/promtext"
 )
 
-// notesShown is how many of the notes fit under the table.
+// notesShown is the number of notes below the table.
 const notesShown = 6
 
-// showDemo sends traffic, carries out what is asked for and draws: twice a second on a terminal, every five seconds
-// elsewhere, where the acts come by themselves.
+// showDemo sends traffic, executes acts and draws the state: twice a second on a terminal, and every five seconds without one, when the
+// acts run by themselves.
 func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 	if err := nextSecond(ctx); err != nil {
 		return err
@@ -66,7 +66,7 @@ func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 	}
 }
 
-// keyboard takes single keys from the terminal: those of the acts, and q to end.
+// keyboard reads single keys from the terminal: those of the acts, and q to quit.
 func (s *stage) keyboard() (restore func(), err error) {
 	in := int(os.Stdin.Fd())
 	before, err := term.MakeRaw(in)
@@ -74,7 +74,7 @@ func (s *stage) keyboard() (restore func(), err error) {
 		return nil, fmt.Errorf("read keys from the terminal: %w", err)
 	}
 	keys := make(chan byte)
-	go readKeys(keys) // ends with the process: a read of a terminal cannot be called off
+	go readKeys(keys) // ends with the process: a read of a terminal cannot be canceled
 	go func() {
 		for k := range keys {
 			switch k {
@@ -93,7 +93,7 @@ func (s *stage) keyboard() (restore func(), err error) {
 	return restore, nil
 }
 
-// script does everything once where nobody can press a key.
+// script executes every act once, for a demo without a terminal.
 func (s *stage) script(ctx context.Context) {
 	for _, a := range acts() {
 		select {
@@ -109,7 +109,7 @@ func (s *stage) busy() (on bool) {
 	return on
 }
 
-// nextSecond waits for a window to begin, so that the first one counts in full.
+// nextSecond waits for the start of a window, so that the first one is complete.
 func nextSecond(ctx context.Context) error {
 	now := time.Now()
 	if !pause(ctx, now.Truncate(time.Second).Add(time.Second).Sub(now)) {
@@ -118,15 +118,15 @@ func nextSecond(ctx context.Context) error {
 	return nil
 }
 
-// windows is how many one-second windows the traffic has touched, the most that could each admit a full limit.
+// windows returns the number of one-second windows since start, each of which admits a full limit.
 func windows(start, now time.Time) int64 { return now.Unix() - start.Unix() + 1 }
 
-// redraw draws over what was drawn before.
+// redraw returns a function that replaces the last drawing.
 func (s *stage) redraw(out io.Writer) func() {
 	lines := 0
 	return func() {
 		var b bytes.Buffer
-		s.draw(&b, "\r\n") // a raw terminal needs the carriage return
+		s.draw(&b, "\r\n") // a raw terminal requires the carriage return
 		if lines > 0 {
 			fmt.Fprintf(out, "\x1b[%dA\x1b[J", lines)
 		}
@@ -146,12 +146,12 @@ func (s *stage) draw(out io.Writer, newline string) {
 		fmt.Fprintf(&b, "  %-12s %-11s %7d  %17s %7d  %s\n", k.name, s.owner(r, k), k.rate+int(k.extra.Load()), fmt.Sprintf("%d / %d", allowed, most), k.denied.Load(), bar(allowed, most))
 	}
 	direct, misrouted := s.directHits()
-	fmt.Fprintf(&b, "\n  %3.0f s  straight to the key's owner: %s   %s\n", now.Sub(s.start).Seconds(), ratio(direct, misrouted), s.above(now))
+	fmt.Fprintf(&b, "\n  %3.0f s  calls straight to the key's owner: %s   %s\n", now.Sub(s.start).Seconds(), ratio(direct, misrouted), s.above(now))
 	s.set(func() { s.footer(&b) })
 	_, _ = io.WriteString(out, strings.ReplaceAll(b.String(), "\n", newline))
 }
 
-// footer is the members, what was done and what can be done. It runs under s.mu.
+// footer prints the members, the notes and the keys of the acts. The caller holds s.mu.
 func (s *stage) footer(b *strings.Builder) {
 	b.WriteString("  ")
 	for _, name := range s.names {
@@ -173,11 +173,11 @@ func (s *stage) footer(b *strings.Builder) {
 		for _, a := range acts() {
 			fmt.Fprintf(b, "[%c] %s   ", a.key, a.what)
 		}
-		b.WriteString("[q] end\n")
+		b.WriteString("[q] quit\n")
 	}
 }
 
-// above is by how much limits were exceeded, and by how much the crashes so far may have exceeded them.
+// above describes by how many hits limits were exceeded, and the bound for the crashes so far.
 func (s *stage) above(now time.Time) string {
 	var over, bound int64
 	for _, k := range s.keys {
@@ -185,9 +185,9 @@ func (s *stage) above(now time.Time) string {
 	}
 	s.set(func() { bound = s.bound })
 	if bound == 0 {
-		return fmt.Sprintf("above any limit: %d", over)
+		return fmt.Sprintf("above the limits: %d", over)
 	}
-	return fmt.Sprintf("above any limit: %d (a crash may add %d)", over, bound)
+	return fmt.Sprintf("above the limits: %d (bound for the crashes: %d)", over, bound)
 }
 
 func bar(part, whole int64) string {
@@ -203,7 +203,7 @@ func ratio(direct, misrouted float64) string {
 	return fmt.Sprintf("%.1f %%", 100*direct/(direct+misrouted))
 }
 
-// directHits adds up the members' counters of questions that came with a key; those of a member end with it.
+// directHits returns the sums of the members' counters of calls with a key. The counters of a member end with it.
 func (s *stage) directHits() (direct, misrouted float64) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -222,7 +222,7 @@ func (s *stage) directHits() (direct, misrouted float64) {
 	return direct, misrouted
 }
 
-// verdict says in words what the figures mean; a failed check is an error.
+// verdict prints a summary. It returns an error if requests failed or limits were exceeded by more than the bound.
 func (s *stage) verdict(out io.Writer) error {
 	var allowed, denied, failed, over int64
 	end := time.Now()
@@ -234,7 +234,7 @@ func (s *stage) verdict(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "\r\n  %d requests allowed, %d denied, %d failed; %s.\r\n", allowed, denied, failed, s.above(end))
 	if over > s.bound || failed > 0 {
-		return fmt.Errorf("the demo went wrong: %d requests failed, %d were admitted above their limit where %d may be", failed, over, s.bound)
+		return fmt.Errorf("demo failed: %d requests failed, and %d were admitted above their limit (bound %d)", failed, over, s.bound)
 	}
 	return nil
 }

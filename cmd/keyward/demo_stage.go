@@ -17,7 +17,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// act is something that the audience may do to the running cluster.
+// act is an action on the running cluster.
 type act struct {
 	key  byte
 	name string
@@ -25,43 +25,43 @@ type act struct {
 	do   func(*stage, context.Context) error
 }
 
-// acts are carried out one after the other, by a key, a click, or by themselves where there is no terminal.
+// acts returns the actions. They run one at a time, after a key or a click, or by themselves without a terminal.
 func acts() []act {
 	return []act{
 		{'h', "hot", "make a key hot", (*stage).hot},
 		{'k', "kill", "kill an owner", (*stage).kill},
-		{'r', "roll", "roll all sidecars", (*stage).roll},
+		{'r', "roll", "restart all sidecars", (*stage).roll},
 	}
 }
 
-// What happens in an act.
+// Parameters of the acts.
 const (
 	hotFor   = 8 * time.Second // traffic for the hot key
-	deadFor  = 5 * time.Second // a killed sidecar stays dead: longer than others need to take over
-	hotExtra = 300             // requests a second for the hot key
-	// A crash is felt in the window in which it happens and in those until the heirs have taken over.
+	deadFor  = 5 * time.Second // until a killed sidecar restarts: longer than a takeover
+	hotExtra = 300             // additional requests per second for the hot key
+	// A crash affects the window in which it happens and those until the takeover.
 	crashWindows = 5
 )
 
-// stage is a running cluster, the traffic on it, and what the audience did to it.
+// stage is a running cluster, its traffic, and the acts on it.
 type stage struct {
 	lab   *lab.Lab
 	envoy *lab.Envoy
 	keys  []*demoKey
 	viral *demoKey
-	names []string // of the sidecars, fixed: the lab's own belong to the goroutine of the acts
+	names []string // of the sidecars; lab.Sidecars belongs to the goroutine of the acts
 	pages []string // their metrics addresses
 	start time.Time
-	until time.Duration // 0: until told
+	until time.Duration // 0: until the demo is stopped
 
 	queue  chan act
 	ending *ending
 
 	mu    sync.Mutex
-	state map[string]string // of members that are not simply running
-	notes []string          // what was done, newest last
-	now   string            // the act that is on; empty: none
-	bound int64             // hits that the crashes so far may have admitted above limits, at most
+	state map[string]string // of members that do not run normally
+	notes []string          // oldest first
+	now   string            // the running act; empty: none
+	bound int64             // largest number of hits above limits that the crashes so far can have admitted
 }
 
 func newStage(l *lab.Lab, envoy *lab.Envoy, length time.Duration) *stage {
@@ -77,7 +77,7 @@ func newStage(l *lab.Lab, envoy *lab.Envoy, length time.Duration) *stage {
 	return s
 }
 
-// ask has an act carried out. One that comes while another is on is not taken.
+// ask queues an act. It reports false if another one is queued.
 func (s *stage) ask(a act) bool {
 	select {
 	case s.queue <- a:
@@ -87,7 +87,7 @@ func (s *stage) ask(a act) bool {
 	}
 }
 
-// act carries out what is asked for, until ctx ends.
+// act executes queued acts until ctx ends.
 func (s *stage) act(ctx context.Context) {
 	for {
 		select {
@@ -96,7 +96,7 @@ func (s *stage) act(ctx context.Context) {
 		case a := <-s.queue:
 			s.set(func() { s.now = a.what })
 			if err := a.do(s, ctx); err != nil && ctx.Err() == nil {
-				s.note("%s went wrong: %v", a.name, err)
+				s.note("%s failed: %v", a.name, err)
 			}
 			s.set(func() { s.now = "" })
 			pause(ctx, time.Second)
@@ -117,7 +117,7 @@ func (s *stage) note(format string, a ...any) {
 
 func (s *stage) mark(name, state string) { s.set(func() { s.state[name] = state }) }
 
-// at is the ring as the members that answer hold it.
+// at returns the ring of the first member that answers, or nil.
 func (s *stage) at(ctx context.Context) *ring.Ring {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -140,7 +140,7 @@ func (s *stage) owner(r *ring.Ring, k *demoKey) string {
 	return string(r.At(r.Owner(ring.Hash(k.name))).ID)
 }
 
-// kill ends the owner of the busiest key as a crash would, and starts it again.
+// kill kills the owner of the busiest key and restarts it.
 func (s *stage) kill(ctx context.Context) error {
 	r := s.at(ctx)
 	busiest := s.keys[0]
@@ -156,7 +156,7 @@ func (s *stage) kill(ctx context.Context) error {
 		}
 	}
 	if victim == nil {
-		return fmt.Errorf("nobody owns %s", busiest.name)
+		return fmt.Errorf("%s has no owner", busiest.name)
 	}
 	var theirs []string
 	for _, k := range s.keys {
@@ -167,18 +167,18 @@ func (s *stage) kill(ctx context.Context) error {
 	}
 	victim.Kill()
 	s.mark(victim.Name, "killed")
-	s.note("SIGKILL for %s, which counted %s: their heirs have copies and go on", victim.Name, strings.Join(theirs, ", "))
+	s.note("killed %s, the owner of %s: their successors have replicas and continue", victim.Name, strings.Join(theirs, ", "))
 	if !pause(ctx, deadFor) {
 		return nil
 	}
 	if err := s.restart(ctx, victim); err != nil {
 		return err
 	}
-	s.note("%s is back and counts again", victim.Name)
+	s.note("%s has restarted and counts again", victim.Name)
 	return nil
 }
 
-// crashBound is what the crash of its owner may add to one window of k: `keyward bounds` tells the same.
+// crashBound returns how many hits a crash of the owner can add to one window of k, as `keyward bounds` prints it.
 func crashBound(k *demoKey, members int) int64 {
 	r := config.RuleSpec{}
 	r.Limit.Limit, r.Limit.Window = uint32(k.limit), time.Second
@@ -186,7 +186,7 @@ func crashBound(k *demoKey, members int) int64 {
 	return int64(b.Unacked + b.Phi)
 }
 
-// restart starts a member again and waits until all hold one ring.
+// restart restarts a member and waits until all members use the same ring.
 func (s *stage) restart(ctx context.Context, c *lab.Sidecar) error {
 	s.mark(c.Name, "starting")
 	if err := s.lab.Restart(c); err != nil {
@@ -201,11 +201,11 @@ func (s *stage) restart(ctx context.Context, c *lab.Sidecar) error {
 	return nil
 }
 
-// roll restarts every sidecar, one by one, as a rolling update does.
+// roll restarts all sidecars one after the other, as a rolling update does.
 func (s *stage) roll(ctx context.Context) error {
 	for _, c := range s.lab.Sidecars {
 		s.mark(c.Name, "leaving")
-		s.note("SIGTERM for %s: it hands its counters over, then ends", c.Name)
+		s.note("stopping %s: it sends its counters to the next owners first", c.Name)
 		if err := c.Signal(syscall.SIGTERM); err != nil {
 			return err
 		}
@@ -218,13 +218,13 @@ func (s *stage) roll(ctx context.Context) error {
 			return err
 		}
 	}
-	s.note("all sidecars were replaced; nothing was lost, and nothing admitted twice")
+	s.note("all sidecars were restarted; no count was lost, and no hit admitted twice")
 	return nil
 }
 
-// hot sends far more for one key than for all others, and says what the cluster does about it.
+// hot sends far more requests for one key, and notes how the cluster relieves its owner.
 func (s *stage) hot(ctx context.Context) error {
-	s.note("%d requests a second more for %s, counted by %s", hotExtra, s.viral.name, s.owner(s.at(ctx), s.viral))
+	s.note("%d additional requests per second for %s, which %s counts", hotExtra, s.viral.name, s.owner(s.at(ctx), s.viral))
 	s.viral.extra.Store(hotExtra)
 	defer s.viral.extra.Store(0)
 	said := false
@@ -237,11 +237,11 @@ func (s *stage) hot(ctx context.Context) error {
 			return nil
 		}
 	}
-	s.note("the traffic for %s is as before", s.viral.name)
+	s.note("the additional traffic for %s has ended", s.viral.name)
 	return nil
 }
 
-// heat is what the members do about the hot key; empty while they do nothing.
+// heat describes the route of the hot key, or returns "" without one.
 func (s *stage) heat(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -259,13 +259,13 @@ func (s *stage) heat(ctx context.Context) string {
 			for _, sub := range r.SubKeys {
 				by = append(by, sub.Member)
 			}
-			return fmt.Sprintf("%s is hot: Envoy spreads it over %s, which spend leases of the one limit", s.viral.name, strings.Join(by, ", "))
+			return fmt.Sprintf("%s is hot: Envoy spreads it over %s, which share the limit through leases", s.viral.name, strings.Join(by, ", "))
 		}
 	}
 	return ""
 }
 
-// pause waits; false when ctx ended first.
+// pause waits for d. It reports false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

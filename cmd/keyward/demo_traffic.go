@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// demoKey is one API key's traffic and what became of it.
+// demoKey is the traffic of one API key and its results.
 type demoKey struct {
 	name    string
-	rate    int          // requests a second that its owner sends
-	limit   int          // requests a second that the rules allow
-	extra   atomic.Int64 // requests a second that come on top
+	rate    int          // requests per second
+	limit   int          // per second, by the rules
+	extra   atomic.Int64 // additional requests per second
 	allowed atomic.Int64
 	denied  atomic.Int64
 	failed  atomic.Int64
@@ -23,12 +23,12 @@ type demoKey struct {
 // viralKey is the key that can be made hot.
 const viralKey = "viral"
 
-// over is how many requests were admitted above the limit, in all windows together.
+// over returns the number of requests admitted above the limit, over all windows.
 func (k *demoKey) over(start, now time.Time) int64 {
 	return max(0, k.allowed.Load()-windows(start, now)*int64(k.limit))
 }
 
-// demoKeys is a dozen customers: most are modest, some send far too much.
+// demoKeys returns the keys of a dozen customers. Some of them exceed their limit.
 func demoKeys() []*demoKey {
 	var keys []*demoKey
 	for _, k := range []struct {
@@ -43,7 +43,7 @@ func demoKeys() []*demoKey {
 	return keys
 }
 
-// send keeps every key's traffic flowing until the context ends, and returns when the last answer is in.
+// send sends the traffic of all keys until ctx ends, and waits for the last answer.
 func send(ctx context.Context, envoy string, keys []*demoKey) {
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	defer client.CloseIdleConnections()

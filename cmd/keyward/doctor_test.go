@@ -32,7 +32,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestDoctorCommand asks one member that tells little: what is known is judged, and the exit code follows.
+// TestDoctorCommand examines one member with few documents, and checks the findings and the exit code.
 func TestDoctorCommand(t *testing.T) {
 	alone := api.ClusterStatus{Self: "pod-0", Standalone: true, Version: "v1", Members: []api.MemberStatus{{ID: "pod-0", Role: "member", State: "active"}}}
 	alone.Ring.Members, alone.Rules.InForce = []string{"pod-0"}, "00000000000000aa"
@@ -50,7 +50,7 @@ func TestDoctorCommand(t *testing.T) {
 		t.Errorf("%v\n%q", err, out)
 	}
 	if _, err := run(t, "doctor", "--member", "127.0.0.1:1"); err == nil {
-		t.Error("nobody answers, and no error")
+		t.Error("no member answers, and no error")
 	}
 }
 

@@ -57,14 +57,14 @@ func TestDrain(t *testing.T) {
 	if err := drain(ctx, &out, sidecar(t, leaving)); err == nil || !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("too slow: %v", err)
 	}
-	for _, bad := range []string{"/no/prefix", "unix:" + filepath.Join(t.TempDir(), "nobody")} {
+	for _, bad := range []string{"/no/prefix", "unix:" + filepath.Join(t.TempDir(), "absent")} {
 		if err := drain(t.Context(), &out, bad); err == nil {
 			t.Errorf("%s: no error", bad)
 		}
 	}
 }
 
-// TestDrainEnvoy holds that Envoy is told to drain before the counters are handed over, and that an Envoy which does not answer does
+// TestDrainEnvoy requires that Envoy drains before the counters are sent, and that an Envoy that does not answer does
 // not keep them back.
 func TestDrainEnvoy(t *testing.T) {
 	var asked []string

@@ -21,7 +21,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// TestExplainGolden holds what a person is told of a descriptor, from files alone.
+// TestExplainGolden compares explanations from files.
 func TestExplainGolden(t *testing.T) {
 	t.Chdir("testdata/check")
 	for file, args := range map[string][]string{
@@ -86,7 +86,7 @@ func TestExplainLive(t *testing.T) {
 	}
 }
 
-// TestExplainRequest holds that a request of several descriptors is refused by those that are, and by no others.
+// TestExplainRequest requires that a call is denied by exactly the descriptors that are over their limit.
 func TestExplainRequest(t *testing.T) {
 	rules, err := config.Load([]config.File{{Name: "a.yaml", Content: []byte("domain: edge\ndescriptors:\n" +
 		"- {key: user, rate_limit: {unit: minute, requests_per_unit: 5, name: users}}\n- {key: path, rate_limit: {unit: minute, requests_per_unit: 5}}\n" +
@@ -151,7 +151,7 @@ func TestKeysReset(t *testing.T) {
 	}
 }
 
-// TestXDSStatus holds what is told of clients that are in step, behind, and that refuse.
+// TestXDSStatus compares the output for clients that are in step, behind, and that reject a version.
 func TestXDSStatus(t *testing.T) {
 	since := time.Now().Add(-time.Hour)
 	served := []xdsServed{{"pod-0", xds.ServerStatus{
@@ -180,7 +180,7 @@ func TestXDSStatus(t *testing.T) {
 	}
 }
 
-// TestDiscover finds the others by what one member tells, asks each once, and names those that are silent.
+// TestDiscover requires that each member in the answer of the first is asked once, and that silent ones are reported.
 func TestDiscover(t *testing.T) {
 	b := page(t, map[string]any{"/cluster": api.ClusterStatus{Self: "b", Inst: "2"}, "/v1/self": api.Self{Node: "b"}})
 	a := page(t, map[string]any{"/cluster": api.ClusterStatus{Self: "a", Inst: "1", Members: []api.MemberStatus{{ID: "a", Page: "127.0.0.1:2"}, {ID: "b", Page: b}, {ID: "c", Page: "127.0.0.1:1"}}}})
@@ -195,7 +195,7 @@ func TestDiscover(t *testing.T) {
 		t.Errorf("%+v", c.silent)
 	}
 	if _, err := discover(t.Context(), []string{"127.0.0.1:1"}); err == nil {
-		t.Error("nobody answers, and no error")
+		t.Error("no member answers, and no error")
 	}
 }
 

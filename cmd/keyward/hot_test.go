@@ -67,7 +67,7 @@ func TestHotCommands(t *testing.T) {
 		got = nil
 		out, err := run(t, append(strings.Fields(args), "--admin", socket)...)
 		if err != nil || len(got) != 1 || got[0] != want[0] || !strings.Contains(out, want[1]) {
-			t.Errorf("%s: told %q, printed %q, %v", args, got, out, err)
+			t.Errorf("%s: sent %q, printed %q, %v", args, got, out, err)
 		}
 	}
 	got = nil
@@ -84,13 +84,13 @@ func TestHotCommands(t *testing.T) {
 		}
 	}
 	if len(got) != 0 {
-		t.Errorf("told: %q", got)
+		t.Errorf("sent: %q", got)
 	}
 	if _, err := run(t, "hot", "pin", "unknown", "k=v", "--admin", socket); err == nil || !strings.Contains(err.Error(), "no rule limits") {
 		t.Errorf("no rule: %v", err)
 	}
-	if _, err := run(t, "hot", "list", "--admin", "unix:"+filepath.Join(t.TempDir(), "nobody")); err == nil {
-		t.Error("nobody answers: no error")
+	if _, err := run(t, "hot", "list", "--admin", "unix:"+filepath.Join(t.TempDir(), "absent")); err == nil {
+		t.Error("no sidecar answers: no error")
 	}
 }
 

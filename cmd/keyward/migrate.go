@@ -76,7 +76,7 @@ func (f *migrateFlags) run(stdin io.Reader, out io.Writer, format string) error 
 	return nil
 }
 
-// read reads all that the flags name.
+// read reads the files of the flags.
 func (f *migrateFlags) read(stdin io.Reader) (*migrate.Deployment, error) {
 	d := &migrate.Deployment{Image: f.image, File: f.file, EnvFile: f.envFile, RulesDir: f.rules, Replicas: 1}
 	if f.file == "" && f.envFile == "" && f.rules == "" {
@@ -119,7 +119,7 @@ func (f *migrateFlags) read(stdin io.Reader) (*migrate.Deployment, error) {
 	if d.Replicas < 0 || d.Replicas > ring.MaxCapacity {
 		return nil, fmt.Errorf("--replicas %d: want 1 to %d", d.Replicas, ring.MaxCapacity)
 	}
-	d.Replicas = max(1, d.Replicas) // one that is scaled to nothing
+	d.Replicas = max(1, d.Replicas) // the deployment may be scaled to 0
 	return d, nil
 }
 

@@ -110,7 +110,7 @@ func (f *mirrorFlags) run(ctx context.Context, out, messages io.Writer) (err err
 	return show(out, *f.format, &sum, sum.Text)
 }
 
-// serve serves until ctx ends or a port cannot be had.
+// serve serves until ctx ends or a listener fails.
 func (f *mirrorFlags) serve(ctx context.Context, m *mirror.Mirror, g *grpc.Server, reg *prometheus.Registry) error {
 	ln, err := net.Listen("tcp", f.listen)
 	if err != nil {
@@ -148,7 +148,7 @@ func mirrorPage(m *mirror.Mirror, reg *prometheus.Registry) http.Handler {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		_, _ = io.WriteString(w, "OK") // the caller may have left
+		_, _ = io.WriteString(w, "OK") // the client may have disconnected
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		sum, format := m.Totals(), "text"
@@ -158,7 +158,7 @@ func mirrorPage(m *mirror.Mirror, reg *prometheus.Registry) http.Handler {
 			w.Header().Set("Content-Type", "application/json")
 		}
 		w.Header().Set("Cache-Control", "no-store")
-		_ = show(w, format, &sum, sum.Text) // the caller may have left
+		_ = show(w, format, &sum, sum.Text) // the client may have disconnected
 	})
 	return mux
 }
@@ -179,7 +179,7 @@ func (f *mirrorFlags) openLog(messages io.Writer) (closeLog func(), err error) {
 	return func() { file.Close() }, nil
 }
 
-// credentials are those of the door; the ones of the services go into the options.
+// credentials returns those of the listener, and sets those of the services in the options.
 func (f *mirrorFlags) credentials() (door credentials.TransportCredentials, err error) {
 	if f.oldTLS || f.newTLS {
 		conf, err := certs.Client(f.tls, certs.ClientOptions{})
@@ -196,7 +196,7 @@ func (f *mirrorFlags) credentials() (door credentials.TransportCredentials, err 
 	if !f.listenTLS {
 		return nil, nil
 	}
-	conf, err := certs.Server(f.tls, certs.ServerOptions{MinVersion: tls.VersionTLS12}) // Envoy offers no more unless told to
+	conf, err := certs.Server(f.tls, certs.ServerOptions{MinVersion: tls.VersionTLS12}) // Envoy's default maximum
 	if err != nil {
 		return nil, err
 	}

@@ -26,10 +26,10 @@ func newRing() *cobra.Command {
 
 // keyOwner is a line of `keyward ring owner`.
 type keyOwner struct {
-	Key      string `json:"key"`
-	Position string `json:"position"`
-	Owner    string `json:"owner"`
-	Heir     string `json:"heir"`
+	Key       string `json:"key"`
+	Position  string `json:"position"`
+	Owner     string `json:"owner"`
+	Successor string `json:"heir"`
 }
 
 func newRingOwner() *cobra.Command {

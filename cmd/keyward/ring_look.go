@@ -112,7 +112,7 @@ type ringChange struct {
 	Members []ringGained `json:"members"`
 }
 
-// ringGained is what one member gains and loses.
+// ringGained describes what one member gains and loses.
 type ringGained struct {
 	ID     string  `json:"id"`
 	Before float64 `json:"before"`

@@ -38,7 +38,7 @@ func newRingPlot() *cobra.Command {
 	return cmd
 }
 
-// ringPlot is what a picture of a ring is drawn from.
+// ringPlot is the data of a picture of a ring.
 type ringPlot struct {
 	Members []ringMember `json:"members"`
 	Sectors []int        `json:"sectors"` // index into members, from position 0 on
@@ -46,7 +46,7 @@ type ringPlot struct {
 
 const ringSectors = 720
 
-// sectorsOf is the owner in the middle of each of n equal parts of the hash space.
+// sectorsOf returns the owner in the middle of each of n equal parts of the hash space.
 func sectorsOf(r *ring.Ring, n int) []int {
 	sectors := make([]int, n)
 	for i := range sectors {
@@ -55,7 +55,7 @@ func sectorsOf(r *ring.Ring, n int) []int {
 	return sectors
 }
 
-// letters name members in the terminal; more members share the last.
+// letters represent members in the terminal. Further members share the last.
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*"
 
 func letter(i int) byte { return letters[min(i, len(letters)-1)] }
@@ -86,7 +86,7 @@ func writeRing(out io.Writer, r *ring.Ring) error {
 	return err
 }
 
-// ringSVG is the ring as a picture that says in words what it shows.
+// ringSVG returns the ring as an SVG image with a textual description.
 func ringSVG(r *ring.Ring) string {
 	const size, outer, inner = 420, 190.0, 120.0
 	shares, sectors := sharesOf(r), sectorsOf(r, ringSectors)
@@ -114,7 +114,7 @@ func ringSVG(r *ring.Ring) string {
 	return b.String()
 }
 
-// arc is the path of a part of a ring around (c, c): from and to are parts of a turn, clockwise from the top.
+// arc returns the path of a part of a ring around (c, c). from and to are fractions of a turn, clockwise from the top.
 func arc(c float64, from, to, outer, inner float64) string {
 	at := func(turn, radius float64) string {
 		sin, cos := math.Sincos(2 * math.Pi * turn)
@@ -123,7 +123,7 @@ func arc(c float64, from, to, outer, inner float64) string {
 	return fmt.Sprintf("M%s A%g %g 0 0 1 %s L%s A%g %g 0 0 0 %sZ", at(from, outer), outer, outer, at(to, outer), at(to, inner), inner, inner, at(from, inner))
 }
 
-// color is one of n hues around the circle, neighbours in the list far apart, in three shades.
+// color returns the i-th of a series of colors, with very different hues for consecutive numbers, in three shades.
 func color(i, n int) string {
 	hue := math.Mod(float64(i)*137.508, 360) // the golden angle
 	return fmt.Sprintf("hsl(%.0f 60%% %d%%)", hue, 45+10*(i*3/max(1, n)))

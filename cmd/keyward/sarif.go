@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/internal/ops/rulecheck"
 )
 
-// The parts of SARIF 2.1.0 (OASIS) that a check fills in.
+// The parts of SARIF 2.1.0 (OASIS) that a check uses.
 type (
 	sarifLog struct {
 		Version string     `json:"version"`
@@ -61,7 +61,7 @@ type (
 	}
 )
 
-// sarifRules is every kind of finding there is.
+// sarifRules returns all kinds of findings.
 func sarifRules() []sarifRule {
 	rule := func(id, text string) sarifRule { return sarifRule{id, sarifText{text}} }
 	return []sarifRule{
@@ -119,7 +119,7 @@ func writeSARIF(out io.Writer, r *checkReport) error {
 	return show(out, "json", log, nil)
 }
 
-// fileURI is a file's path as SARIF names it: relative ones are relative to where the command ran.
+// fileURI returns the URI of a file. Relative ones are relative to the working directory of the command.
 func fileURI(path string) string {
 	u := url.URL{Path: filepath.ToSlash(path)}
 	if filepath.IsAbs(path) {

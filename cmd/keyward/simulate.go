@@ -76,7 +76,7 @@ func (f *simulateFlags) define(cmd *cobra.Command) {
 	}
 }
 
-// run reads all that the flags name and replays it.
+// run reads the logs and the rules and replays them.
 func (f *simulateFlags) run(stdin io.Reader, messages io.Writer) (*replay.RunReport, error) {
 	if err := f.parse(); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (f *simulateFlags) run(stdin io.Reader, messages io.Writer) (*replay.RunRep
 	if err != nil {
 		return nil, err
 	}
-	questions := newSide.side.Templates
+	templates := newSide.side.Templates
 	var old *replay.Side
 	var oldWarnings []string
 	if f.old != "" {
@@ -94,16 +94,16 @@ func (f *simulateFlags) run(stdin io.Reader, messages io.Writer) (*replay.RunRep
 			return nil, fmt.Errorf("--against: %w", err)
 		}
 		old, oldWarnings = &o.side, o.warnings
-		questions = append(questions[:len(questions):len(questions)], o.side.Templates...)
+		templates = append(templates[:len(templates):len(templates)], o.side.Templates...)
 	}
-	if err := errors.Join(f.asking.Check(questions)...); err != nil {
+	if err := errors.Join(f.asking.Check(templates)...); err != nil {
 		return nil, err
 	}
-	if len(questions) == 0 {
+	if len(templates) == 0 {
 		return nil, fmt.Errorf("nothing is asked about: %s", strings.Join(append(newSide.warnings, "the rules are empty"), "; "))
 	}
 	p := newProgress(messages)
-	log, err := f.read(stdin, questions, p)
+	log, err := f.read(stdin, templates, p)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (f *simulateFlags) parse() error {
 	return errors.Join(faults...)
 }
 
-// warned is a side with what is to be said of it.
+// warned is a side with its warnings.
 type warned struct {
 	side     replay.Side
 	warnings []string
@@ -151,11 +151,11 @@ func (f *simulateFlags) side(path string) (warned, error) {
 	if err != nil {
 		return warned{}, err
 	}
-	questions, warnings := f.asking.Templates(rules)
-	return warned{replay.Side{Name: path, Rules: rules, Templates: questions, Stop: f.stop, Switches: f.switches}, warnings}, nil
+	templates, warnings := f.asking.Templates(rules)
+	return warned{replay.Side{Name: path, Rules: rules, Templates: templates, Stop: f.stop, Switches: f.switches}, warnings}, nil
 }
 
-func (f *simulateFlags) read(stdin io.Reader, questions []replay.DescriptorTemplate, p *progress) (*replay.Log, error) {
+func (f *simulateFlags) read(stdin io.Reader, templates []replay.DescriptorTemplate, p *progress) (*replay.Log, error) {
 	var in []io.Reader
 	for _, name := range f.logs {
 		if name == "-" {
@@ -178,14 +178,14 @@ func (f *simulateFlags) read(stdin io.Reader, questions []replay.DescriptorTempl
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
-		in, p.size = append(in, z), 0 // what comes out of it is not known
+		in, p.size = append(in, z), 0 // the uncompressed size is unknown
 	}
-	return f.reader.Read(in, questions, p.read)
+	return f.reader.Read(in, templates, p.read)
 }
 
-// progress tells a terminal how far a replay is. A file or a pipe is told nothing.
+// progress prints the progress of a replay to a terminal. It prints nothing to a file or a pipe.
 type progress struct {
-	out  io.Writer // nil: nobody watches
+	out  io.Writer // nil: no terminal
 	size int64     // bytes of the logs; 0 when unknown
 	last time.Time
 }
@@ -221,7 +221,7 @@ func (p *progress) end() {
 	}
 }
 
-// thousands writes a number with commas.
+// thousands formats a number with commas.
 func thousands(n int) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -257,7 +257,7 @@ func printReport(out io.Writer, r *replay.RunReport, top int) error {
 	return printOutcome(out, "NEW", &r.New, top)
 }
 
-// table lines up columns that fill separates by tabs, without blanks at the ends of lines.
+// table aligns columns that fill separates by tabs, without trailing blanks.
 func table(out io.Writer, fill func(t io.Writer)) error {
 	var text strings.Builder
 	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -307,27 +307,27 @@ func printOutcome(out io.Writer, which string, o *replay.Outcome, top int) error
 	return err
 }
 
-// worst is a rule's worst minute.
+// worst describes a rule's worst minute.
 func worst(r *replay.RuleResult) string {
 	text := ""
 	if r.Peak > 0 {
-		at, _ := time.Parse(time.RFC3339, r.PeakTime) // it is written so
+		at, _ := time.Parse(time.RFC3339, r.PeakTime) // it has this format
 		text = fmt.Sprintf("%s at %s", thousands(r.Peak), at.Format("01-02 15:04"))
 	}
 	if r.Shadow {
-		text = strings.TrimSpace(text + " (shadow: nobody is refused)")
+		text = strings.TrimSpace(text + " (shadow: not enforced)")
 	}
 	return text
 }
 
-// chartWidth is how many columns a chart has at most.
+// chartWidth is the largest number of columns of a chart.
 const chartWidth = 72
 
-// printChart draws requests and refusals over time, each line on its own scale.
+// printChart draws requests and denials over time, each line with its own scale.
 func printChart(out io.Writer, r *replay.RunReport) {
 	first, width := r.Buckets[0].Time.Unix(), r.BucketSeconds
 	span := int((r.Buckets[len(r.Buckets)-1].Time.Unix()-first)/width) + 1
-	each := (span + chartWidth - 1) / chartWidth // buckets a column
+	each := (span + chartWidth - 1) / chartWidth // buckets per column
 	columns := (span + each - 1) / each
 	requests, news, olds := make([]int, columns), make([]int, columns), make([]int, columns)
 	for _, b := range r.Buckets {
@@ -348,14 +348,14 @@ func printChart(out io.Writer, r *replay.RunReport) {
 		fmt.Fprintf(out, "%-9s %s  most %s\n", name, spark(v, scale), thousands(most(v)))
 	}
 	line("requests", requests, most(requests))
-	scale := max(most(news), most(olds)) // old and new on one scale, to be compared
+	scale := max(most(news), most(olds)) // old and new have the same scale
 	if r.Old != nil {
 		line("old over", olds, scale)
 	}
 	line(cmp.Or(map[bool]string{true: "new over"}[r.Old != nil], "refused"), news, scale)
 }
 
-// spark draws numbers as blocks of eight heights; 0 is a blank, and what is above it at least the least height.
+// spark draws numbers as blocks of eight heights. 0 is a blank, and any other number has at least the smallest height.
 func spark(v []int, most int) string {
 	blocks := []rune(" ▁▂▃▄▅▆▇█")
 	s := make([]rune, len(v))

@@ -58,7 +58,7 @@ func (k *topKey) draw(t io.Writer, now time.Time, holders bool) {
 	}
 }
 
-// heldBy is what a holder itself says of its lease.
+// heldBy describes a lease as its holder reports it.
 func (k *topKey) heldBy(member string) string {
 	for _, h := range k.Held {
 		if h.Member != member {

@@ -148,11 +148,11 @@ func TestTopTakesMembersAsDoctorDoes(t *testing.T) {
 	}
 	_, err := run(t, "top", "--once", "--member", "127.0.0.1:1,127.0.0.1:2")
 	if err == nil || strings.Count(err.Error(), "connection refused: start the member") != 2 {
-		t.Errorf("nobody answers: %v", err)
+		t.Errorf("no member answers: %v", err)
 	}
 }
 
-// Keys come from whoever sends requests: they must not move the cursor, clear the screen or turn text around.
+// Keys come from clients: they must not move the cursor, clear the screen or reverse text.
 func TestNothingWritesToTheScreen(t *testing.T) {
 	evil := "k=\x1b[2J\x1b]0;title\a\r\n\u202e\xff\u009b31m"
 	f := newFrame(time.Unix(1e9, 0), []said{
@@ -172,7 +172,7 @@ func TestNothingWritesToTheScreen(t *testing.T) {
 		t.Errorf("%q", b.String())
 	}
 	if !strings.Contains(b.String(), `k=\x1b[2J`) {
-		t.Errorf("what it was is not told:\n%s", b.String())
+		t.Errorf("its error is missing:\n%s", b.String())
 	}
 }
 

@@ -17,7 +17,7 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"viral is hot: Envoy spreads it over", "SIGKILL for sidecar-", "is back and counts again", "all sidecars were replaced", ", 0 failed; above any limit: "} {
+	for _, want := range []string{"viral is hot: Envoy spreads it over", "killed sidecar-", "has restarted and counts again", "all sidecars were restarted", ", 0 failed; above the limits: "} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("nothing of %q in\n%s", want, out)
 		}
