@@ -22,8 +22,8 @@ import (
 	"github.com/keyward/keyward/internal/settings"
 )
 
-// startSidecar runs a standalone sidecar with rules and returns the address of its rate limit service.
-func startSidecar(t *testing.T, rules string) string {
+// startSidecar runs a standalone sidecar with rules and flags and returns the address of its rate limit service.
+func startSidecar(t *testing.T, rules string, flags ...string) string {
 	t.Helper()
 	address, err := lab.Ports{}.Addr()
 	if err != nil {
@@ -42,7 +42,7 @@ func startSidecar(t *testing.T, rules string) string {
 		"GRPC_HOST": "127.0.0.1", "GRPC_PORT": port, "HOST": "127.0.0.1", "PORT": "0", "DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": "0",
 	}
 	getenv := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
-	f, err := app.Parse("sidecar", "", []string{"--node", "a", "--metrics", "127.0.0.1:0", "--admin", ""}, func(string) string { return "" })
+	f, err := app.Parse("sidecar", "", append([]string{"--node", "a", "--metrics", "127.0.0.1:0", "--admin", ""}, flags...), func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}
