@@ -34,7 +34,8 @@ func configuration() string {
 
 This page lists all settings. It is generated from the code; a test keeps it up to date.
 
-* On this page: [flags of sidecar and xds](#flags-of-sidecar-and-xds), [keys of rules](#keys-of-rules), [commands](#commands).
+* On this page: [flags of sidecar and xds](#flags-of-sidecar-and-xds),
+  [keys of rules](#keys-of-rules), [commands](#commands).
 * Meaning of the keys of rules: [rules.md](rules.md), [hot-keys.md](hot-keys.md)
 * Environment variables of envoyproxy/ratelimit: [environment.md](environment.md)
 * Values of the chart: [charts/keyward/README.md](../charts/keyward/README.md)
@@ -42,7 +43,8 @@ This page lists all settings. It is generated from the code; a test keeps it up 
 
 ## Flags of sidecar and xds
 
-The command line takes precedence over the environment. The programs report all errors at once and do not start with any.
+The command line takes precedence over the environment. The programs report all errors at once and
+do not start with any.
 
 | flag | variable | default | meaning |
 |---|---|---|---|
@@ -50,11 +52,11 @@ The command line takes precedence over the environment. The programs report all 
 	for _, f := range app.FlagRows() {
 		fmt.Fprintf(&b, "| `%s%s` | `%s` | %s | %s |\n", f.Name, strings.TrimRight(" "+f.Kind, " "), f.Env, codeSpan(f.Default), cell(f.Usage))
 	}
-	b.WriteString("\n## Keys of rules\n\nThese keys belong under `metadata.keyward` of a descriptor with a `rate_limit`. The other keys of a rule are those of\nenvoyproxy/ratelimit.\n\n| key | values | default |\n|---|---|---|\n")
+	b.WriteString("\n## Keys of rules\n\nThese keys belong under `metadata.keyward` of a descriptor with a `rate_limit`. The other keys of a\nrule are those of envoyproxy/ratelimit.\n\n| key | values | default |\n|---|---|---|\n")
 	for _, k := range config.ExtensionKeys() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.Key, k.Values, k.Default)
 	}
-	b.WriteString("\n## Commands\n\n`keyward COMMAND --help` shows details and examples. `keyward completion` and `keyward man` generate shell completions and\nmanual pages.\n\n| command | purpose |\n|---|---|\n")
+	b.WriteString("\n## Commands\n\n`keyward COMMAND --help` shows details and examples. `keyward completion` and `keyward man`\ngenerate shell completions and manual pages.\n\n| command | purpose |\n|---|---|\n")
 	commands(&b, newRoot())
 	return b.String()
 }
