@@ -285,11 +285,11 @@ func (c *Cluster) logChanges(o *outcome) {
 	}
 	if o.self.State != c.state {
 		c.state = o.self.State
-		c.log.Info("this member is "+c.state.String(), "ring", fmt.Sprintf("%016x", o.self.Ring))
+		c.log.Info("member state changed", "state", c.state.String(), "ring", fmt.Sprintf("%016x", o.self.Ring))
 	}
 	if o.view.Problem != c.problem {
 		if c.problem = o.view.Problem; c.problem != "" {
-			c.log.Error("this member stays off the ring", "reason", c.problem)
+			c.log.Error("this member stays off the ring", "cause", c.problem)
 		}
 	}
 }

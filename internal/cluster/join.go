@@ -265,6 +265,12 @@ func (j *joiner) lookup(ctx context.Context, host string) ([]netip.Addr, error) 
 	return ips, err
 }
 
+// joinMessages are the log messages for a failure and its end, by reason.
+var joinMessages = map[string]struct{ failed, recovered string }{
+	failedLookup: {"cannot look up name; retrying", "name resolves again"},
+	failedJoin:   {"cannot join address; retrying", "address joined again"},
+}
+
 // report counts a failure, and logs it when it begins and when it ends. It reports whether err is nil.
 func (j *joiner) report(ctx context.Context, reason, what string, err error) bool {
 	switch {
@@ -273,11 +279,11 @@ func (j *joiner) report(ctx context.Context, reason, what string, err error) boo
 		j.c.metrics.joinFailures.WithLabelValues(reason).Inc()
 		if !j.failing[what] {
 			j.failing[what] = true
-			j.c.log.Warn("cannot "+reason+"; retrying", "what", what, "error", err)
+			j.c.log.Warn(joinMessages[reason].failed, "address", what, "error", err)
 		}
 	case j.failing[what]:
 		delete(j.failing, what)
-		j.c.log.Info("can "+reason+" again", "what", what)
+		j.c.log.Info(joinMessages[reason].recovered, "address", what)
 	}
 	return err == nil
 }

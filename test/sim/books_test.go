@@ -32,7 +32,7 @@ func TestAbandonedBeforeWindowIsSeen(t *testing.T) {
 				Seed: 1, Members: 3, Slots: 3, Keys: 1, Length: time.Second, Deadline: time.Second, Decay: time.Minute,
 				Serial: true, Algorithms: []limit.Algorithm{limit.FixedWindow},
 			}
-			w := newWorld(o, noBug, &ringCache{}, newSummary(), false)
+			w := newRunner(false).newWorld(o, noBug)
 			m, r := w.slots[0].now, &w.rules[0][0]
 			r.limit = limit.Rule{Algorithm: limit.FixedWindow, Limit: 1000, Window: time.Minute}
 			ask := func(op owner.Op) *request {

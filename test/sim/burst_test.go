@@ -18,7 +18,7 @@ func TestFiftyMembersAdmitExactlyTheLimit(t *testing.T) {
 		Delay: time.Millisecond, Decay: time.Minute, Serial: true, Algorithms: []limit.Algorithm{limit.FixedWindow},
 		Leases: leaseOptions{On: true, Wide: true, Calm: true, ByLease: 1},
 	}
-	w := newWorld(o, noBug, &ringCache{}, newSummary(), false)
+	w := newRunner(false).newWorld(o, noBug)
 	r := &w.rules[0][0]
 	r.limit = limit.Rule{Algorithm: limit.FixedWindow, Limit: 1000, Window: time.Minute}
 	r.name(w.keys[0])

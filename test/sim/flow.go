@@ -40,20 +40,7 @@ func (o *oracle) checkBucket(a *account, x *span, q *request, v *decision) {
 		a.at = t
 	}
 	if a.level <= 0 {
-		a.level, a.skew, a.early, a.freed = 0, 0, a.freed, 0
-		*x = span{
-			start: o.w.now, end: math.MaxInt64, limit: x.limit, last: x.last, successor: x.successor,
-			deciders: x.deciders[:0], leftAt: x.leftAt, balance: x.balance,
-		}
-		o.touch(x)
-		if v.result.Authority == owner.Share {
-			x.shared = q.req.Hits
-		} else if !v.fromLease && !v.fromCopy {
-			x.deciders = append(x.deciders, v.by)
-		}
-		if v.fromCopy {
-			o.addAhead(x, q, v)
-		}
+		o.startBusyPeriod(a, x, q, v)
 	}
 	if !v.fromLease && !v.fromCopy {
 		o.beforeRevocation(x, v, q.req.Hits)
@@ -77,6 +64,24 @@ func (o *oracle) checkBucket(a *account, x *span, q *request, v *decision) {
 			q.id, a.key[0]>>48, a.rule, a.level, x.limit, o.bound(a, x), a.skew+a.early, x)
 	}
 	o.w.stats.approach(x, a.level, float64(x.limit), float64(o.bound(a, x)))
+}
+
+// startBusyPeriod resets the account and span of a bucket that was empty.
+func (o *oracle) startBusyPeriod(a *account, x *span, q *request, v *decision) {
+	a.level, a.skew, a.early, a.freed = 0, 0, a.freed, 0
+	*x = span{
+		start: o.w.now, end: math.MaxInt64, limit: x.limit, last: x.last, successor: x.successor,
+		deciders: x.deciders[:0], leftAt: x.leftAt, balance: x.balance,
+	}
+	o.touch(x)
+	if v.result.Authority == owner.Share {
+		x.shared = q.req.Hits
+	} else if !v.fromLease && !v.fromCopy {
+		x.deciders = append(x.deciders, v.by)
+	}
+	if v.fromCopy {
+		o.addAhead(x, q, v)
+	}
 }
 
 // ownerByRing returns the owner of a's key on m's ring, or m if it does not run.

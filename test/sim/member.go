@@ -144,7 +144,9 @@ func (m *member) apply(e owner.Effects) {
 		m.w.sendLease(m, &e.Leases[i])
 	}
 	for i := range e.Done {
-		m.resolved(e.Done[i].Waiter.(*request), e.Done[i].Result)
+		if q, ok := e.Done[i].Waiter.(*request); ok { // not a request of sabotage
+			m.resolved(q, e.Done[i].Result)
+		}
 	}
 }
 

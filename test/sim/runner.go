@@ -21,7 +21,7 @@ var Kinds = map[string]Kind{
 
 // Run runs the world of o once. If verbose is set, the result has a trace.
 func Run(o Options, bug Bug, verbose bool) RunResult {
-	return run(o, bug, &ringCache{}, newSummary(), verbose)
+	return newRunner(verbose).run(o, bug)
 }
 
 // Search runs seeds on several workers. It stops when a law is violated, unless All is set.
@@ -79,7 +79,7 @@ func (s *Search) one(seed, i uint64, rings *ringCache, stats *Summary) RunResult
 		expand = expandBase
 	}
 	o := expand(seed)
-	r := run(o, s.Bug, rings, stats, false)
+	r := runner{rings, stats, false}.run(o, s.Bug)
 	stats.Seeds, stats.Decisions, stats.Events = 1, r.Decisions, r.Events
 	if r.Failure == "" {
 		stats.Fewest = r.Decisions
@@ -87,9 +87,9 @@ func (s *Search) one(seed, i uint64, rings *ringCache, stats *Summary) RunResult
 	switch {
 	case r.Failure != "":
 		// Repeat the run with a trace.
-		r = run(o, s.Bug, rings, newSummary(), true)
+		r = runner{rings, newSummary(), true}.run(o, s.Bug)
 	case s.Twice > 0 && i%s.Twice == 0:
-		if again := run(o, s.Bug, &ringCache{}, newSummary(), false); again.Hash != r.Hash {
+		if again := newRunner(false).run(o, s.Bug); again.Hash != r.Hash {
 			r.Failure = "the same seed gave a different run"
 		}
 	}

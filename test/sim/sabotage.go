@@ -88,7 +88,7 @@ func (w *world) sabotageRefusal(m *member, q *owner.Request, a *owner.Result) {
 		return
 	}
 	more := *q
-	more.Rule.Limit = math.MaxUint32
+	more.Rule.Limit, more.Waiter = math.MaxUint32, new(int)
 	m.node.Decide(m.clock(), &more)
 }
 

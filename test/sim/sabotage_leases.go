@@ -85,8 +85,10 @@ func (o *oracle) lentByOthers(m, from *member, r *lease.GrantRequest) (most uint
 
 // uncharge refunds n hits of a's counter at m without a request.
 func (m *member) uncharge(a *account, n uint64) {
-	qs, as := [1]owner.Request{{Key: a.key, RingPos: a.owner, Rule: a.rule, Hits: n, Op: owner.Refund}}, [1]owner.Result{}
-	m.node.Serve(m.clock(), slotID(m.slot), false, qs[:], as[:])
+	reqs := []owner.Request{
+		{Key: a.key, RingPos: a.owner, Rule: a.rule, Hits: n, Op: owner.Refund, Waiter: new(int)},
+	}
+	m.node.Serve(m.clock(), slotID(m.slot), false, reqs, make([]owner.Result, 1))
 }
 
 // sabotageReplica confirms, and loses, the replicas of what m charges for grants.

@@ -107,7 +107,7 @@ func TestSeedsThatFailed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := run(expand(seed), noBug, rings, newSummary(), true)
+		r := runner{rings, newSummary(), true}.run(expand(seed), noBug)
 		if r.Failure != "" {
 			report(t, r)
 		}
@@ -119,8 +119,8 @@ func TestSameSeedSameRun(t *testing.T) {
 	rings := &ringCache{}
 	for seed := uint64(1); seed <= 20; seed++ {
 		for _, o := range []Options{expandBase(seed), expandLeases(seed)} {
-			a := run(o, noBug, rings, newSummary(), false)
-			b := run(o, noBug, &ringCache{}, newSummary(), true)
+			a := runner{rings, newSummary(), false}.run(o, noBug)
+			b := newRunner(true).run(o, noBug)
 			if a.Hash != b.Hash || a.Events != b.Events {
 				t.Fatalf("seed %d: %x after %d events, then %x after %d", seed, a.Hash, a.Events, b.Hash, b.Events)
 			}
@@ -148,7 +148,7 @@ func findBugs(t *testing.T, bugs map[string]Bug, expand func(uint64) Options) {
 		t.Run(name, func(t *testing.T) {
 			seed := known[name]
 			if seed != 0 {
-				if r := run(expand(seed), bugs[name], &ringCache{}, newSummary(), false); r.Failure != "" {
+				if r := newRunner(false).run(expand(seed), bugs[name]); r.Failure != "" {
 					t.Logf("found at seed %d: %s", seed, r.Failure)
 					return
 				}

@@ -107,9 +107,19 @@ type RunResult struct {
 	Trace     []string // of verbose runs
 }
 
+// runner has what runs share.
+type runner struct {
+	rings   *ringCache
+	stats   *Summary // of the runs so far
+	verbose bool     // keep traces
+}
+
+// newRunner returns a runner without any runs.
+func newRunner(verbose bool) runner { return runner{&ringCache{}, newSummary(), verbose} }
+
 // run runs the world of o.
-func run(o Options, bug Bug, rings *ringCache, stats *Summary, verbose bool) RunResult {
-	w := newWorld(o, bug, rings, stats, verbose)
+func (r runner) run(o Options, bug Bug) RunResult {
+	w := r.newWorld(o, bug)
 	w.safetySince = w.now
 	w.schedule()
 	w.run(o.Length + o.Leases.Lull)
@@ -121,19 +131,19 @@ func run(o Options, bug Bug, rings *ringCache, stats *Summary, verbose bool) Run
 }
 
 // newWorld creates the world of o and runs it up to the first request.
-func newWorld(o Options, bug Bug, rings *ringCache, stats *Summary, verbose bool) *world {
+func (r runner) newWorld(o Options, bug Bug) *world {
 	w := &world{
-		o: o, bug: bug, rnd: rand.New(rand.NewPCG(o.Seed, 1)), now: epoch, rings: rings, stats: stats, verbose: verbose,
+		o: o, bug: bug, rnd: rand.New(rand.NewPCG(o.Seed, 1)), now: epoch, rings: r.rings, stats: r.stats, verbose: r.verbose,
 		slots: make([]slot, o.Slots), held: make([][]heldMessage, o.Slots), hash: 14695981039346656037,
 	}
 	w.now += w.rnd.Int64N(3600e9)
 	w.unblockLinks()
 	w.oracle.init(w)
 	if o.OneOwner {
-		stats.count("keys: one owner")
+		w.stats.count("keys: one owner")
 	}
 	if o.Alike {
-		stats.count("keys: alike")
+		w.stats.count("keys: alike")
 	}
 	w.makeKeys()
 	for i := range w.slots {
