@@ -29,12 +29,13 @@ func newBounds() *cobra.Command {
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var known bool
+		var fault error
 		if c.Partition, known = policy.ParsePartition(partition); !known {
-			return fmt.Errorf("--policy %s: want share, available or quorum", partition)
+			fault = fmt.Errorf("--policy %s: want share, available or quorum", partition)
 		}
 		o.Members = c.Members
 		rules, err := boundsOf(args[0], o, c)
-		if err != nil {
+		if err = errors.Join(fault, err); err != nil {
 			return err
 		}
 		return show(cmd.OutOrStdout(), *output, boundsReport{c, rules}, func(out io.Writer) error { return writeBounds(out, c, rules) })

@@ -70,7 +70,7 @@ func TestBoundsOfDirectory(t *testing.T) {
 		}
 	}
 	out, err := runBounds(dir, "--members", "3", "-o", "json")
-	var doc boundsReport
+	var doc struct{ Rules []struct{ Rule string } }
 	if err != nil || json.Unmarshal([]byte(out), &doc) != nil || len(doc.Rules) != 2 || doc.Rules[1].Rule != "b.k" {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// changing matches what differs from run to run in the output of commands, and changed is what replaces it.
+// changing lists patterns of output that differ from run to run, and their replacements.
 var changing = []struct {
 	pattern *regexp.Regexp
 	changed string

@@ -72,7 +72,7 @@ func TestMigrateOfAnEnvironment(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"what is to be moved": {}, "--patch wants -f": {"--env-file", env, "--patch", "-"}, "want 1 to": {"--env-file", env, "--replicas", "-1"},
-		"no such file": {"-f", env + "x"}, "no container absent": {"-f", movedManifest, "--container", "absent"},
+		"no such file": {"-f", env + "x"}, "container absent": {"-f", movedManifest, "--container", "absent"},
 	} {
 		if _, err := run(t, append([]string{"migrate"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %s", args, err, want)
