@@ -1,7 +1,7 @@
 // Hot keys and leases.
 
 import { h, svg, put, attr, list, key, putKey, visible, rate, count, span, clock, chip, byId, per } from "./dom.js";
-import { colour } from "./colors.js";
+import { color } from "./colors.js";
 
 /** parseName makes entries of a descriptor's name, k=v,k2=v2; what has commas of its own may need mending by hand. */
 export function parseName(name) {
@@ -11,9 +11,9 @@ export function parseName(name) {
   });
 }
 
-/** memberChip is a member's name in its colour. */
+/** memberChip is a member's name in its color. */
 export function memberChip(id) {
-  return h("span", { class: `who-chip ${colour(id)}` }, h("span", { class: "swatch", "aria-hidden": "true" }), h("bdi", { title: visible(id, 128) }, visible(id, 28)));
+  return h("span", { class: `who-chip ${color(id)}` }, h("span", { class: "swatch", "aria-hidden": "true" }), h("bdi", { title: visible(id, 128) }, visible(id, 28)));
 }
 
 const meanings = {

@@ -1,7 +1,7 @@
 // The members and whether all is well with them.
 
 import { h, svg, put, attr, list, visible, percent, short, span, clock, chip, putChip, byId } from "./dom.js";
-import { colour } from "./colors.js";
+import { color } from "./colors.js";
 
 const remember = 10 * 60; // seconds that a member which is gone stays in the table
 
@@ -66,7 +66,7 @@ function updateRow(row, m, cluster, most) {
   const counts = m.role === "member";
   row.dataset.member = counts ? m.id : "";
   const front = row.classList.contains("front") ? " front" : "";
-  attr(row, "class", (counts ? colour(m.id) : "observer") + front);
+  attr(row, "class", (counts ? color(m.id) : "observer") + front);
   put(c.name, visible(m.id, 128));
   attr(c.name, "title", m.peer ? `${visible(m.id, 128)} at ${m.peer}` : visible(m.id, 128));
   put(c.you, m.me ? `this one, ${m.version || "no version"}` : "");

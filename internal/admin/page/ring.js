@@ -1,7 +1,7 @@
 // The ring as a picture: the hash space clockwise from the top, and within it what each member owns in all.
 
 import { h, svg, put, attr, percent, short, visible } from "./dom.js";
-import { colour } from "./colors.js";
+import { color } from "./colors.js";
 
 const outer = { r: 146, w: 26 };
 const inner = { r: 104, w: 14 };
@@ -53,7 +53,7 @@ export class Ring {
     let sum = 0;
     const gap = map.members.length > 1 && map.members.length < 60 ? 0.0035 : 0;
     map.members.forEach((m, i) => {
-      const g = svg("g", { class: `owner ${colour(m.id)} ${m.state === "active" ? "" : "unwell"}` });
+      const g = svg("g", { class: `owner ${color(m.id)} ${m.state === "active" ? "" : "unwell"}` });
       if (paths[i]) g.append(svg("path", { d: paths[i], "stroke-width": outer.w }));
       if (m.share > gap) g.append(svg("path", { d: arc(sum + gap / 2, sum + m.share - gap / 2, inner.r - inner.w / 2), "stroke-width": inner.w }));
       sum += m.share;
@@ -98,11 +98,11 @@ export class Ring {
 
   say() {
     const m = this.map?.members.find((x) => x.id === this.focused);
-    attr(this.middle, "class", `middle ${m ? colour(m.id) : ""}`);
+    attr(this.middle, "class", `middle ${m ? color(m.id) : ""}`);
     if (m) {
       this.text(visible(m.id, 60), `${percent(m.share)} of the ring`, `weight ${m.weight}, ${m.state}`);
     } else if (this.key?.owner) {
-      attr(this.middle, "class", `middle ${colour(this.key.owner)}`);
+      attr(this.middle, "class", `middle ${color(this.key.owner)}`);
       this.text(visible(this.key.owner, 60), "owns this key", this.key.heir ? `then ${visible(this.key.heir, 40)}` : "nobody would follow");
     } else if (this.map) {
       const n = this.map.members.length;
@@ -127,7 +127,7 @@ export class Ring {
       const at = place(key.position);
       pins.push(
         svg("path", { class: "ray", d: `M${point(at, inner.r - inner.w - 2)}L${point(at, pin)}` }),
-        svg("path", { class: `pin ${colour(key.owner)}`, d: `M${point(at, outer.r + 3)}L${point(at - 0.012, outer.r + 21)}L${point(at + 0.012, outer.r + 21)}Z` }),
+        svg("path", { class: `pin ${color(key.owner)}`, d: `M${point(at, outer.r + 3)}L${point(at - 0.012, outer.r + 21)}L${point(at + 0.012, outer.r + 21)}Z` }),
       );
     }
     this.pins.replaceChildren(...pins);
