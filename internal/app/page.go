@@ -58,17 +58,6 @@ func rulesStatus(s source.VersionsStatus) api.RulesStatus {
 	return r
 }
 
-// memberRules returns the rules versions that members announce, except those that leave.
-func memberRules(v *membership.View) []source.MemberRules {
-	var rules []source.MemberRules
-	for _, m := range v.Members {
-		if m.Role == membership.RoleMember && m.State != membership.Leaving {
-			rules = append(rules, source.MemberRules{ID: string(m.ID), InForce: m.InForce, Prepared: m.Prepared})
-		}
-	}
-	return rules
-}
-
 // startPage starts to serve the admin endpoints.
 func (m *sidecar) startPage() error {
 	page, err := servePage(m.pageAddrs(), admin.Options{

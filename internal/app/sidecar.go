@@ -251,7 +251,7 @@ func (m *sidecar) onView(v *membership.View) {
 	m.peer.SetView(v)
 	m.refreshManual(v.Ring)
 	m.setOnRing(v.Joined && v.SelfMember().State != membership.Joining)
-	m.versions.SetMembers(memberRules(v))
+	m.versions.SetView(v)
 	if m.xds != nil {
 		m.xds.setView(v)
 	}

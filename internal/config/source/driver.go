@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/membership"
 )
 
 // VersionsOptions configure how versions are switched. The zero value is suitable for a standalone member.
@@ -22,8 +23,9 @@ type VersionsOptions struct {
 	Logger     *slog.Logger                   // nil: no logs
 }
 
-// Versions holds the rules in force and the rules that wait for the other members. Its methods are safe for concurrent
-// use. OnSwitch and Announce are called one at a time, in order, without a lock held, so they may call Versions.
+// Versions holds the rules in force and the rules that wait for the other members. Its methods are safe for
+// concurrent use. OnSwitch and Announce are called one at a time, in order, without a lock held, so they may call
+// Versions.
 type Versions struct {
 	o       VersionsOptions
 	metrics *metrics
@@ -107,9 +109,22 @@ func (v *Versions) loadLocked(e LoadResult, now time.Time) {
 	v.performLocked(eff, now)
 }
 
-// SetMembers sets the live members that load rules, as reported by gossip.
-func (v *Versions) SetMembers(members []MemberRules) {
-	others := slices.DeleteFunc(slices.Clone(members), func(m MemberRules) bool { return m.ID == v.o.Self })
+// SetView applies a new view of the cluster: which versions the other members have announced. Observers and members
+// that are leaving are ignored.
+func (v *Versions) SetView(view *membership.View) {
+	var members []memberRules
+	for i := range view.Members {
+		m := &view.Members[i]
+		if m.Role == membership.RoleMember && m.State != membership.Leaving {
+			members = append(members, memberRules{ID: string(m.ID), InForce: m.InForce, Prepared: m.Prepared})
+		}
+	}
+	v.setMembers(members)
+}
+
+// setMembers sets the live members that load rules, as reported by gossip.
+func (v *Versions) setMembers(members []memberRules) {
+	others := slices.DeleteFunc(slices.Clone(members), func(m memberRules) bool { return m.ID == v.o.Self })
 	v.mu.Lock()
 	now := time.Now()
 	v.performLocked(v.agreement.setMembers(now.UnixNano(), others), now)

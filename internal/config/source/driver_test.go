@@ -58,7 +58,7 @@ func TestVersions(t *testing.T) {
 		if v.Current() != one {
 			t.Error("the first rules are not in force")
 		}
-		v.SetMembers([]MemberRules{{ID: "me"}, {ID: "a", InForce: one.Hash()}})
+		v.setMembers([]memberRules{{ID: "me"}, {ID: "a", InForce: one.Hash()}})
 		start := time.Now()
 		v.Offer(LoadResult{Rules: two, Source: FromXDS, Detail: "host:1"})
 		if v.Current() != one {
@@ -135,7 +135,7 @@ func TestVersionsCancel(t *testing.T) {
 		defer v.Close()
 		one, two := rules(t, 1), rules(t, 2)
 		v.Offer(LoadResult{Rules: one})
-		v.SetMembers([]MemberRules{{ID: "a", InForce: one.Hash()}})
+		v.setMembers([]memberRules{{ID: "a", InForce: one.Hash()}})
 		v.Offer(LoadResult{Rules: two})
 		v.Offer(LoadResult{Rules: rules(t, 1)})
 		time.Sleep(time.Hour)
@@ -147,7 +147,7 @@ func TestVersionsCancel(t *testing.T) {
 			t.Errorf("list: %+v", list)
 		}
 		v.Offer(LoadResult{Rules: two}) // and again: another entry, in force once the member has it
-		v.SetMembers([]MemberRules{{ID: "a", InForce: one.Hash(), Prepared: two.Hash()}})
+		v.setMembers([]memberRules{{ID: "a", InForce: one.Hash(), Prepared: two.Hash()}})
 		if v.Current() != two || len(v.Status().Versions) != 3 {
 			t.Errorf("after the second time: %+v", v.Status())
 		}
@@ -157,7 +157,7 @@ func TestVersionsCancel(t *testing.T) {
 func TestVersionsClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := NewVersions(VersionsOptions{})
-		v.SetMembers([]MemberRules{{ID: "a", InForce: 1}})
+		v.setMembers([]memberRules{{ID: "a", InForce: 1}})
 		v.Offer(LoadResult{Rules: rules(t, 1)})
 		v.Offer(LoadResult{Rules: rules(t, 2)})
 		was := v.Current()
@@ -174,16 +174,16 @@ func TestVersionsClose(t *testing.T) {
 func TestVersionsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 3
-		said := make([]MemberRules, n)
+		said := make([]memberRules, n)
 		members := make([]*Versions, n)
 		tell := func() {
 			for _, v := range members {
-				v.SetMembers(said)
+				v.setMembers(said)
 			}
 		}
 		for i := range members {
 			members[i] = NewVersions(VersionsOptions{Self: fmt.Sprint(i), Announce: func(f, p uint64) {
-				said[i] = MemberRules{fmt.Sprint(i), f, p}
+				said[i] = memberRules{fmt.Sprint(i), f, p}
 				tell()
 			}})
 			defer members[i].Close()

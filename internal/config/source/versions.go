@@ -1,13 +1,13 @@
 package source
 
-// MemberRules are the versions that another member has announced by gossip. 0 is none.
-type MemberRules struct {
+// memberRules are the versions that another member has announced by gossip. 0 is none.
+type memberRules struct {
 	ID       string
 	InForce  uint64 // the version that it uses
 	Prepared uint64 // the version that it has loaded and waits to switch to
 }
 
-func (m MemberRules) has(version uint64) bool { return m.InForce == version || m.Prepared == version }
+func (m memberRules) has(version uint64) bool { return m.InForce == version || m.Prepared == version }
 
 // reason states why a version came into force.
 type reason string
@@ -46,7 +46,7 @@ type agreement struct {
 	prepared     uint64
 	loadedAt     int64 // when prepared was loaded
 	waitingSince int64 // when a version was first prepared after the last switch or cancellation
-	others       []MemberRules
+	others       []memberRules
 }
 
 // load processes a version that this member has loaded.
@@ -75,7 +75,7 @@ func (a *agreement) load(now int64, version uint64) effects {
 }
 
 // setMembers processes the versions of the other live members.
-func (a *agreement) setMembers(now int64, others []MemberRules) effects {
+func (a *agreement) setMembers(now int64, others []memberRules) effects {
 	a.others = others
 	return a.step(now)
 }

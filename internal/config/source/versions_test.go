@@ -106,10 +106,10 @@ func play(a *agreement, now int64, event string) effects {
 	if event == "tick" {
 		return a.step(now)
 	}
-	var members []MemberRules
+	var members []memberRules
 	if event != "none" {
 		for _, f := range strings.Fields(event) {
-			m := MemberRules{}
+			m := memberRules{}
 			id, rest, _ := strings.Cut(f, "=")
 			m.ID = id
 			fmt.Sscanf(rest, "%d/%d", &m.InForce, &m.Prepared)
@@ -121,7 +121,7 @@ func play(a *agreement, now int64, event string) effects {
 
 func TestAgreementNames(t *testing.T) {
 	a := agreement{wait: 90, inForce: 1}
-	a.setMembers(0, []MemberRules{{"a", 1, 2}, {"b", 1, 0}, {"c", 3, 0}, {"d", 0, 0}})
+	a.setMembers(0, []memberRules{{"a", 1, 2}, {"b", 1, 0}, {"c", 3, 0}, {"d", 0, 0}})
 	a.load(0, 2)
 	if got := a.lacking(); !slices.Equal(got, []string{"b", "c"}) {
 		t.Errorf("waits for %v", got)
@@ -139,12 +139,12 @@ func TestAgreementCluster(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		n, versions := 2+rng.IntN(6), 2+rng.IntN(4)
 		members := make([]agreement, n)
-		heard := make([][]MemberRules, n) // the last report to member i about each
+		heard := make([][]memberRules, n) // the last report to member i about each
 		loaded := make([]uint64, n)       // the newest version that each has loaded
 		due := make([][]int64, n)         // when member i loads version v+1
 		for i := range members {
 			members[i].wait = 90
-			heard[i] = make([]MemberRules, n)
+			heard[i] = make([]memberRules, n)
 			due[i] = make([]int64, versions)
 			for v := range due[i] {
 				due[i][v] = int64(v*40 + rng.IntN(30))
@@ -162,7 +162,7 @@ func TestAgreementCluster(t *testing.T) {
 				}
 				if rng.IntN(3) > 0 { // gossip of one member arrives; the reports about the others stay
 					j := rng.IntN(n)
-					heard[i][j] = MemberRules{fmt.Sprint(j), members[j].inForce, members[j].prepared}
+					heard[i][j] = memberRules{fmt.Sprint(j), members[j].inForce, members[j].prepared}
 				}
 				others := slices.Delete(slices.Clone(heard[i]), i, i+1)
 				if e := members[i].setMembers(now, others); e.switched != "" {
