@@ -33,7 +33,7 @@ type Row struct {
 
 // Panel is one chart of a board.
 type Panel struct {
-	Kind    Kind
+	Kind    PanelKind
 	Title   string
 	About   string // what it shows, and the meaning of high or low values
 	Unit    string // a Grafana unit: short, reqps, s, bytes, percentunit, "count:hits/s"
@@ -47,14 +47,14 @@ type Panel struct {
 	Queries []Query
 }
 
-// Kind is the type of a panel.
-type Kind string
+// PanelKind is the type of a panel.
+type PanelKind string
 
 // The panel types in use, by Grafana's names.
 const (
-	Stat   Kind = "stat"
-	Series Kind = "timeseries"
-	Bars   Kind = "bargauge"
+	Stat   PanelKind = "stat"
+	Series PanelKind = "timeseries"
+	Bars   PanelKind = "bargauge"
 )
 
 // Step sets the color of values from From on.

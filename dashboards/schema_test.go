@@ -70,7 +70,7 @@ func asTypeScript(t *testing.T) string {
 	t.Helper()
 	var s strings.Builder
 	s.WriteString("import type { Dashboard } from '@grafana/schema/dist/esm/raw/dashboard/x/Dashboard_types.gen';\n")
-	for kind, name := range map[Kind]string{Stat: "Stat", Series: "TimeSeries", Bars: "BarGauge"} {
+	for kind, name := range map[PanelKind]string{Stat: "Stat", Series: "TimeSeries", Bars: "BarGauge"} {
 		fields := ""
 		if kind == Series {
 			fields = ", FieldConfig as " + name + "Fields"
@@ -94,7 +94,7 @@ func asTypeScript(t *testing.T) string {
 		}
 		return o
 	}
-	types := map[Kind]string{Stat: "Stat", Series: "TimeSeries", Bars: "BarGauge"}
+	types := map[PanelKind]string{Stat: "Stat", Series: "TimeSeries", Bars: "BarGauge"}
 	for i, b := range All() {
 		fmt.Fprintf(&s, "const board%d: Loose<Dashboard> = %s;\n", i, literal(checked(b)))
 		for j, r := range b.Rows {

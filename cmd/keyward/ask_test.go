@@ -53,7 +53,7 @@ func startSidecar(t *testing.T, rules string, flags ...string) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() {
-		ended <- app.RunSidecar(ctx, app.Process{Flags: f, Settings: s, Getenv: getenv, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		ended <- app.RunSidecar(ctx, app.Setup{Flags: f, Settings: s, Getenv: getenv, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -27,8 +27,8 @@ func logger(w io.Writer, s settings.ServerSettings) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// Process is the configuration and the logger of a process.
-type Process struct {
+// Setup is the configuration and the logger of a process.
+type Setup struct {
 	Flags    flags
 	Settings settings.Settings
 	Getenv   settings.Getenv
@@ -39,7 +39,7 @@ type Process struct {
 type Program struct {
 	Name, About string                   // for --help
 	Defaults    func(*settings.Settings) // changes the defaults of variables that are not set; nil: none
-	Run         func(ctx context.Context, p Process) error
+	Run         func(ctx context.Context, p Setup) error
 }
 
 // Main parses the command line, runs the program until SIGTERM or SIGINT, and returns the exit code. A second signal ends the
@@ -68,7 +68,7 @@ func (p Program) Main(args []string) int {
 		log.Error("second signal; exiting at once", "signal", (<-signals).String())
 		os.Exit(1)
 	}()
-	if err := p.Run(ctx, Process{f, s, os.LookupEnv, log}); err != nil {
+	if err := p.Run(ctx, Setup{f, s, os.LookupEnv, log}); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
 		return 1
 	}

@@ -43,7 +43,7 @@ var _ rls.AsyncDecider = (*peer.Peer)(nil)
 
 // sidecar is one running member.
 type sidecar struct {
-	Process
+	Setup
 	reg      *prometheus.Registry
 	security *security
 
@@ -75,9 +75,9 @@ type sidecar struct {
 
 // RunSidecar runs one member until ctx ends, then leaves the cluster and stops. It returns an error if the member cannot start or
 // cannot continue.
-func RunSidecar(ctx context.Context, p Process) error {
+func RunSidecar(ctx context.Context, p Setup) error {
 	m := &sidecar{
-		Process: p, reg: newRegistry(), started: time.Now(), drain: newDrain(), tasks: newTasks(),
+		Setup: p, reg: newRegistry(), started: time.Now(), drain: newDrain(), tasks: newTasks(),
 	}
 	m.incomplete = promauto.With(m.reg).NewCounter(prometheus.CounterOpts{
 		Name: "keyward_drains_incomplete_total", Help: "Times this member left before other members had all of its counters.",

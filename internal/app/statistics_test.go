@@ -21,7 +21,7 @@ func TestLocalCacheStatistics(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer ln.Close()
-		m := &sidecar{Process: Process{Flags: flags{memberFlags: memberFlags{Node: "a"}}, Log: slog.New(slog.DiscardHandler)}, reg: newRegistry(), stats: stats.New(stats.Options{})}
+		m := &sidecar{Setup: Setup{Flags: flags{memberFlags: memberFlags{Node: "a"}}, Log: slog.New(slog.DiscardHandler)}, reg: newRegistry(), stats: stats.New(stats.Options{})}
 		m.security = newSecurity(&m.Flags, certs.Files{}, m.reg, m.Log)
 		m.Settings.Behavior.LocalCacheBytes = bytes
 		m.Settings.Stats = settings.StatsSettings{

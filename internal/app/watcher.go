@@ -20,7 +20,7 @@ import (
 
 // watcher is an xDS server that is no member: it observes the members by gossip.
 type watcher struct {
-	Process
+	Setup
 	reg      *prometheus.Registry
 	started  time.Time
 	security *security
@@ -35,11 +35,11 @@ type watcher struct {
 
 // RunXDS serves the ring of the members to Envoys until ctx ends. It serves the rules that the environment names as
 // RateLimitConfig.
-func RunXDS(ctx context.Context, p Process) error {
+func RunXDS(ctx context.Context, p Setup) error {
 	if p.Flags.XDS == "" {
 		p.Flags.XDS = ":18000"
 	}
-	w := &watcher{Process: p, reg: newRegistry(), started: time.Now(), tasks: newTasks()}
+	w := &watcher{Setup: p, reg: newRegistry(), started: time.Now(), tasks: newTasks()}
 	w.security = newSecurity(&w.Flags, certs.Files{}, w.reg, w.Log)
 	defer w.stop()
 	if err := w.start(); err != nil {

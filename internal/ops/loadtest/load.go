@@ -141,8 +141,8 @@ func (l *Load) Close() {
 	}
 }
 
-// Result counts the calls of one run.
-type Result struct {
+// Totals counts the calls of one run.
+type Totals struct {
 	OK, Over, Errors int
 	Elapsed          time.Duration
 	Latency          Histogram // of those answered; at a rate from when each was due
@@ -150,9 +150,9 @@ type Result struct {
 }
 
 // Answered returns the number of calls that got a decision.
-func (r *Result) Answered() int { return r.OK + r.Over }
+func (r *Totals) Answered() int { return r.OK + r.Over }
 
-func (r *Result) merge(o *Result) {
+func (r *Totals) merge(o *Totals) {
 	r.OK += o.OK
 	r.Over += o.Over
 	r.Errors += o.Errors
@@ -180,9 +180,9 @@ func (p Phase) String() string {
 const drainTime = 10 * time.Second
 
 // Run sends calls for the given time. It returns an error if it cannot connect; failed calls are counted in the Result.
-func (l *Load) Run(ctx context.Context, p Phase, length time.Duration) (Result, error) {
+func (l *Load) Run(ctx context.Context, p Phase, length time.Duration) (Totals, error) {
 	if err := l.connect(ctx); err != nil {
-		return Result{}, err
+		return Totals{}, err
 	}
 	r := &round{open: make(chan struct{}), begin: time.Now(), paced: p.Rate > 0}
 	r.end = r.begin.Add(length)
@@ -197,7 +197,7 @@ func (l *Load) Run(ctx context.Context, p Phase, length time.Duration) (Result, 
 	}
 	r.leave() // the run's own
 	l.await(ctx, r)
-	sum := Result{Elapsed: r.over().Sub(r.begin)}
+	sum := Totals{Elapsed: r.over().Sub(r.begin)}
 	for _, c := range l.conns {
 		part := c.exit()
 		sum.merge(&part)
