@@ -206,7 +206,7 @@ func (c *call) failGroup(gen uint64, n int, status forwardStatus) {
 
 // handleReply handles a reply frame that was read at now. It returns an error if the member violates the protocol. It
 // is called without mu.
-func (c *call) handleReply(to sentGroup, now int64, h replyHead, records wire.Reader) error {
+func (c *call) handleReply(to *sentGroup, now int64, h replyHead, records *wire.Reader) error {
 	c.mu.Lock()
 	if c.gen != to.gen || c.groups[to.group].stage == groupDone {
 		c.mu.Unlock()
@@ -221,7 +221,7 @@ func (c *call) handleReply(to sentGroup, now int64, h replyHead, records wire.Re
 }
 
 // readResults reads the records of a reply into the caller's results.
-func (c *call) readResults(g *forwardGroup, h replyHead, records wire.Reader) (forwardStatus, error) {
+func (c *call) readResults(g *forwardGroup, h replyHead, records *wire.Reader) (forwardStatus, error) {
 	switch {
 	case h.outcome == groupLate:
 		return forwardLate, nil // the owner replied, so it is alive
@@ -232,7 +232,7 @@ func (c *call) readResults(g *forwardGroup, h replyHead, records wire.Reader) (f
 	}
 	status := forwardOK
 	for _, i := range g.index {
-		if err := parseResult(nextRecord(&records), &c.results[i]); err != nil {
+		if err := parseResult(nextRecord(records), &c.results[i]); err != nil {
 			return forwardBroken, err
 		}
 		if c.results[i].Kind != owner.Decided {

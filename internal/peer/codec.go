@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -43,7 +44,8 @@ const (
 
 // Sizes of this version's records and heads. Later versions may only append.
 const (
-	frameHead        = 5 // length, type
+	frameLength      = 4
+	frameHead        = frameLength + 1 // and the type
 	requestHeadSize  = 23
 	requestSize      = 72
 	requestExtraSize = 3 // a flags byte follows the record if a flag is set; a hot factor, if the rule has one
@@ -88,19 +90,17 @@ func beginFrame(b []byte, typ byte) (w wire.Writer, at int) {
 
 // nextFrame splits the first frame off b. It returns ok == false if the frame is not complete.
 func nextFrame(b []byte) (typ byte, payload, rest []byte, ok bool, err error) {
-	if len(b) < 4 {
+	if len(b) < frameLength {
 		return 0, nil, b, false, nil
 	}
-	r := wire.NewReader(b)
-	n := r.U32()
+	n, rest := binary.LittleEndian.Uint32(b), b[frameLength:]
 	if n == 0 || n > maxFrame {
 		return 0, nil, b, false, fmt.Errorf("%w: %d bytes", errTooLong, n)
 	}
-	typ, payload = r.U8(), r.Bytes(int(n)-1)
-	if r.Err() != nil {
+	if uint64(n) > uint64(len(rest)) {
 		return 0, nil, b, false, nil
 	}
-	return typ, payload, r.Rest(), true, nil
+	return rest[0], rest[1:n], rest[n:], true, nil
 }
 
 // nextRecord reads a record with a length of two bytes.

@@ -343,7 +343,7 @@ func FuzzReply(f *testing.F) {
 		if err != nil {
 			return
 		}
-		r, err := c.readResults(&c.groups[0], h, records)
+		r, err := c.readResults(&c.groups[0], h, &records)
 		if (err != nil) != (r == forwardBroken) {
 			t.Fatalf("%v, error %v", r, err)
 		}

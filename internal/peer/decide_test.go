@@ -276,6 +276,7 @@ func TestLateReply(t *testing.T) {
 	m := newMember(t, "m0").alone()
 	c := m.newCall().(*call)
 	late := appendResult(nil, &owner.Result{Kind: owner.Decided, Authority: owner.Cached})
+	reply := func() *wire.Reader { r := wire.NewReader(late); return &r }
 	results, done := make([]owner.Result, 1), newSyncWaiter().(syncWaiter)
 	start := func() (gen uint64) {
 		c.mu.Lock()
@@ -290,8 +291,8 @@ func TestLateReply(t *testing.T) {
 	c.finish()
 	c.mu.Unlock()
 	start()
-	if err := c.handleReply(sentGroup{call: c, gen: gen}, 1, replyHead{outcome: groupServed, count: 1},
-		wire.NewReader(late)); err != nil {
+	if err := c.handleReply(&sentGroup{call: c, gen: gen}, 1, replyHead{outcome: groupServed, count: 1},
+		reply()); err != nil {
 		t.Error(err)
 	}
 	c.failGroup(gen, 0, forwardBroken)
@@ -299,8 +300,8 @@ func TestLateReply(t *testing.T) {
 	if results[0] != (owner.Result{}) || c.open != 1 || len(done) != 0 {
 		t.Errorf("results %+v, %d open, %d completions", results, c.open, len(done))
 	}
-	if err := c.handleReply(sentGroup{call: c, gen: c.gen}, 1, replyHead{outcome: groupServed, count: 1},
-		wire.NewReader(late)); err != nil || len(done) != 1 || results[0].Authority != owner.Cached {
+	if err := c.handleReply(&sentGroup{call: c, gen: c.gen}, 1, replyHead{outcome: groupServed, count: 1},
+		reply()); err != nil || len(done) != 1 || results[0].Authority != owner.Cached {
 		t.Errorf("the present life: %+v, %v", results, err)
 	}
 }

@@ -266,7 +266,7 @@ func (l *link) completeGroup(now int64, payload []byte) error {
 	if !known {
 		return nil // the caller has given up
 	}
-	return t.call.handleReply(t, now, h, records)
+	return t.call.handleReply(&t, now, h, &records)
 }
 
 // redialNow ends the delay before the next attempt: the member may have become reachable with a new view.
