@@ -5,4 +5,4 @@ package connguard
 import "net"
 
 // clientClosed always returns false: this system cannot tell without reading all input.
-func gone(net.Conn) bool { return false }
+func clientClosed(net.Conn) bool { return false }
