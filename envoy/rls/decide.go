@@ -106,29 +106,29 @@ func hits(r *RateLimitRequest, d *Descriptor) (uint64, owner.Op) {
 
 // codeSummary collects what determines the overall code and the headers.
 type codeSummary struct {
-	over, quotas, quotasOver int
-	bad                      bool
-	header                   int // index of the status that the headers describe; -1: none
-	least                    uint32
+	over, quotas, quotasExceeded int
+	badUnit                      bool
+	header                       int // index of the status that the headers describe; -1: none
+	lowestRemaining              uint32
 }
 
 // buildResponse builds the response from the slots and their results.
 func (s *Service) buildResponse(c *Call, v *view) error {
 	r := &c.Response
-	t := codeSummary{header: -1, least: ^uint32(0)}
+	t := codeSummary{header: -1, lowestRemaining: ^uint32(0)}
 	for i := range c.slots {
 		r.Statuses = append(r.Statuses, c.status(&c.slots[i]))
 		t.add(i, &c.slots[i], &r.Statuses[i], v.switches.Quota)
 	}
 	r.Code = OK
-	if t.over > 0 || (t.quotas > 0 && t.quotas == t.quotasOver) {
+	if t.over > 0 || (t.quotas > 0 && t.quotas == t.quotasExceeded) {
 		r.Code = OverLimit
 	}
 	if r.Code == OverLimit && v.switches.Shadow {
 		r.Code = OK
 		s.counts.globalShadow.Add(1)
 	}
-	if t.bad && r.Code == OK {
+	if t.badUnit && r.Code == OK {
 		return errOverrideUnit // the other descriptors are counted and within their limits
 	}
 	if v.switches.Headers && t.header >= 0 {
@@ -171,12 +171,12 @@ func (c *Call) status(l *slot) descriptorStatus {
 }
 
 func (t *codeSummary) add(i int, l *slot, st *descriptorStatus, allQuota bool) {
-	if st.HasLimit && st.Remaining < t.least {
-		t.header, t.least = i, st.Remaining
+	if st.HasLimit && st.Remaining < t.lowestRemaining {
+		t.header, t.lowestRemaining = i, st.Remaining
 	}
 	switch l.match.Kind {
 	case config.BadUnit:
-		t.bad = true
+		t.badUnit = true
 	case config.Unlimited:
 		return
 	}
@@ -188,11 +188,11 @@ func (t *codeSummary) add(i int, l *slot, st *descriptorStatus, allQuota bool) {
 		return
 	}
 	if quota {
-		t.quotasOver++
+		t.quotasExceeded++
 		return
 	}
 	t.over++
-	t.header, t.least = i, 0
+	t.header, t.lowestRemaining = i, 0
 }
 
 func (r *RateLimitResponse) addHeaders(st *descriptorStatus, sw *Switches) {

@@ -87,7 +87,7 @@ func (o grpcOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 		addr = p.Addr
 	}
 	o.dropRefunds(&c.Request, addr)
-	from := Caller{Key: first(metadata.ValueFromIncomingContext(ctx, names.KeyHeader)), ReceivedAt: begin}
+	from := Caller{Key: firstValue(metadata.ValueFromIncomingContext(ctx, names.KeyHeader)), ReceivedAt: begin}
 	if d, ok := ctx.Deadline(); ok {
 		from.Timeout = max(d.Sub(begin), 1)
 	}
@@ -95,7 +95,7 @@ func (o grpcOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 		from.Timeout = minTimeout(from.Timeout, tries[0])
 	}
 	if s.tracer != nil {
-		s.startRecording(c, func(name string) string { return first(metadata.ValueFromIncomingContext(ctx, name)) })
+		s.startRecording(c, func(name string) string { return firstValue(metadata.ValueFromIncomingContext(ctx, name)) })
 	}
 	s.Decide(c, from)
 	s.endRecording(c)
@@ -107,7 +107,7 @@ func (o grpcOptions) shouldRateLimit(srv any, ctx context.Context, decode func(a
 	return c, nil
 }
 
-func first(values []string) string {
+func firstValue(values []string) string {
 	if len(values) == 0 {
 		return ""
 	}

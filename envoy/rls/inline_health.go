@@ -74,20 +74,22 @@ func (w watch) Serve(k *h2.Stream) {
 	if !unmarshal(k, r) {
 		return
 	}
-	go func() { fail(k, w.grpc.Watch(r, &watching{call: k})) }()
+	go func() { fail(k, w.grpc.Watch(r, &watchStream{call: k})) }()
 }
 
-// watching is a call of Watch for the generated code.
-type watching struct {
+// watchStream is a call of Watch for the generated code.
+type watchStream struct {
 	grpc.ServerStream
 	call *h2.Stream
 }
 
 // Send sends one status.
-func (w *watching) Send(m *healthpb.HealthCheckResponse) error { return w.call.Send(encoded{m}) }
+func (w *watchStream) Send(m *healthpb.HealthCheckResponse) error { return w.call.Send(encoded{m}) }
 
 // Context returns a context that is done when the call ends.
-func (w *watching) Context() context.Context { return callContext{context.Background(), w.call.Done()} }
+func (w *watchStream) Context() context.Context {
+	return callContext{context.Background(), w.call.Done()}
+}
 
 // callContext is done when the client gives up the call.
 type callContext struct {

@@ -10,7 +10,7 @@ import (
 // different values stay different.
 const privateRunes rune = 0x10FF00
 
-func private(r rune) bool { return r >= privateRunes && r <= privateRunes+0xff }
+func isPrivate(r rune) bool { return r >= privateRunes && r <= privateRunes+0xff }
 
 // hideOpaque returns b as valid UTF-8, and reports whether b was not.
 func hideOpaque(b []byte) (out []byte, hidden bool) {
@@ -19,7 +19,7 @@ func hideOpaque(b []byte) (out []byte, hidden bool) {
 	}
 	for len(b) > 0 {
 		r, n := utf8.DecodeRune(b)
-		if r != utf8.RuneError && !private(r) || r == utf8.RuneError && n > 1 {
+		if r != utf8.RuneError && !isPrivate(r) || r == utf8.RuneError && n > 1 {
 			out = append(out, b[:n]...)
 		} else {
 			for _, odd := range b[:n] {
@@ -35,7 +35,7 @@ func hideOpaque(b []byte) (out []byte, hidden bool) {
 func showOpaque(s string) string {
 	var out strings.Builder
 	for _, r := range s {
-		if private(r) {
+		if isPrivate(r) {
 			out.WriteByte(byte(r - privateRunes))
 		} else {
 			out.WriteRune(r)

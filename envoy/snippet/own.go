@@ -109,7 +109,7 @@ func ownSource(action any) (key string, s source) {
 			key, s.kind, known = textOf(field(body, "typed_config"), "descriptor_key"), written, 0
 		}
 		if fields, _ := body.(map[string]any); len(fields) != known {
-			s.written = asWritten(m)
+			s.written = flowMapping(m)
 		}
 		return key, s
 	}
@@ -117,7 +117,7 @@ func ownSource(action any) (key string, s source) {
 		if s := fixedSource(snake(name)); s.kind != unknownSource {
 			s.given = true
 			if fields, _ := body.(map[string]any); len(fields) > 0 {
-				s.written = asWritten(m)
+				s.written = flowMapping(m)
 			}
 			return snake(name), s
 		}
@@ -185,8 +185,8 @@ func orElse(text, other string) string {
 	return text
 }
 
-// asWritten returns an action as a flow mapping without braces.
-func asWritten(action map[string]any) string {
+// flowMapping returns an action as a flow mapping without braces.
+func flowMapping(action map[string]any) string {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

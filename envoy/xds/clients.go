@@ -126,7 +126,7 @@ func (c *clients) onRequest(id stream, r request) (refused string) {
 	if n := r.GetNode().GetId(); n != "" {
 		cl.Node = strings.ToValidUTF8(n[:min(len(n), maxNode)], "")
 	}
-	name, known := short(r.GetTypeUrl())
+	name, known := shortTypeName(r.GetTypeUrl())
 	if !known {
 		return ""
 	}
@@ -163,7 +163,7 @@ func (c *clients) resumed(id stream, typeURL string, has map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cl := c.open[id]
-	name, known := short(typeURL)
+	name, known := shortTypeName(typeURL)
 	if cl == nil || !known || version == "" {
 		return
 	}
@@ -175,7 +175,7 @@ func (c *clients) resumed(id stream, typeURL string, has map[string]string) {
 func (c *clients) sent(id stream, typeURL, version, nonce string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name, known := short(typeURL)
+	name, known := shortTypeName(typeURL)
 	if !known {
 		return
 	}

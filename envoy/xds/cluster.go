@@ -39,7 +39,7 @@ func pack(m proto.Message) *anypb.Any {
 // load balancer hashes the header of the call itself, because Envoy does not apply route hash policies to its
 // internal calls.
 func (s *ServedState) OwnerDirect() *cluster.Cluster {
-	s.fill()
+	s.setDefaults()
 	c := s.ringCluster(names.OwnerCluster, &lbcommon.ConsistentHashingLbConfig{HashPolicy: []*route.RouteAction_HashPolicy{headerPolicy(names.KeyHeader)}})
 	c.ConnectTimeout = durationpb.New(s.Connect)
 	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(&httpv3.HttpProtocolOptions{
@@ -51,19 +51,19 @@ func (s *ServedState) OwnerDirect() *cluster.Cluster {
 		c.TransportSocket = &core.TransportSocket{Name: "envoy.transport_sockets.tls",
 			ConfigType: &core.TransportSocket_TypedConfig{TypedConfig: pack(s.upstreamTLS())}}
 	}
-	return named(c)
+	return nameEndpoints(c)
 }
 
 // Routed returns the cluster of the pods. Its ring uses the hash policy of the route.
 func (s *ServedState) Routed() *cluster.Cluster {
-	s.fill()
-	return named(s.ringCluster(names.RouteCluster, nil))
+	s.setDefaults()
+	return nameEndpoints(s.ringCluster(names.RouteCluster, nil))
 }
 
-// named names the endpoints of a cluster after the cluster's content. Otherwise an Envoy whose cluster changes would
+// nameEndpoints names the endpoints of a cluster after the cluster's content. Otherwise an Envoy whose cluster changes would
 // wait 15 s for its endpoints, which are not sent again because they are the same, and meanwhile use new weights in
 // the old ring.
-func named(c *cluster.Cluster) *cluster.Cluster {
+func nameEndpoints(c *cluster.Cluster) *cluster.Cluster {
 	h := fnv.New64a()
 	_, _ = h.Write(pack(c).GetValue()) // a hash never fails
 	c.EdsClusterConfig.ServiceName = c.GetName() + "@" + hex.EncodeToString(h.Sum(nil))

@@ -60,7 +60,7 @@ func subs(key string, n int) (s []hotkey.SubKey) {
 
 func mustResources(t testing.TB, s ServedState) map[string][]types.Resource {
 	t.Helper()
-	s.fill()
+	s.setDefaults()
 	res, _, err := s.resources()
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func mustResources(t testing.TB, s ServedState) map[string][]types.Resource {
 // TestGolden compares each resource with its golden file.
 func TestGolden(t *testing.T) {
 	for typeURL, list := range mustResources(t, full()) {
-		name, _ := short(typeURL)
+		name, _ := shortTypeName(typeURL)
 		var got bytes.Buffer
 		for _, r := range list {
 			raw, err := protojson.Marshal(r)
@@ -229,7 +229,7 @@ func TestEnvoysRingIsOurs(t *testing.T) {
 			}
 		}
 		res := mustResources(t, s)
-		s.fill()
+		s.setDefaults()
 		name := s.OwnerDirect().GetEdsClusterConfig().GetServiceName()
 		la := assignment(t, res, name)
 		if !slices.EqualFunc(la.GetEndpoints(), assignment(t, res, names.OwnerCluster).GetEndpoints(), func(a, b *endpoint.LocalityLbEndpoints) bool { return proto.Equal(a, b) }) {
@@ -276,7 +276,7 @@ func TestWhoIsServed(t *testing.T) {
 	}
 	for _, c := range cases {
 		s := ServedState{Members: c.members}
-		s.fill()
+		s.setDefaults()
 		in, out := s.hosts(names.OwnerCluster, func(m Endpoint) string { return m.RLS })
 		var got, omitted []string
 		for _, h := range in {
@@ -354,7 +354,7 @@ func FuzzSet(f *testing.F) {
 				{Domain: san, Owner: header, Author: ring.ID(id1), Version: 1, Mode: hotkey.Spread, Subs: []hotkey.SubKey{{Key: header + "#1", Member: "a"}}},
 			},
 		}
-		s.fill()
+		s.setDefaults()
 		res, _, err := s.resources()
 		if err != nil {
 			return

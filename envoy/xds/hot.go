@@ -48,7 +48,7 @@ func (s *ServedState) hotKeys() []hotKey {
 	})
 	var keys []hotKey
 	for i := range said {
-		subs, bucket := subKeys(&said[i]), capOf(&said[i])
+		subs, bucket := subKeys(&said[i]), capBucket(&said[i])
 		if said[i].Validate() != nil || subs == nil && bucket == nil {
 			continue
 		}
@@ -86,11 +86,11 @@ func subKeys(r *hotkey.Route) []hotkey.SubKey {
 	return r.Subs
 }
 
-// capOf returns the token bucket of a key that is to be capped. It holds 2 L tokens and gains L per window. Between
+// capBucket returns the token bucket of a key that is to be capped. It holds 2 L tokens and gains L per window. Between
 // the last time when it was full and a denial t later, Envoy admitted 2 L + L t/W requests: all that the windows in
 // between, at most t/W + 2, could ever admit. Envoy can only cap the limit of the header value itself: if a
 // descriptor has more entries, fewer requests count than carry the header.
-func capOf(r *hotkey.Route) *typev3.TokenBucket {
+func capBucket(r *hotkey.Route) *typev3.TokenBucket {
 	_, value, _ := strings.Cut(r.Name, "=")
 	if r.Mode == hotkey.Auto || r.Mode == hotkey.Never || !r.Capped() || value != r.Owner || r.Window < int64(minFill) {
 		return nil
@@ -151,8 +151,8 @@ func capFilter(bucket *typev3.TokenBucket) *local.LocalRateLimit {
 	return l
 }
 
-// forHot adds what the routes of hot keys need to a connection manager, in front of its filters.
-func forHot(m *hcm.HttpConnectionManager) {
+// addHotKeyFilters adds what the routes of hot keys need to a connection manager, in front of its filters.
+func addHotKeyFilters(m *hcm.HttpConnectionManager) {
 	m.EarlyHeaderMutationExtensions = []*core.TypedExtensionConfig{{
 		Name: "keyward-strip",
 		TypedConfig: pack(&early.HeaderMutation{Mutations: []*mutation.HeaderMutation{{

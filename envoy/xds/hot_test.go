@@ -36,7 +36,7 @@ func hotRoutes(t testing.TB, s ServedState, name string) (list []string) {
 	if len(all) == 0 || len(all[len(all)-1].GetMatch().GetHeaders()) > 0 {
 		t.Fatalf("%s: the last route does not take everything", name)
 	}
-	s.fill()
+	s.setDefaults()
 	for _, k := range s.hotKeys() {
 		text := k.owner + ">"
 		for _, sub := range k.subs {
@@ -146,7 +146,7 @@ func TestHotKeysAnywhereTheSame(t *testing.T) {
 // TestSubKeysAreHashed: the ring of the pods hashes the header that the route sets.
 func TestSubKeysAreHashed(t *testing.T) {
 	s := full()
-	s.fill()
+	s.setDefaults()
 	for i, r := range s.routes(s.hotKeys()).GetVirtualHosts()[0].GetRoutes() {
 		want := []string{names.SubHeader, names.SubHeader, "x-user"}[i]
 		if got := r.GetRoute().GetHashPolicy()[0].GetHeader().GetHeaderName(); got != want {

@@ -31,7 +31,7 @@ func (s *ServedState) routes(hot []hotKey) *route.RouteConfiguration {
 		}
 		routes = append(routes, hot[i].route(s.RouteHeader, by(header)))
 	}
-	return routeConfiguration(names.RouteConfig, append(routes, everything(by(s.RouteHeader))))
+	return routeConfiguration(names.RouteConfig, append(routes, catchAllRoute(by(s.RouteHeader))))
 }
 
 // directRoutes send every request to the application. The sub-key of a hot key only chooses the member for the rate
@@ -44,12 +44,12 @@ func (s *ServedState) directRoutes(hot []hotKey) *route.RouteConfiguration {
 	for i := range hot {
 		routes = append(routes, hot[i].route(s.RouteHeader, upstream()))
 	}
-	c := routeConfiguration(names.DirectConfig, append(routes, everything(upstream())))
+	c := routeConfiguration(names.DirectConfig, append(routes, catchAllRoute(upstream())))
 	c.RequestHeadersToRemove = []string{names.SubHeader}
 	return c
 }
 
-func everything(to *route.RouteAction) *route.Route {
+func catchAllRoute(to *route.RouteAction) *route.Route {
 	return &route.Route{
 		Match:  &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}},
 		Action: &route.Route_Route{Route: to},
@@ -79,7 +79,7 @@ func (s *ServedState) listener() (*listener.Listener, error) {
 			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&router.Router{})},
 		}},
 	}
-	forHot(manager)
+	addHotKeyFilters(manager)
 	return &listener.Listener{
 		Name:    names.RouteListener,
 		Address: socket(address.Addr().String(), uint32(address.Port())),

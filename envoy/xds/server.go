@@ -88,7 +88,7 @@ func (s *DiscoveryServer) Register(g *grpc.Server) {
 
 // Set replaces the state that is served. If it returns an error, the old state remains.
 func (s *DiscoveryServer) Set(state ServedState) error {
-	state.fill()
+	state.setDefaults()
 	resources, omitted, err := state.resources()
 	if err != nil {
 		return fmt.Errorf("serve xDS: %w", err)
@@ -111,7 +111,7 @@ func (s *DiscoveryServer) Set(state ServedState) error {
 		s.omitted = omitted
 		for _, o := range omitted {
 			s.log.Warn("member left out of the ring served to Envoy; requests for its keys are forwarded", "member",
-				o.id, "cluster", o.cluster, "cause", o.why)
+				o.id, "cluster", o.cluster, "cause", o.cause)
 		}
 	}
 	s.versions, s.snapshot = versions, snapshot
@@ -212,15 +212,15 @@ func (s *DiscoveryServer) Status() ServerStatus {
 	s.mu.Unlock()
 	st := ServerStatus{Versions: map[string]string{}, Clients: s.clients.list()}
 	for t, v := range versions {
-		name, _ := short(t)
+		name, _ := shortTypeName(t)
 		st.Versions[name] = v
 	}
 	return st
 }
 
-// short returns the name of a served type without its package. Clients may request any type, but only served types
+// shortTypeName returns the name of a served type without its package. Clients may request any type, but only served types
 // are tracked.
-func short(typeURL string) (name string, served bool) {
+func shortTypeName(typeURL string) (name string, served bool) {
 	switch typeURL {
 	case resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType,
 		resource.RateLimitConfigType:

@@ -52,7 +52,7 @@ type ServedState struct {
 	Rules []*rlsconf.RateLimitConfig // nil: not known yet, so that clients are not sent an empty list
 }
 
-func (s *ServedState) fill() {
+func (s *ServedState) setDefaults() {
 	if s.Capacity == 0 {
 		s.Capacity = ring.DefaultCapacity
 	}
@@ -82,7 +82,7 @@ type host struct {
 type omission struct {
 	id      ring.ID
 	cluster string
-	why     string
+	cause   string
 }
 
 // hosts splits the members into those that Envoys on other hosts can reach, and omissions. EDS requires IP addresses.
@@ -122,7 +122,7 @@ func (s *ServedState) hosts(cluster string, address func(Endpoint) string) (in [
 			kept = append(kept, h)
 		}
 	}
-	return s.fit(kept), out
+	return s.dropLeavingIfFull(kept), out
 }
 
 // faults returns what Envoy would reject, whatever the members.
@@ -144,9 +144,9 @@ func (s *ServedState) faults() (faults []error) {
 	return append(faults, ring.Validate(nil, s.Capacity))
 }
 
-// fit drops leaving members if the ring has no room for them: they are only served so that their connections last
+// dropLeavingIfFull drops leaving members if the ring has no room for them: they are only served so that their connections last
 // longer.
-func (s *ServedState) fit(hosts []host) []host {
+func (s *ServedState) dropLeavingIfFull(hosts []host) []host {
 	sum := 0
 	for _, h := range hosts {
 		sum += int(h.Weight)

@@ -1,6 +1,6 @@
 // Package budget accounts for the memory that clients make a process keep.
 //
-// [New] makes the account of all connections, [Account.Part] that of one listener, and [Account.Open] that of one
+// [New] makes the account of all connections, [Account.Child] that of one listener, and [Account.Open] that of one
 // connection. A charge to a connection is also charged to the accounts above it.
 package budget
 
@@ -9,21 +9,21 @@ import "sync/atomic"
 // Account is a number of bytes that clients make the process keep: those of one connection, of a listener or of all
 // listeners. A nil Account charges nothing and allows everything. Its methods are safe for concurrent use.
 type Account struct {
-	parent *Account
-	limit  int64 // 0: no limit of its own
-	fair   int64
-	held   atomic.Int64
-	open   atomic.Int64 // number of connections
-	closed atomic.Bool
+	parent    *Account
+	limit     int64 // 0: no limit of its own
+	fairShare int64
+	held      atomic.Int64
+	open      atomic.Int64 // number of connections
+	closed    atomic.Bool
 }
 
 // New returns an account without connections. Its connections should keep at most limit bytes together. A connection
 // may always keep fair bytes or its equal part of limit, whichever is less.
-func New(limit, fair int64) *Account { return &Account{limit: limit, fair: fair} }
+func New(limit, fair int64) *Account { return &Account{limit: limit, fairShare: fair} }
 
-// Part returns an account with its own limit. Its charges are also charged to a.
-func (a *Account) Part(limit, fair int64) *Account {
-	return &Account{parent: a, limit: limit, fair: fair}
+// Child returns an account with its own limit. Its charges are also charged to a.
+func (a *Account) Child(limit, fair int64) *Account {
+	return &Account{parent: a, limit: limit, fairShare: fair}
 }
 
 // Open returns the account of a connection. Close releases it.
@@ -55,11 +55,11 @@ func (a *Account) Charge(n int64) bool {
 // share returns what one connection may always keep. It shrinks as connections open, but connections are not closed
 // for what they kept before. So n connections that open one after the other and fill their shares keep limit * (1/1 +
 // ... + 1/n) together: less than 8 times the limit for 1,024 connections.
-func (a *Account) share() int64 { return min(a.fair, a.limit/max(a.open.Load(), 1)) }
+func (a *Account) share() int64 { return min(a.fairShare, a.limit/max(a.open.Load(), 1)) }
 
-// Spare reports whether n more bytes would leave half of every limit free. Only then is memory kept just for speed,
+// HasSpare reports whether n more bytes would leave half of every limit free. Only then is memory kept just for speed,
 // so that such memory never causes a refusal.
-func (a *Account) Spare(n int64) bool {
+func (a *Account) HasSpare(n int64) bool {
 	if a == nil {
 		return true
 	}

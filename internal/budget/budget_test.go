@@ -11,7 +11,7 @@ import (
 
 func TestChargesCountInEveryAccountAbove(t *testing.T) {
 	all := New(1000, 100)
-	port, other := all.Part(400, 100), all.Part(400, 100)
+	port, other := all.Child(400, 100), all.Child(400, 100)
 	a, b, c := port.Open(), port.Open(), other.Open()
 	for _, tt := range []struct {
 		what string
@@ -66,7 +66,7 @@ func TestSpareIsHalf(t *testing.T) {
 	all := New(1000, 1000)
 	a := all.Open()
 	a.Charge(400)
-	if !a.Spare(100) || a.Spare(101) {
+	if !a.HasSpare(100) || a.HasSpare(101) {
 		t.Error("half of the limit is to stay free")
 	}
 }
@@ -74,7 +74,7 @@ func TestSpareIsHalf(t *testing.T) {
 func TestNoAccount(t *testing.T) {
 	var none *Account
 	a := none.Open()
-	if !a.Charge(1<<40) || !a.Spare(1<<40) || a.Held() != 0 {
+	if !a.Charge(1<<40) || !a.HasSpare(1<<40) || a.Held() != 0 {
 		t.Error("no account allows everything")
 	}
 	a.Close()
@@ -111,12 +111,12 @@ func TestMeter(t *testing.T) {
 	if _, err := io.ReadFull(c, make([]byte, 20)); err != nil || a.Held() != 20*factor {
 		t.Error(err, a.Held())
 	}
-	c.Settle()
+	c.Stop()
 	say(200)
 	if _, err := io.ReadFull(c, make([]byte, 200)); err != nil || a.Held() != 0 {
 		t.Error(err, a.Held())
 	}
-	c.Begin()
+	c.Start()
 	say(200)
 	if _, err := io.Copy(new(bytes.Buffer), c); !errors.Is(err, ErrOver) || over != 1 {
 		t.Errorf("%v, called %d times", err, over)

@@ -16,7 +16,7 @@ var ErrOver = errors.New("client makes the process keep too much memory")
 // Meter charges what is read from a connection between Begin and Settle.
 type Meter struct {
 	account  *Account
-	most     int64
+	keep     int64
 	over     func()
 	charged  atomic.Int64
 	on       atomic.Bool
@@ -26,23 +26,23 @@ type Meter struct {
 // NewMeter returns a Meter that charges a from now on. At most most bytes of the input are kept until Settle; 0: all
 // of them. over is called once, when the account is exceeded.
 func NewMeter(a *Account, most int64, over func()) *Meter {
-	m := &Meter{account: a, most: most, over: over}
+	m := &Meter{account: a, keep: most, over: over}
 	m.on.Store(true)
 	return m
 }
 
-// Begin starts charging.
-func (m *Meter) Begin() { m.on.Store(true) }
+// Start starts charging.
+func (m *Meter) Start() { m.on.Store(true) }
 
-// Settle takes back all charges and stops charging until Begin.
-func (m *Meter) Settle() {
+// Stop takes back all charges and stops charging until Begin.
+func (m *Meter) Stop() {
 	m.on.Store(false)
 	m.account.Charge(-m.charged.Swap(0))
 }
 
 // Read charges n bytes of input. It returns ErrOver if the connection must be closed.
 func (m *Meter) Read(n int) error {
-	if n == 0 || !m.on.Load() || m.most > 0 && m.charged.Load() >= factor*m.most {
+	if n == 0 || !m.on.Load() || m.keep > 0 && m.charged.Load() >= factor*m.keep {
 		return nil
 	}
 	m.charged.Add(factor * int64(n))

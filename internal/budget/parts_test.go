@@ -7,7 +7,7 @@ import "testing"
 // then in ever smaller ones. docs/security.md has the sum.
 func TestPartsOfManyConnections(t *testing.T) {
 	const limit, fair, connections, step = 8 << 20, 128 << 10, 1024, 256
-	port := New(64<<20, fair).Part(limit, fair)
+	port := New(64<<20, fair).Child(limit, fair)
 	for i := range connections {
 		a := port.Open()
 		if !a.Charge(limit / connections) {

@@ -27,15 +27,15 @@ type store struct {
 	server func(*material) *tls.Config // set by Server, before the first handshake
 
 	cur    atomic.Pointer[material]
-	config atomic.Pointer[served]
+	config atomic.Pointer[builtConfig]
 
-	mu      sync.Mutex
-	looked  time.Time // last check of the files; guarded by mu
-	refused string    // the last error that was reported; guarded by mu
+	mu        sync.Mutex
+	checkedAt time.Time // last check of the files; guarded by mu
+	lastError string    // the last error that was reported; guarded by mu
 }
 
-// served is a server configuration and the material that it was built from.
-type served struct {
+// builtConfig is a server configuration and the material that it was built from.
+type builtConfig struct {
 	of     *material
 	config *tls.Config
 }
@@ -62,8 +62,8 @@ func open(f Files, r Reload) (*store, error) {
 		return nil, err
 	}
 	s.cur.Store(m)
-	s.looked = r.Now()
-	if m.expired(s.looked) {
+	s.checkedAt = r.Now()
+	if m.expired(s.checkedAt) {
 		r.Logger.Warn("certificate has expired", "file", f.Cert, "not_after", m.cert.Leaf.NotAfter)
 	}
 	return s, nil
@@ -75,9 +75,9 @@ func (s *store) now() time.Time { return s.reload.Now() }
 func (s *store) current() *material {
 	if s.mu.TryLock() {
 		defer s.mu.Unlock()
-		if now := s.now(); now.Sub(s.looked) >= s.reload.Interval || now.Before(s.looked) {
-			s.looked = now
-			s.lookLocked(now)
+		if now := s.now(); now.Sub(s.checkedAt) >= s.reload.Interval || now.Before(s.checkedAt) {
+			s.checkedAt = now
+			s.checkLocked(now)
 		}
 	}
 	return s.cur.Load()
@@ -89,18 +89,18 @@ func (s *store) currentServer() *tls.Config {
 	if c := s.config.Load(); c != nil && c.of == m {
 		return c.config
 	}
-	c := &served{m, s.server(m)}
+	c := &builtConfig{m, s.server(m)}
 	s.config.Store(c)
 	return c.config
 }
 
-// lookLocked compares contents instead of modification times, so that it notices files that are replaced within a
+// checkLocked compares contents instead of modification times, so that it notices files that are replaced within a
 // clock tick, by a symlink or in place. Three small reads per second cost little compared with a handshake.
-func (s *store) lookLocked(now time.Time) {
+func (s *store) checkLocked(now time.Time) {
 	old := s.cur.Load()
 	raw, err := s.files.read()
 	if err == nil && same(raw, old.raw) {
-		s.refused = ""
+		s.lastError = ""
 		return
 	}
 	var m *material
@@ -111,20 +111,20 @@ func (s *store) lookLocked(now time.Time) {
 		err = fmt.Errorf("%s: expired on %s", s.files.Cert, m.cert.Leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	if err != nil {
-		s.refuseLocked(err)
+		s.reportLocked(err)
 		return
 	}
 	s.cur.Store(m)
-	s.refused = ""
+	s.lastError = ""
 	s.reload.Logger.Info("certificates reloaded", "cert", s.files.Cert, "ca", s.files.CA)
 	s.reload.OnReload(nil)
 }
 
-func (s *store) refuseLocked(err error) {
-	if err.Error() == s.refused {
+func (s *store) reportLocked(err error) {
+	if err.Error() == s.lastError {
 		return
 	}
-	s.refused = err.Error()
+	s.lastError = err.Error()
 	s.reload.Logger.Error("certificate reload failed; the old certificates stay in use", "error", err)
 	s.reload.OnReload(err)
 }

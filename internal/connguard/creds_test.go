@@ -33,7 +33,7 @@ func TestWatchedAnswersFlush(t *testing.T) {
 		"flusher":    func(w http.ResponseWriter) error { w.(http.Flusher).Flush(); return nil },
 	} {
 		r := httptest.NewRecorder()
-		a := &answerWriter{ResponseWriter: r, said: true}
+		a := &answerWriter{ResponseWriter: r, wroteHeader: true}
 		if _, err := a.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}

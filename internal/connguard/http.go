@@ -27,7 +27,7 @@ func (s *Guard) Watch(srv *http.Server) {
 		return
 	}
 	var conns sync.Map // net.Conn to *pending
-	account := s.Account().Part(maxHTTPKept, fairShare)
+	account := s.Account().Child(maxHTTPKept, fairShare)
 	next := srv.Handler
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p, ok := r.Context().Value(pendingKey{}).(*pending); ok {
@@ -49,9 +49,9 @@ func (s *Guard) Watch(srv *http.Server) {
 		switch state {
 		case http.StateActive:
 			p.(*pending).begun.Store(true)
-			p.(*pending).meter.Begin()
+			p.(*pending).meter.Start()
 		case http.StateIdle:
-			p.(*pending).meter.Settle()
+			p.(*pending).meter.Stop()
 		case http.StateClosed:
 			if p.(*pending).begun.Load() && !p.(*pending).over.Load() {
 				s.Refuse(Incomplete)
@@ -91,14 +91,14 @@ func (s *Guard) pending(c net.Conn, of *budget.Account) *pending {
 // too.
 type answerWriter struct {
 	http.ResponseWriter
-	conn net.Conn
-	said bool
+	conn        net.Conn
+	wroteHeader bool
 }
 
 // WriteHeader begins the response.
 func (a *answerWriter) WriteHeader(status int) {
-	if !a.said && status >= 200 {
-		if a.said = true; status < 400 || status == http.StatusTooManyRequests {
+	if !a.wroteHeader && status >= 200 {
+		if a.wroteHeader = true; status < 400 || status == http.StatusTooManyRequests {
 			MarkAnswered(a.conn)
 		}
 	}
@@ -107,8 +107,8 @@ func (a *answerWriter) WriteHeader(status int) {
 
 // Write writes part of the response.
 func (a *answerWriter) Write(b []byte) (int, error) {
-	if !a.said {
-		a.said = true
+	if !a.wroteHeader {
+		a.wroteHeader = true
 		MarkAnswered(a.conn)
 	}
 	return a.ResponseWriter.Write(b)

@@ -56,7 +56,7 @@ func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	}
 	w := &watched{Conn: secure, raw: raw, guard: c.guard, head: head}
 	if c.guard != nil {
-		w.calls = &unfinished{account: account, streams: !c.unary, calls: map[uint32]held{}}
+		w.calls = &unfinished{account: account, streams: !c.unary, calls: map[uint32]callCharge{}}
 	}
 	return w, info, nil
 }
@@ -74,7 +74,7 @@ func (c *creds) secure(raw net.Conn, account *budget.Account) (net.Conn, credent
 		}
 		return nil, nil, err
 	}
-	read.Settle()
+	read.Stop()
 	return secure, info, nil
 }
 
@@ -139,18 +139,18 @@ func (w *watched) Read(b []byte) (int, error) {
 	}
 	w.in.scan(b[:n], w.calls.received)
 	w.calls.rest(w.in.rest())
-	if w.calls.tooMuch() {
+	if w.calls.exceeded() {
 		w.guard.Refuse(Unfinished)
 		w.ended.Store(true)
 		w.Conn.Close()
 		return 0, errUnfinished
 	}
-	w.time()
+	w.updateStallTimer()
 	return n, err
 }
 
-// time starts the timer for the rest of a frame or header block that has begun, and stops it when that is complete.
-func (w *watched) time() {
+// updateStallTimer starts the timer for the rest of a frame or header block that has begun, and stops it when that is complete.
+func (w *watched) updateStallTimer() {
 	begun := w.in.rest() > 0 || w.calls.open
 	switch {
 	case begun && w.timed.Load() && (w.frame == w.in.number() || w.calls.open):

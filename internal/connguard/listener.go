@@ -35,13 +35,13 @@ func (s *Guard) ListenInTurn(l net.Listener, most int) net.Listener {
 }
 
 func (s *Guard) listen(l net.Listener, most int) *listener {
-	return &listener{Listener: l, guard: s, most: most, gauge: s.guards.open.WithLabelValues(s.name)}
+	return &listener{Listener: l, guard: s, limit: most, gauge: s.guards.open.WithLabelValues(s.name)}
 }
 
 type listener struct {
 	net.Listener
 	guard    *Guard
-	most     int
+	limit    int
 	gauge    prometheus.Gauge
 	turns    *turnQueue         // nil: connections do not wait
 	waited   prometheus.Counter // seconds spent in the queue
@@ -68,8 +68,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	l.pauseInFlood()
 	l.mu.Lock()
 	var silent *conn
-	if len(l.open) >= l.most {
-		silent = l.open.silent()
+	if len(l.open) >= l.limit {
+		silent = l.open.mostSilent()
 		heap.Remove(&l.open, silent.index)
 	}
 	c.refresh()
@@ -141,9 +141,9 @@ func (h *silenceHeap) Pop() any {
 	return c
 }
 
-// silent returns the connection to be replaced: the one that was read longest ago, among those without an answered
+// mostSilent returns the connection to be replaced: the one that was read longest ago, among those without an answered
 // request if there are any.
-func (h *silenceHeap) silent() *conn {
+func (h *silenceHeap) mostSilent() *conn {
 	for {
 		c := (*h)[0]
 		if !c.refresh() {

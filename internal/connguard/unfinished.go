@@ -38,12 +38,12 @@ type unfinished struct {
 	answering uint32 // call that the server has begun to answer; only used by the writing goroutine
 
 	mu    sync.Mutex
-	calls map[uint32]held // guarded by mu; nil once the connection has ended
-	part  int64           // bytes of an incomplete frame or header block; only used by the reading goroutine
+	calls map[uint32]callCharge // guarded by mu; nil once the connection has ended
+	part  int64                 // bytes of an incomplete frame or header block; only used by the reading goroutine
 }
 
-// held is the number of bytes that one call is charged.
-type held struct{ headers, message int64 }
+// callCharge is the number of bytes that one call is charged.
+type callCharge struct{ headers, message int64 }
 
 // headersSize returns the most bytes that a call with a header block of n bytes may take.
 func headersSize(n int) int64 { return callSize + min(int64(n)*fieldSize, listSize) }
@@ -67,7 +67,7 @@ func (u *unfinished) headers(f *frame) {
 	id := f.stream()
 	if f.typ() == http2.FrameHeaders {
 		if u.last != 0 && u.last != id {
-			u.hold(u.last, held{headers: headersSize(u.block)})
+			u.hold(u.last, callCharge{headers: headersSize(u.block)})
 		}
 		u.last, u.block = id, 0
 	}
@@ -76,20 +76,20 @@ func (u *unfinished) headers(f *frame) {
 	switch {
 	case u.open:
 	case u.streams:
-		u.hold(id, held{headers: headersSize(u.block)})
+		u.hold(id, callCharge{headers: headersSize(u.block)})
 		u.last = 0
 	case f.ends():
-		u.whole(id)
+		u.endUnary(id)
 	}
 }
 
-// whole processes the end of a unary request. Its charge stays until the server ends the call.
-func (u *unfinished) whole(id uint32) {
+// endUnary processes the end of a unary request. Its charge stays until the server ends the call.
+func (u *unfinished) endUnary(id uint32) {
 	if id != u.last {
 		return
 	}
 	if u.last = 0; u.block > shortBlock {
-		u.hold(id, held{headers: headersSize(u.block)})
+		u.hold(id, callCharge{headers: headersSize(u.block)})
 	}
 }
 
@@ -97,14 +97,14 @@ func (u *unfinished) whole(id uint32) {
 func (u *unfinished) data(f *frame) {
 	id := f.stream()
 	if f.ends() && !u.streams {
-		u.whole(id)
+		u.endUnary(id)
 		return
 	}
 	if id == u.last {
 		u.last = 0
-		u.hold(id, held{headers: headersSize(u.block)})
+		u.hold(id, callCharge{headers: headersSize(u.block)})
 	}
-	u.hold(id, held{message: int64(f.length())})
+	u.hold(id, callCharge{message: int64(f.length())})
 }
 
 func (u *unfinished) forgetLast(id uint32) {
@@ -142,7 +142,7 @@ func (u *unfinished) sent(f *frame) {
 		u.release(id)
 	case f.typ() != http2.FrameData:
 	case u.streams:
-		u.read(id)
+		u.messagesRead(id)
 	default:
 		if u.answering != 0 && u.answering != id {
 			u.holdOpen(u.answering)
@@ -157,12 +157,12 @@ func (u *unfinished) holdOpen(id uint32) {
 	_, noted := u.calls[id]
 	u.mu.Unlock()
 	if !noted {
-		u.hold(id, held{headers: headersSize(shortBlock)})
+		u.hold(id, callCharge{headers: headersSize(shortBlock)})
 	}
 }
 
-// tooMuch reports whether this connection exceeds its share.
-func (u *unfinished) tooMuch() bool { return u.over.Load() }
+// exceeded reports whether this connection exceeds its share.
+func (u *unfinished) exceeded() bool { return u.over.Load() }
 
 func (u *unfinished) charge(n int64) {
 	if !u.account.Charge(n) && n > 0 {
@@ -170,14 +170,14 @@ func (u *unfinished) charge(n int64) {
 	}
 }
 
-func (u *unfinished) hold(id uint32, more held) {
+func (u *unfinished) hold(id uint32, more callCharge) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.calls == nil {
 		return
 	}
 	h := u.calls[id]
-	u.calls[id] = held{h.headers + more.headers, h.message + more.message}
+	u.calls[id] = callCharge{h.headers + more.headers, h.message + more.message}
 	u.charge(more.headers + more.message)
 }
 
@@ -193,11 +193,11 @@ func (u *unfinished) release(id uint32) {
 	}
 }
 
-func (u *unfinished) read(id uint32) {
+func (u *unfinished) messagesRead(id uint32) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if h, is := u.calls[id]; is && h.message > 0 {
-		u.calls[id] = held{headers: h.headers}
+		u.calls[id] = callCharge{headers: h.headers}
 		u.charge(-h.message)
 	}
 }

@@ -43,8 +43,8 @@ func Files() []FileVariable {
 	return list
 }
 
-// absent clears variables that name missing optional files, and adds warnings.
-func (s *Settings) absent() {
+// dropMissingFiles clears variables that name missing optional files, and adds warnings.
+func (s *Settings) dropMissingFiles() {
 	fields := map[string]*string{}
 	for _, v := range Table() {
 		if p, ok := v.at(s).(*string); ok {

@@ -25,9 +25,9 @@ func Read(getenv Getenv) (Settings, error) {
 	for _, v := range Table() {
 		faults = append(faults, v.read(&s, getenv))
 	}
-	faults = append(faults, s.others(getenv), s.settle(), s.check())
+	faults = append(faults, s.readOthers(getenv), s.derive(), s.check())
 	s.warn()
-	s.absent()
+	s.dropMissingFiles()
 	return s, errors.Join(faults...)
 }
 
@@ -79,35 +79,35 @@ func parse(value string, at any) error {
 	case *string:
 		*p = value
 	case *bool:
-		return keep(p, value, strconv.ParseBool)
+		return parseInto(p, value, strconv.ParseBool)
 	case *int:
-		return keep(p, value, func(s string) (int, error) {
+		return parseInto(p, value, func(s string) (int, error) {
 			n, err := strconv.ParseInt(s, 0, strconv.IntSize)
 			return int(n), err
 		})
 	case *int64:
-		return keep(p, value, func(s string) (int64, error) { return strconv.ParseInt(s, 0, 64) })
+		return parseInto(p, value, func(s string) (int64, error) { return strconv.ParseInt(s, 0, 64) })
 	case *float32:
-		return keep(p, value, func(s string) (float32, error) {
+		return parseInto(p, value, func(s string) (float32, error) {
 			f, err := strconv.ParseFloat(s, 32)
 			return float32(f), err
 		})
 	case *float64:
-		return keep(p, value, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
+		return parseInto(p, value, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
 	case *time.Duration:
-		return keep(p, value, time.ParseDuration)
+		return parseInto(p, value, time.ParseDuration)
 	case *[]string:
 		*p = nil
 		if strings.TrimSpace(value) != "" {
 			*p = strings.Split(value, ",")
 		}
 	case *map[string]string:
-		return keep(p, value, parseMap)
+		return parseInto(p, value, parseMap)
 	}
 	return nil
 }
 
-func keep[T any](p *T, value string, parse func(string) (T, error)) error {
+func parseInto[T any](p *T, value string, parse func(string) (T, error)) error {
 	v, err := parse(value)
 	var num *strconv.NumError
 	if errors.As(err, &num) {
@@ -134,8 +134,8 @@ func parseMap(value string) (map[string]string, error) {
 	return m, nil
 }
 
-// settle sets the fields that depend on several variables.
-func (s *Settings) settle() error {
+// derive sets the fields that depend on several variables.
+func (s *Settings) derive() error {
 	st := &s.Stats
 	if !s.set["USE_STATSD"] && (st.DogStatsd || st.Prometheus) {
 		st.Statsd = false
@@ -189,8 +189,8 @@ func (s *Settings) check() error {
 	return errors.Join(faults...)
 }
 
-// others reads the variables that libraries of envoyproxy/ratelimit read.
-func (s *Settings) others(getenv Getenv) error {
+// readOthers reads the variables that libraries of envoyproxy/ratelimit read.
+func (s *Settings) readOthers(getenv Getenv) error {
 	s.Stats.Network = "tcp"
 	if v, _ := getenv("STATSD_PROTOCOL"); v != "" {
 		s.set["STATSD_PROTOCOL"] = true

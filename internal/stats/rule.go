@@ -51,9 +51,9 @@ const (
 	shards = 64
 )
 
-// table maps keys to statistics. The keys are spread over shards, so that processors rarely contend for a lock. A
+// ruleTable maps keys to statistics. The keys are spread over shards, so that processors rarely contend for a lock. A
 // shard's lock is taken before that of the table.
-type table struct {
+type ruleTable struct {
 	seed    maphash.Seed
 	clean   *cleaner
 	metrics *metrics
@@ -71,8 +71,8 @@ type shard struct {
 	_    [64]byte              // keeps the locks of adjacent shards on different cache lines
 }
 
-func newTable(budget int, m *metrics) *table {
-	t := &table{seed: maphash.MakeSeed(), clean: newCleaner(), metrics: m, budget: int64(budget),
+func newTable(budget int, m *metrics) *ruleTable {
+	t := &ruleTable{seed: maphash.MakeSeed(), clean: newCleaner(), metrics: m, budget: int64(budget),
 		series: map[string]*RuleStats{}}
 	for i := range t.shards {
 		t.shards[i].keys = map[string]*RuleStats{}
@@ -81,7 +81,7 @@ func newTable(budget int, m *metrics) *table {
 }
 
 // fixed returns the statistics of a configured key.
-func (t *table) fixed(key string) *RuleStats {
+func (t *ruleTable) fixed(key string) *RuleStats {
 	s := &t.shards[maphash.String(t.seed, key)%shards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (t *table) fixed(key string) *RuleStats {
 }
 
 // dynamic returns the statistics of a key from a request.
-func (t *table) dynamic(key []byte) *RuleStats {
+func (t *ruleTable) dynamic(key []byte) *RuleStats {
 	if len(key) > keyBytes {
 		return t.overflow(key)
 	}
@@ -111,7 +111,7 @@ func (t *table) dynamic(key []byte) *RuleStats {
 	return t.admit(s, string(key))
 }
 
-func (t *table) admit(s *shard, key string) *RuleStats {
+func (t *ruleTable) admit(s *shard, key string) *RuleStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r, ok := s.keys[key]; ok {
@@ -129,7 +129,7 @@ func (t *table) admit(s *shard, key string) *RuleStats {
 
 // overflow returns the statistics that keys of one domain share. Domains of rules come from the configuration, so
 // there are few.
-func (t *table) overflow(key []byte) *RuleStats {
+func (t *ruleTable) overflow(key []byte) *RuleStats {
 	t.metrics.overflow.Inc()
 	domain := key
 	if i := bytes.IndexByte(key, '.'); i >= 0 {
@@ -158,13 +158,13 @@ func (t *table) overflow(key []byte) *RuleStats {
 
 // named returns the series with a full name. Keys that differ only in characters that a name cannot contain share it,
 // as they do in envoyproxy/ratelimit.
-func (t *table) named(name string) *RuleStats {
+func (t *ruleTable) named(name string) *RuleStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return entry(t.series, name)
+	return getOrCreate(t.series, name)
 }
 
-func (t *table) each(visit func(c *StatCounter, base, suffix string)) {
+func (t *ruleTable) each(visit func(c *StatCounter, base, suffix string)) {
 	type named struct {
 		name string
 		rule *RuleStats
@@ -180,8 +180,8 @@ func (t *table) each(visit func(c *StatCounter, base, suffix string)) {
 	}
 }
 
-// names are the counters of unknown domains, up to a limit.
-type names struct {
+// domainCounters are the counters of unknown domains, up to a limit.
+type domainCounters struct {
 	clean  *cleaner
 	budget int
 
@@ -189,11 +189,11 @@ type names struct {
 	at map[string]*StatCounter // by the domain in the request; guarded by mu
 }
 
-func newNames(budget int) *names {
-	return &names{clean: newCleaner(), budget: budget, at: map[string]*StatCounter{}}
+func newNames(budget int) *domainCounters {
+	return &domainCounters{clean: newCleaner(), budget: budget, at: map[string]*StatCounter{}}
 }
 
-func (n *names) counter(domain string, s *StatStore) *StatCounter {
+func (n *domainCounters) counter(domain string, s *StatStore) *StatCounter {
 	n.mu.RLock()
 	c, ok := n.at[domain]
 	full := len(n.at) >= n.budget

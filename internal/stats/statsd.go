@@ -161,7 +161,7 @@ func (d *Statsd) serve(ctx context.Context, flushed func()) error {
 
 // flush sends everything that changed.
 func (d *Statsd) flush(conn net.Conn) error {
-	if err := alive(conn); err != nil {
+	if err := checkOpen(conn); err != nil {
 		return err
 	}
 	b := &d.buffer
@@ -199,8 +199,8 @@ func (d *Statsd) flush(conn net.Conn) error {
 	return b.err
 }
 
-// alive detects a connection that the server has closed, to which the first write would seem to succeed.
-func alive(conn net.Conn) error {
+// checkOpen detects a connection that the server has closed, to which the first write would seem to succeed.
+func checkOpen(conn net.Conn) error {
 	if _, ok := conn.(*net.TCPConn); !ok {
 		return nil
 	}

@@ -66,8 +66,8 @@ type Options struct {
 // rules are reloaded. It is safe for concurrent use.
 type StatStore struct {
 	metrics *metrics
-	rules   *table
-	domains *names
+	rules   *ruleTable
+	domains *domainCounters
 
 	// A listener is called with timing held. It may take its own lock, under which mu may be taken. The order is
 	// timing, the listener's lock, mu.
@@ -102,14 +102,14 @@ func New(o Options) *StatStore {
 func (s *StatStore) Counter(name string) *StatCounter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return entry(s.counters, name)
+	return getOrCreate(s.counters, name)
 }
 
 // Gauge returns the gauge with the given name.
 func (s *StatStore) Gauge(name string) *Gauge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return entry(s.gauges, name)
+	return getOrCreate(s.gauges, name)
 }
 
 // Timer returns the timer with the given name.
@@ -207,7 +207,7 @@ func (s *StatStore) eachGauge(visit func(g *Gauge, name string)) {
 	}
 }
 
-func entry[T any](m map[string]*T, name string) *T {
+func getOrCreate[T any](m map[string]*T, name string) *T {
 	v, ok := m[name]
 	if !ok {
 		v = new(T)

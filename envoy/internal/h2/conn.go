@@ -157,7 +157,7 @@ func (c *conn) tlsHandshake(t *tls.Config) error {
 	if err := nc.Handshake(); err != nil {
 		return err
 	}
-	read.Settle()
+	read.Stop()
 	if nc.ConnectionState().NegotiatedProtocol != "h2" {
 		nc.Close()
 		return errors.New("tls: the client did not ask for h2 by ALPN")

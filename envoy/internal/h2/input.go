@@ -43,7 +43,7 @@ func (i *input) fill(nc net.Conn) (int, error) {
 func (i *input) fit() {
 	size, left := len(i.buf), i.w-i.r
 	switch {
-	case i.w == size && size < largeInput && i.account.Spare(int64(3*size)):
+	case i.w == size && size < largeInput && i.account.HasSpare(int64(3*size)):
 		size, i.smallReads = min(4*size, largeInput), 0
 	case i.w > smallInput || size == smallInput:
 		i.smallReads = 0

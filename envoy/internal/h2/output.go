@@ -187,7 +187,7 @@ func (c *conn) write() {
 		c.mu.Unlock()
 		_, err := nc.Write(b)
 		c.mu.Lock()
-		if cap(b) <= smallInput || len(b) > cap(b)/4 && c.account.Spare(0) { // do not keep the buffer of a burst
+		if cap(b) <= smallInput || len(b) > cap(b)/4 && c.account.HasSpare(0) { // do not keep the buffer of a burst
 			c.spare = b[:0]
 		}
 		c.inFlight = 0

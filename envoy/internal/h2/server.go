@@ -34,7 +34,7 @@ func NewInlineServer(o Options) *InlineServer {
 		o.TLS = o.TLS.Clone()
 		o.TLS.NextProtos = []string{"h2"}
 	}
-	s := &InlineServer{o: o, account: o.Account.Part(o.Limits.Unfinished, o.Limits.FairShare)}
+	s := &InlineServer{o: o, account: o.Account.Child(o.Limits.Unfinished, o.Limits.FairShare)}
 	s.mu.listeners, s.mu.conns = map[net.Listener]struct{}{}, map[*conn]struct{}{}
 	return s
 }
