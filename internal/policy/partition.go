@@ -34,3 +34,13 @@ func (p Partition) String() string {
 
 // MarshalText returns the text form of p.
 func (p Partition) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText sets p to the policy with that text form.
+func (p *Partition) UnmarshalText(text []byte) error {
+	parsed, ok := ParsePartition(string(text))
+	if !ok {
+		return fmt.Errorf("unknown partition policy %q", text)
+	}
+	*p = parsed
+	return nil
+}
