@@ -158,7 +158,7 @@ func loadOf(ctx context.Context, targets []target, conns int, r *ring.Ring, n in
 }
 
 // runOnly runs a load at a rate and fails if no call was answered.
-func runOnly(ctx context.Context, l *loadtest.Load, rate float64, length time.Duration) (loadtest.Totals, error) {
+func runOnly(ctx context.Context, l *loadtest.Load, rate float64, length time.Duration) (loadtest.Calls, error) {
 	got, err := l.Run(ctx, loadtest.Phase{Rate: rate}, length)
 	if err == nil && got.Answered() == 0 {
 		err = fmt.Errorf("no call was answered, %d failed: %w", got.Errors, errors.Join(got.Err))

@@ -169,7 +169,7 @@ func report() *Report {
 	} {
 		rep.Contestants = append(rep.Contestants, &Entry{Name: name, Title: name, Envoy: strings.HasPrefix(name, "envoy"), RSS: 10e6, Uncounted: &missing})
 		for _, phase := range rep.phases() {
-			r := &loadtest.Series{Name: name, Phase: phase}
+			r := &loadtest.Measurement{Name: name, Phase: phase}
 			for _, slow := range []float64{1, 3, 10} {
 				r.Rounds = append(r.Rounds, loadtest.Figures{Calls: 100, CPU: us * slow, Proxy: 5, P50: us * slow, P99: 1000 * slow, Throughput: 1e6 / us})
 			}
@@ -431,13 +431,13 @@ func TestVerdict(t *testing.T) {
 		{[]float64{10, 10, 10, 10, 10}, 3, "WORSE", true},
 	} {
 		c := &compared{name: "one", old: &running{contestant: contestant{Name: "old"}}, new: &running{contestant: contestant{Name: "new"}}}
-		before, after := &loadtest.Series{Name: "old", Phase: plan.Phases[0]}, &loadtest.Series{Name: "new", Phase: plan.Phases[0]}
+		before, after := &loadtest.Measurement{Name: "old", Phase: plan.Phases[0]}, &loadtest.Measurement{Name: "new", Phase: plan.Phases[0]}
 		for _, us := range tt.cpu {
 			before.Rounds, after.Rounds = append(before.Rounds, loadtest.Figures{CPU: 10}), append(after.Rounds, loadtest.Figures{CPU: us})
 			c.allocs[0], c.allocs[1] = append(c.allocs[0], 2), append(c.allocs[1], tt.allocs)
 		}
 		var out bytes.Buffer
-		err := verdict(&out, 0.1, plan, []*loadtest.Series{before, after}, []*compared{c})
+		err := verdict(&out, 0.1, plan, []*loadtest.Measurement{before, after}, []*compared{c})
 		if (err != nil) != tt.worse || !strings.Contains(out.String(), tt.want) {
 			t.Errorf("%v, %v allocations: %v\n%s", tt.cpu, tt.allocs, err, &out)
 		}

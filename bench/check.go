@@ -156,7 +156,7 @@ func (r *running) mallocs(ctx context.Context) (sum float64, err error) {
 var errWorse = errors.New("the newer commit is worse")
 
 // verdict prints a table. A figure is worse when three quarters of the rounds found it so: a bad round is noise.
-func verdict(out io.Writer, worse float64, plan loadtest.Plan, rows []*loadtest.Series, all []*compared) error {
+func verdict(out io.Writer, worse float64, plan loadtest.Plan, rows []*loadtest.Measurement, all []*compared) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\t\tbefore\tnow\tx old (min..max)\t\t")
 	var failed error

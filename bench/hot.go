@@ -161,7 +161,7 @@ func (s *site) round(ctx context.Context, o options) (r hotRound, err error) {
 	if err != nil {
 		return r, err
 	}
-	var hot loadtest.Totals
+	var hot loadtest.Calls
 	finished := make(chan error, 1)
 	go func() {
 		_, err1 := runOnly(ctx, s.key, o.hot, hotWarmUp)

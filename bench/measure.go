@@ -82,10 +82,10 @@ func (rep *Report) most(name string) (most float64) {
 }
 
 // progress prints a line for each contestant's round, with how much is left.
-func progress(out io.Writer, p loadtest.Plan, contenders int) func(int, *loadtest.Series, loadtest.Figures) {
+func progress(out io.Writer, p loadtest.Plan, contenders int) func(int, *loadtest.Measurement, loadtest.Figures) {
 	done, all := 0, p.Rounds*contenders*len(p.Phases)
 	var line strings.Builder
-	return func(round int, r *loadtest.Series, f loadtest.Figures) {
+	return func(round int, r *loadtest.Measurement, f loadtest.Figures) {
 		done++
 		fmt.Fprintf(&line, "  %v: %.1f us", r.Phase, f.CPU+f.Proxy)
 		if f.Errors > 0 {
@@ -113,7 +113,7 @@ type counter struct {
 	load loadtest.Runner
 }
 
-func (c counter) Run(ctx context.Context, p loadtest.Phase, length time.Duration) (loadtest.Totals, error) {
+func (c counter) Run(ctx context.Context, p loadtest.Phase, length time.Duration) (loadtest.Calls, error) {
 	got, err := c.load.Run(ctx, p, length)
 	c.sent += got.Answered()
 	c.failed += got.Errors

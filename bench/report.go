@@ -16,20 +16,20 @@ import (
 
 // Report is a whole run.
 type Report struct {
-	When        time.Time          `json:"when"`
-	Machine     Machine            `json:"machine"`
-	Seconds     float64            `json:"seconds"`
-	Rounds      int                `json:"rounds"`
-	Levels      []int              `json:"inflight"`
-	Conns       int                `json:"connections"`
-	Keys        int                `json:"keys"`
-	Fill        int                `json:"fill"`
-	Rate        float64            `json:"calls_per_second"`
-	Contestants []*Entry           `json:"contestants"`
-	Results     []*loadtest.Series `json:"results"`
-	Half        []*loadtest.Series `json:"half"` // at half of what one node, and the constant server, can do
-	Goals       []Goal             `json:"goals"`
-	LeftOut     []string           `json:"left_out,omitempty"`
+	When        time.Time               `json:"when"`
+	Machine     Machine                 `json:"machine"`
+	Seconds     float64                 `json:"seconds"`
+	Rounds      int                     `json:"rounds"`
+	Levels      []int                   `json:"inflight"`
+	Conns       int                     `json:"connections"`
+	Keys        int                     `json:"keys"`
+	Fill        int                     `json:"fill"`
+	Rate        float64                 `json:"calls_per_second"`
+	Contestants []*Entry                `json:"contestants"`
+	Results     []*loadtest.Measurement `json:"results"`
+	Half        []*loadtest.Measurement `json:"half"` // at half of what one node, and the constant server, can do
+	Goals       []Goal                  `json:"goals"`
+	LeftOut     []string                `json:"left_out,omitempty"`
 }
 
 // Machine is where it ran.
@@ -90,7 +90,7 @@ func (rep *Report) phases() []loadtest.Phase {
 func (rep *Report) paced() loadtest.Phase { return loadtest.Phase{Rate: rep.Rate} }
 
 // at is a contestant's row with that many calls in flight; nil: it was not measured.
-func (rep *Report) at(name string, inflight int) *loadtest.Series {
+func (rep *Report) at(name string, inflight int) *loadtest.Measurement {
 	return loadtest.Find(rep.Results, name, loadtest.Phase{Inflight: inflight})
 }
 
@@ -152,7 +152,7 @@ func p99(f *loadtest.Figures) float64 { return f.P99 }
 
 // added compares what one node adds to a call through Envoy with what the constant server adds, round by round.
 func (rep *Report) added(latency func(*loadtest.Figures) float64) loadtest.Spread {
-	find := func(name string) *loadtest.Series { return loadtest.Find(rep.Results, name, rep.paced()) }
+	find := func(name string) *loadtest.Measurement { return loadtest.Find(rep.Results, name, rep.paced()) }
 	none, one, constant := find(nameEnvoyNone), find(nameEnvoyOne), find(nameEnvoyConstant)
 	if none == nil || one == nil || constant == nil {
 		return loadtest.Spread{}

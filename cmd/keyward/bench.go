@@ -169,7 +169,7 @@ func (o *benchOptions) run(ctx context.Context, messages io.Writer) (*loadtest.R
 	}
 	o.plan.Phases, o.plan.Warm = o.phases(), benchWarm
 	fmt.Fprintf(messages, "%d rounds, %v in all\n", o.plan.Rounds, o.lasts().Round(time.Second))
-	rows, err := loadtest.Compare(ctx, o.plan, all, func(round int, r *loadtest.Series, f loadtest.Figures) {
+	rows, err := loadtest.Compare(ctx, o.plan, all, func(round int, r *loadtest.Measurement, f loadtest.Figures) {
 		fmt.Fprintf(messages, "round %d/%d  %s  %v: %.0f calls/s, p99 %.2f ms\n", round, o.plan.Rounds, r.Name, r.Phase, f.Throughput, f.P99/1000)
 	})
 	if err != nil {

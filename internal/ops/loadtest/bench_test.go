@@ -92,7 +92,7 @@ func newLoad(t *testing.T, o Options) *Load {
 	return l
 }
 
-func run(t *testing.T, l *Load, p Phase, length time.Duration) Totals {
+func run(t *testing.T, l *Load, p Phase, length time.Duration) Calls {
 	t.Helper()
 	r, err := l.Run(t.Context(), p, length)
 	if err != nil {
@@ -468,8 +468,8 @@ func TestListener(t *testing.T) {
 
 // Ratios are taken within a round: one in which the machine was busy must not be set against one in which it was not.
 func TestRatioIsOfRounds(t *testing.T) {
-	row := func(cpu ...float64) *Series {
-		r := &Series{}
+	row := func(cpu ...float64) *Measurement {
+		r := &Measurement{}
 		for _, us := range cpu {
 			r.Rounds = append(r.Rounds, Figures{CPU: us})
 		}
@@ -489,7 +489,7 @@ type script struct {
 	log  *[]string
 }
 
-func (s script) Run(_ context.Context, p Phase, _ time.Duration) (r Totals, _ error) {
+func (s script) Run(_ context.Context, p Phase, _ time.Duration) (r Calls, _ error) {
 	*s.log = append(*s.log, s.name+" "+p.String())
 	r.OK, r.Elapsed = 10, time.Second
 	r.Latency.Add(time.Millisecond)
@@ -502,7 +502,7 @@ func TestCompareInTurns(t *testing.T) {
 	cpu := func() (time.Duration, error) { spent += time.Millisecond; return spent, nil }
 	all := []*Contender{{Name: "a", Load: script{"a", &log}, CPU: cpu}, {Name: "b", Load: script{"b", &log}}}
 	seen := 0
-	rows, err := Compare(t.Context(), Plan{Phases: []Phase{{Inflight: 1}, {Rate: 5}}, Rounds: 2, Seconds: 1}, all, func(int, *Series, Figures) { seen++ })
+	rows, err := Compare(t.Context(), Plan{Phases: []Phase{{Inflight: 1}, {Rate: 5}}, Rounds: 2, Seconds: 1}, all, func(int, *Measurement, Figures) { seen++ })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 // Runner generates load. Load implements it.
 type Runner interface {
-	Run(ctx context.Context, p Phase, length time.Duration) (Totals, error)
+	Run(ctx context.Context, p Phase, length time.Duration) (Calls, error)
 }
 
 // Contender is one service of a comparison.
@@ -64,15 +64,15 @@ func SpreadOf(values []float64) Spread {
 	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1]}
 }
 
-// Series is one contender in one phase, over all rounds.
-type Series struct {
+// Measurement is one contender in one phase, over all rounds.
+type Measurement struct {
 	Name   string    `json:"name"`
 	Phase  Phase     `json:"phase"`
 	Rounds []Figures `json:"rounds"`
 }
 
 // Over is a figure over the rounds.
-func (r *Series) Over(figure func(f *Figures) float64) Spread {
+func (r *Measurement) Over(figure func(f *Figures) float64) Spread {
 	var v []float64
 	for i := range r.Rounds {
 		v = append(v, figure(&r.Rounds[i]))
@@ -81,7 +81,7 @@ func (r *Series) Over(figure func(f *Figures) float64) Spread {
 }
 
 // Median is the medians of all figures; calls, errors and refusals are sums.
-func (r *Series) Median() Figures {
+func (r *Measurement) Median() Figures {
 	m := func(figure func(f *Figures) float64) float64 { return r.Over(figure).Median }
 	sum := Figures{
 		CPU: m(CPU), Proxy: m(func(f *Figures) float64 { return f.Proxy }), Throughput: m(Throughput),
@@ -103,7 +103,7 @@ func Throughput(f *Figures) float64 { return f.Throughput }
 
 // Ratio compares a figure of two rows round by round: what slows the machine down for a while slows both. It is the zero Spread where either
 // has none of it.
-func Ratio(of, to *Series, figure func(f *Figures) float64) Spread {
+func Ratio(of, to *Measurement, figure func(f *Figures) float64) Spread {
 	if of == nil || to == nil || len(of.Rounds) != len(to.Rounds) {
 		return Spread{}
 	}
@@ -119,7 +119,7 @@ func Ratio(of, to *Series, figure func(f *Figures) float64) Spread {
 }
 
 // Find is the row of a contender in a phase; nil: there is none.
-func Find(rows []*Series, name string, p Phase) *Series {
+func Find(rows []*Measurement, name string, p Phase) *Measurement {
 	for _, r := range rows {
 		if r.Name == name && r.Phase == p {
 			return r
@@ -130,18 +130,18 @@ func Find(rows []*Series, name string, p Phase) *Series {
 
 // Compare measures all contenders in rounds, each round starting with another one, so that other work on the machine affects all of them alike.
 // It calls report with each row's figures as they come.
-func Compare(ctx context.Context, p Plan, all []*Contender, report func(round int, r *Series, f Figures)) ([]*Series, error) {
-	var rows []*Series
+func Compare(ctx context.Context, p Plan, all []*Contender, report func(round int, r *Measurement, f Figures)) ([]*Measurement, error) {
+	var rows []*Measurement
 	for _, c := range all {
 		for _, phase := range p.Phases {
-			rows = append(rows, &Series{Name: c.Name, Phase: phase})
+			rows = append(rows, &Measurement{Name: c.Name, Phase: phase})
 		}
 	}
 	for round := range p.Rounds {
 		for i := range all {
 			i = (round + i) % len(all)
 			mine := rows[i*len(p.Phases) : (i+1)*len(p.Phases)]
-			if err := all[i].round(ctx, p, mine, func(r *Series, f Figures) { report(round+1, r, f) }); err != nil {
+			if err := all[i].round(ctx, p, mine, func(r *Measurement, f Figures) { report(round+1, r, f) }); err != nil {
 				return rows, fmt.Errorf("%s: %w", all[i].Name, err)
 			}
 		}
@@ -149,7 +149,7 @@ func Compare(ctx context.Context, p Plan, all []*Contender, report func(round in
 	return rows, nil
 }
 
-func (c *Contender) round(ctx context.Context, p Plan, rows []*Series, report func(*Series, Figures)) error {
+func (c *Contender) round(ctx context.Context, p Plan, rows []*Measurement, report func(*Measurement, Figures)) error {
 	if p.Warm > 0 {
 		if _, err := c.Load.Run(ctx, p.Phases[0], seconds(p.Warm)); err != nil {
 			return err

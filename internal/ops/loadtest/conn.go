@@ -61,7 +61,7 @@ type conn struct {
 	out      []byte             // guarded by mu; not written yet
 	random   *rand.Rand         // guarded by mu
 	round    *round             // guarded by mu; nil: between runs
-	result   Totals             // guarded by mu
+	result   Calls              // guarded by mu
 	ready    chan<- struct{}    // guarded by mu; receives when the server's settings have arrived
 	pass     int                // guarded by mu; calls that the next connection is to make
 	headers  []byte             // reader's: of a block that goes on in CONTINUATION frames
@@ -143,10 +143,10 @@ func (c *conn) close() {
 func (c *conn) enter(r *round) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.round, c.result, c.waiting = r, Totals{}, queue{}
+	c.round, c.result, c.waiting = r, Calls{}, queue{}
 }
 
-func (c *conn) exit() Totals {
+func (c *conn) exit() Calls {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.round = nil

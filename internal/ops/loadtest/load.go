@@ -141,8 +141,8 @@ func (l *Load) Close() {
 	}
 }
 
-// Totals counts the calls of one run.
-type Totals struct {
+// Calls counts the calls of one run.
+type Calls struct {
 	OK, Over, Errors int
 	Elapsed          time.Duration
 	Latency          Histogram // of those answered; at a rate from when each was due
@@ -150,9 +150,9 @@ type Totals struct {
 }
 
 // Answered returns the number of calls that got a decision.
-func (r *Totals) Answered() int { return r.OK + r.Over }
+func (r *Calls) Answered() int { return r.OK + r.Over }
 
-func (r *Totals) merge(o *Totals) {
+func (r *Calls) merge(o *Calls) {
 	r.OK += o.OK
 	r.Over += o.Over
 	r.Errors += o.Errors
@@ -180,9 +180,9 @@ func (p Phase) String() string {
 const drainTime = 10 * time.Second
 
 // Run sends calls for the given time. It returns an error if it cannot connect; failed calls are counted in the Result.
-func (l *Load) Run(ctx context.Context, p Phase, length time.Duration) (Totals, error) {
+func (l *Load) Run(ctx context.Context, p Phase, length time.Duration) (Calls, error) {
 	if err := l.connect(ctx); err != nil {
-		return Totals{}, err
+		return Calls{}, err
 	}
 	r := &round{open: make(chan struct{}), begin: time.Now(), paced: p.Rate > 0}
 	r.end = r.begin.Add(length)
@@ -197,7 +197,7 @@ func (l *Load) Run(ctx context.Context, p Phase, length time.Duration) (Totals, 
 	}
 	r.leave() // the run's own
 	l.await(ctx, r)
-	sum := Totals{Elapsed: r.over().Sub(r.begin)}
+	sum := Calls{Elapsed: r.over().Sub(r.begin)}
 	for _, c := range l.conns {
 		part := c.exit()
 		sum.merge(&part)

@@ -24,10 +24,10 @@ type Line struct {
 }
 
 // NewReport makes the report of what Compare measured.
-func NewReport(p Plan, rows []*Series) *Report {
+func NewReport(p Plan, rows []*Measurement) *Report {
 	rep := &Report{Rounds: p.Rounds, Seconds: p.Seconds}
 	for _, phase := range p.Phases {
-		var first *Series
+		var first *Measurement
 		for _, r := range rows {
 			if r.Phase != phase {
 				continue
