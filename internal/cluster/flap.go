@@ -43,8 +43,7 @@ func othersShareRing(self *membership.Member, members []membership.Member) bool 
 	seen := make(map[uint64]int)
 	for i := range members {
 		x := &members[i]
-		if x.Role != membership.RoleMember || x.State != membership.Active || x.BootID == self.BootID ||
-			x.Ring == self.Ring {
+		if !x.IsActive() || x.BootID == self.BootID || x.Ring == self.Ring {
 			continue
 		}
 		if seen[x.Ring]++; seen[x.Ring] == 2 {

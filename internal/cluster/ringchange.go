@@ -104,7 +104,7 @@ func (m *machine) compareRings(want []ring.Member, s *situation) (c ringChange) 
 func wantedRing(members []membership.Member, capacity int) []ring.Member {
 	active := make([]*membership.Member, 0, len(members))
 	for i := range members {
-		if m := &members[i]; m.Role == membership.RoleMember && m.State == membership.Active {
+		if m := &members[i]; m.IsActive() {
 			active = append(active, m)
 		}
 	}

@@ -84,7 +84,7 @@ func (m *machine) hasRoom(s *situation) bool {
 	}
 	sum := int(s.self.Weight)
 	for i := range s.members {
-		if x := &s.members[i]; x.Role == membership.RoleMember && x.State == membership.Active && x.ID != s.self.ID {
+		if x := &s.members[i]; x.IsActive() && x.ID != s.self.ID {
 			sum += int(x.Weight)
 		}
 	}
@@ -95,8 +95,7 @@ func (m *machine) hasRoom(s *situation) bool {
 // over, so members that start together do not wait for each other.
 func clusterRunning(self *membership.Member, members []membership.Member) bool {
 	return slices.ContainsFunc(members, func(x membership.Member) bool {
-		return x.Role == membership.RoleMember && x.State == membership.Active && x.Established &&
-			x.BootID != self.BootID
+		return x.IsActive() && x.Established && x.BootID != self.BootID
 	})
 }
 
@@ -109,7 +108,7 @@ func (m *machine) lastChangeComplete(members []membership.Member) bool {
 	fingerprint := m.ring.Fingerprint()
 	return !slices.ContainsFunc(members, func(x membership.Member) bool {
 		complete := x.CompleteRing == fingerprint && x.Ring == fingerprint
-		return x.Role == membership.RoleMember && x.State == membership.Active && x.SupportsHandoff() && !complete
+		return x.IsActive() && x.SupportsHandoff() && !complete
 	})
 }
 

@@ -110,6 +110,9 @@ type Member struct {
 	Name   string // memberlist's name of this boot; not announced
 }
 
+// IsActive reports whether m has a place on the ring: observers do not.
+func (m *Member) IsActive() bool { return m.Role == RoleMember && m.State == Active }
+
 // RingMember returns the member's place on the ring.
 func (m *Member) RingMember() ring.Member {
 	return ring.Member{ID: m.ID, BootID: m.BootID, Incarnation: m.Incarnation, Weight: m.Weight}

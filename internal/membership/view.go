@@ -66,7 +66,7 @@ func (v *View) DifferingRings() int {
 	n, own := 0, v.Ring.Fingerprint()
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.BootID != v.BootID && m.Role == RoleMember && m.State == Active && m.Ring != own {
+		if m.BootID != v.BootID && m.IsActive() && m.Ring != own {
 			n++
 		}
 	}
@@ -79,7 +79,7 @@ func (v *View) IncompleteMembers() int {
 	n, own := 0, v.Ring.Fingerprint()
 	for i := range v.Members {
 		m := &v.Members[i]
-		if m.Role == RoleMember && m.State == Active && m.SupportsHandoff() && m.CompleteRing != own {
+		if m.IsActive() && m.SupportsHandoff() && m.CompleteRing != own {
 			n++
 		}
 	}
