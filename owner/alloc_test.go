@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Whatever counts, a decision allocates nothing: of one question and of several, with room and without, in every
-// operation.
+// TestNoAlgorithmAllocates requires that a decision allocates nothing: for one request and for several, with room and
+// without, for every operation.
 func TestNoAlgorithmAllocates(t *testing.T) {
 	for _, algorithm := range algorithms {
 		for _, amount := range []uint32{3, 4e9} {

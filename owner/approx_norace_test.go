@@ -11,7 +11,8 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// What an approximate rule admits beyond its limit stays within its slack, with few messages.
+// TestApproximateStaysWithinItsSlack requires that an approximate rule admits no more than its slack beyond its limit,
+// with few messages.
 func TestApproximateStaysWithinItsSlack(t *testing.T) {
 	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket} {
 		for seed := range uint64(6) {

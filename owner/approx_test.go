@@ -9,7 +9,8 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// Members whose reports do not arrive admit their part of the slack and no more; when they arrive, all is known.
+// TestApproximateWaitsForTheOwner requires that members whose reports do not arrive admit their part of the slack and
+// no more, and that all hits are counted when the reports arrive.
 func TestApproximateWaitsForTheOwner(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	req := ask(1, 1_000_000, time.Hour, 1)
@@ -25,7 +26,7 @@ func TestApproximateWaitsForTheOwner(t *testing.T) {
 	}
 	w.mute = false
 	w.run(3 * time.Second)
-	if used := take(w.nodes[owner], w.now, req.op(Read)).After; used != sum.admitted {
+	if used := take(w.nodes[owner], w.now, withOp(req, Read)).After; used != sum.admitted {
 		t.Errorf("%d were admitted, the owner knows of %d", sum.admitted, used)
 	}
 	for _, id := range w.ids() {
@@ -35,8 +36,9 @@ func TestApproximateWaitsForTheOwner(t *testing.T) {
 	}
 }
 
-// A hit that has drained from a member's copy of a bucket is told all the same: the owner's bucket is full.
-func TestApproximateTellsWhatHasDrained(t *testing.T) {
+// TestApproximateReportsWhatHasDrained requires that a hit that has drained from a member's copy of a bucket is
+// reported: the owner's bucket may be full.
+func TestApproximateReportsWhatHasDrained(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	req := ask(1, 36_000, time.Hour, 1) // ten a second
 	req.Rule.Algorithm, req.Rule.Burst, req.Mechanism, req.LeaseConfig = limit.TokenBucket, 100, policy.Approximate, &lease.Terms{Slack: 40}
@@ -55,7 +57,7 @@ func TestApproximateTellsWhatHasDrained(t *testing.T) {
 	}
 	w.run(4 * time.Second)
 	want := 93 - uint64(time.Duration(w.now-begin)/(100*time.Millisecond))
-	if used := take(w.nodes[owner], w.now, req.op(Read)).After; used != want && used != want+1 {
+	if used := take(w.nodes[owner], w.now, withOp(req, Read)).After; used != want && used != want+1 {
 		t.Errorf("the owner's bucket has %d hits, not %d", used, want)
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Members of an old version come, go, pause, cut each other off and ask whom they like, each with a ring of its own
-// age. Whatever is admitted on a key in a window is at most the limit and the sum of the bounds the members report.
+// TestAdmittedWithinTheReportedBound runs members without handoff that join, leave, pause, lose contact and forward
+// requests to any member, each with a ring of its own age. It requires that the hits admitted on a key in a window are
+// at most the limit plus the sum of the bounds that the members report.
 func TestAdmittedWithinTheReportedBound(t *testing.T) {
 	exceeded := 0
 	for seed := range uint64(20) {
@@ -29,7 +30,7 @@ type simulated struct {
 	next int64 // time of its next Tick
 }
 
-// adoption is a ring that a member will adopt.
+// adoption is a ring that a member will use.
 type adoption struct {
 	at  int64
 	ids []ring.ID
@@ -98,7 +99,7 @@ func askOwner(now int64, ms []*simulated, res Result, from *simulated, req *Requ
 	results := make([]Result, 1)
 	for _, o := range ms {
 		if o.id == res.Member && !lost {
-			o.Serve(now, from.id, false, []Request{*req}, results)
+			o.Serve(now, false, []Request{*req}, results)
 			if results[0].Kind == Decided {
 				from.Observe(now, req, &results[0])
 				return results[0]

@@ -8,7 +8,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// What each part of the bound means, in the small.
+// TestMovedBound tests MovedBound and PartitionBound step by step.
 func TestMovedBound(t *testing.T) {
 	two := ringOf("a", "b")
 	mine := ownedBy(t, two, "a", 0)
@@ -16,7 +16,7 @@ func TestMovedBound(t *testing.T) {
 	move(n, t0-second/2, "a", "b")
 	req, short := ask(mine, 50, time.Hour, 1), ask(mine, 70, time.Second, 1)
 	short.Key[0]++
-	// Joining others: their hour is under way.
+	// The member joins others in the middle of a window.
 	take(n, t0+second, req)
 	take(n, t0+second, short)
 	if f := n.Stats(t0 + second); f.MovedBound != 70 || f.Bound() != 70 {
@@ -31,7 +31,7 @@ func TestMovedBound(t *testing.T) {
 	if f := n.Stats(hour); f.MovedBound != 0 {
 		t.Fatalf("the next hour: %+v", f)
 	}
-	// Another member joins: what stays here was here.
+	// Another member joins: the keys that stay were here before.
 	three := ringOf("a", "b", "c")
 	stays := ownedBy(t, three, "a", 0)
 	move(n, hour+second, "a", "b", "c")
@@ -39,7 +39,7 @@ func TestMovedBound(t *testing.T) {
 	if f := n.Stats(hour + second); f.MovedBound != 0 {
 		t.Fatalf("a key that stayed: %+v", f)
 	}
-	// It leaves again: what comes here was charged there.
+	// It leaves again: the keys that come were charged there.
 	comes := 0
 	for i := 0; comes == 0; i++ {
 		if o := ask(i, 1, time.Second, 1).RingPos; two.Owner(o) == 0 && three.Owner(o) == 2 {
@@ -55,7 +55,7 @@ func TestMovedBound(t *testing.T) {
 	if f := n.Stats(hour + 11*second); f.MovedBound != 40 {
 		t.Fatalf("a key that came: %+v", f)
 	}
-	// While a member is missing it may stand on a ring of its own.
+	// A missing member may have a ring of its own.
 	m := standing("a", "a", "b")
 	m.NRef = 3
 	n.SetRing(hour+20*second, two, m)
@@ -66,16 +66,17 @@ func TestMovedBound(t *testing.T) {
 	}
 }
 
-// A look at a key in a new window does not hide that its first charge is still to be judged.
-func TestPeekBeforeMoved(t *testing.T) {
+// TestDryRunBeforeMoved requires that a DryRun in a new window does not hide that the first charge there still has to
+// be recorded in MovedBound.
+func TestDryRunBeforeMoved(t *testing.T) {
 	n := New(Options{Self: "a"})
 	n.SetRing(t0, ringOf("a", "b", "c"), handoff.Membership{NRef: 4, Joined: true, Peers: standing("a", "a", "b", "c").Peers})
 	n.Tick(t0 + 4*second)
 	req := ask(ownedBy(t, ringOf("a", "b", "c"), "a", 0), 50, time.Second, 1)
 	for now := t0 + 5*second; now < t0+10*second; now += second {
 		n.Tick(now - 1) // the last window's entry is still there
-		take(n, now, req.op(DryRun))
-		take(n, now, req.op(Refund))
+		take(n, now, withOp(req, DryRun))
+		take(n, now, withOp(req, Refund))
 		if f := n.Stats(now); f.PartitionBound != 0 {
 			t.Fatalf("nothing was charged: %+v", f)
 		}

@@ -7,9 +7,9 @@ import (
 	"github.com/keyward/keyward/handoff"
 )
 
-// A member whose clock has stood still for 9 s, unlike those of the others, sees its right as it was. It gives up all
-// tokens in the very Step that brings the heartbeat which shows it, so nothing is decided by them after that.
-func TestStoodStill(t *testing.T) {
+// TestClockStopped requires that a member whose clock has stood still for 9 s, while others did not, revokes its
+// ownership in the Step that processes the heartbeat that shows it. Nothing is decided by that ownership afterwards.
+func TestClockStopped(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
 	a := w.nodes["a"]
 	req, i := Request{}, 0

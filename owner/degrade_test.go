@@ -20,7 +20,7 @@ func names(n int) (ids []ring.ID) {
 	return ids
 }
 
-// The shares of all members sum to the limit, whatever it is.
+// TestSharesSumToTheLimit requires that the local shares of all members sum to the limit.
 func TestSharesSumToTheLimit(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5, 7} {
 		r := ringOf(names(n)...)
@@ -41,7 +41,8 @@ func TestSharesSumToTheLimit(t *testing.T) {
 	}
 }
 
-// Members that are missing keep their part, and one that is not on the ring has no part of the rest.
+// TestSharesOfAPartOfTheCluster requires that missing members keep their shares, and that a member outside the ring
+// has no share of the rest.
 func TestSharesOfAPartOfTheCluster(t *testing.T) {
 	r := ringOf(names(3)...)
 	for i := range 50 {
@@ -58,7 +59,7 @@ func TestSharesOfAPartOfTheCluster(t *testing.T) {
 	}
 }
 
-// viewOf is the view of the member at that index of r.
+// viewOf returns the view of the member with that index in r.
 func viewOf(r *ring.Ring, self, nref int) *handoff.OwnershipView {
 	id := ring.ID("none of them")
 	if self >= 0 {
@@ -69,7 +70,7 @@ func viewOf(r *ring.Ring, self, nref int) *handoff.OwnershipView {
 	return m.View()
 }
 
-// Degraded answers of all members together admit the limit, no more.
+// TestLocalShare requires that degraded decisions of all members together admit exactly the limit.
 func TestLocalShare(t *testing.T) {
 	ids := names(3)
 	admitted := 0
@@ -92,7 +93,7 @@ func TestLocalShare(t *testing.T) {
 func TestFailOpen(t *testing.T) {
 	for _, c := range []struct{ limit, localCap, want uint32 }{{10, 0, 5}, {1, 0, 1}, {0, 0, 0}, {10, 3, 3}, {10, 25, 25}, {0, 2, 2}} {
 		n := member(Options{Self: "a"}, t0, "a", "b")
-		req := ask(1, c.limit, time.Minute, 1).degraded(policy.FailOpen)
+		req := withDegraded(ask(1, c.limit, time.Minute, 1), policy.FailOpen)
 		req.LocalCap = c.localCap
 		for _, now := range []int64{t0, t0 + 60*second} {
 			admitted := uint32(0)
@@ -123,11 +124,11 @@ func TestFailOpen(t *testing.T) {
 
 func TestFailClosed(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a", "b")
-	req := ask(ownedBy(t, ringOf("a", "b"), "b", 0), 100, time.Hour, 1).degraded(policy.FailClosed)
+	req := withDegraded(ask(ownedBy(t, ringOf("a", "b"), "b", 0), 100, time.Hour, 1), policy.FailClosed)
 	if res := n.Degrade(t0, &req); res.Authority != Closed || !res.Over || res.Remaining != 0 || res.Reset != time.Hour {
 		t.Errorf("nothing known: %+v", res)
 	}
-	if p := req.op(DryRun); !n.Degrade(t0, &p).Over {
+	if p := withOp(req, DryRun); !n.Degrade(t0, &p).Over {
 		t.Error("nothing known: a peek passes")
 	}
 	r := limit.Rule{Window: time.Hour, Limit: 100}
@@ -153,7 +154,7 @@ func TestFailClosed(t *testing.T) {
 	if f := n.Stats(t0 + 59*second); f.ClosedBound != 10 || f.Bound() != 10 || f.Admitted[Closed] != 10 || f.ClosedKeys != 1 {
 		t.Errorf("facts: %+v", f)
 	}
-	// A new report does not know what was spent here meanwhile.
+	// A new report does not include what was spent here meanwhile.
 	n.Observe(t0+59*second, &req, &Result{Decision: d, Kind: Decided})
 	if res := n.Degrade(t0+59*second, &req); !res.Over {
 		t.Errorf("spent twice: %+v", res)
@@ -175,13 +176,13 @@ func TestFailClosed(t *testing.T) {
 func TestDegradedRefundsAreDropped(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a", "b")
 	for i, d := range []policy.Degraded{policy.LocalShare, policy.FailOpen, policy.FailClosed, 77} {
-		req := ask(i, 10, time.Hour, 3).degraded(d)
+		req := withDegraded(ask(i, 10, time.Hour, 3), d)
 		n.Degrade(t0, &req)
-		back := req.op(Refund)
+		back := withOp(req, Refund)
 		if res := n.Degrade(t0, &back); res.Over || res.Before != res.After {
 			t.Errorf("policy %d: %+v", d, res)
 		}
-		p := req.op(DryRun)
+		p := withOp(req, DryRun)
 		p.Hits = 0
 		if res := n.Degrade(t0, &p); d != policy.FailClosed && (res.Over || res.After != res.Before) {
 			t.Errorf("policy %d, peek: %+v", d, res)
@@ -192,8 +193,8 @@ func TestDegradedRefundsAreDropped(t *testing.T) {
 	}
 }
 
-// A former owner that knows the limit to be spent admits nothing from its share.
-func TestShareKnowsOwnCharges(t *testing.T) {
+// TestShareIncludesOwnCharges requires that a former owner whose counter is spent admits nothing from its local share.
+func TestShareIncludesOwnCharges(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")
 	req := ask(1, 10, time.Hour, 10)
 	n.Decide(t0, &req)
@@ -204,12 +205,13 @@ func TestShareKnowsOwnCharges(t *testing.T) {
 	}
 }
 
-// Statistics are made of Before, After, Hits and the limit: they must agree with Over, by every policy.
+// TestDegradedDecisionsAreConsistent requires that Before, After, Hits and the limit, of which statistics are made,
+// agree with Over under every policy.
 func TestDegradedDecisionsAreConsistent(t *testing.T) {
 	rnd := random(3)
 	n := member(Options{Self: "a", MaxKeys: 40}, t0, "a", "b", "c")
 	for now := t0; now < t0+1000*second; now += rnd.Int64N(second) {
-		req := ask(rnd.IntN(60), rnd.Uint32N(20), 30*time.Second, rnd.Uint64N(5)).op(Op(rnd.IntN(4))).degraded(policy.Degraded(rnd.IntN(3)))
+		req := withDegraded(withOp(ask(rnd.IntN(60), rnd.Uint32N(20), 30*time.Second, rnd.Uint64N(5)), Op(rnd.IntN(4))), policy.Degraded(rnd.IntN(3)))
 		req.LocalCap = rnd.Uint32N(30)
 		if rnd.IntN(9) == 0 {
 			req.Hits = math.MaxUint64 - rnd.Uint64N(3)

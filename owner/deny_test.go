@@ -8,7 +8,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// As with the original's local cache: of 25 hits on 20 the 21st is counted, the rest are answered from memory.
+// TestDenyCacheOfOwnKeys requires the behavior of the local cache of envoyproxy/ratelimit: of 25 hits on a limit of
+// 20, the 21st is counted and the others are refused from memory.
 func TestDenyCacheOfOwnKeys(t *testing.T) {
 	n := alone(Options{DenyCache: 10})
 	for i := range 25 {
@@ -32,7 +33,7 @@ func TestDenyCacheOfOwnKeys(t *testing.T) {
 	if res := take(n, t0, ask(1, 30, time.Minute, 1)); res.Authority != Full || res.Over {
 		t.Errorf("raised limit: %+v", res)
 	}
-	if res := take(n, t0, ask(1, 20, time.Minute, 5).op(Refund)); res.After != 17 {
+	if res := take(n, t0, withOp(ask(1, 20, time.Minute, 5), Refund)); res.After != 17 {
 		t.Errorf("refund: %+v", res)
 	}
 	if res := take(n, t0, ask(1, 20, time.Minute, 1)); res.Authority != Full || res.Over {
@@ -62,7 +63,7 @@ func TestDenyCacheOfOthersKeys(t *testing.T) {
 		"peek at the limit":          {DryRun, 5, Full, true},
 	} {
 		n := member(Options{Self: "a", DenyCache: 10}, t0, ids...)
-		asked := req.op(c.op)
+		asked := withOp(req, c.op)
 		_, d := req.Rule.TakeTally(limit.Tally{Window: req.Rule.Index(t0), Charged: c.state}, t0, 3)
 		n.Observe(t0, &asked, &Result{Decision: d, Kind: Decided, Authority: c.auth})
 		if res := take(n, t0, req); (res.Authority == Cached) != c.cached || !c.cached && res.Kind != Forward {
@@ -72,7 +73,7 @@ func TestDenyCacheOfOthersKeys(t *testing.T) {
 		if !c.cached {
 			continue
 		}
-		back := req.op(Refund)
+		back := withOp(req, Refund)
 		if res := take(n, t0, back); res.Kind != Forward {
 			t.Errorf("%s, refund: %+v", name, res)
 		}
@@ -87,7 +88,8 @@ func TestDenyCacheOfOthersKeys(t *testing.T) {
 	}
 }
 
-// A key that stands at its limit, no further, is over for hits only: a check of it goes to its owner.
+// TestDenyCacheAtTheLimit requires that a key exactly at its limit is refused only if there are hits: a request with 0
+// hits is sent to its owner.
 func TestDenyCacheAtTheLimit(t *testing.T) {
 	ids := []ring.ID{"a", "b"}
 	req := ask(ownedBy(t, ringOf(ids...), "b", 0), 5, time.Minute, 3)
@@ -98,7 +100,7 @@ func TestDenyCacheAtTheLimit(t *testing.T) {
 		standing uint64
 		cached   bool
 	}{{5, false}, {6, true}, {5, true}} {
-		peeked := req.op(DryRun)
+		peeked := withOp(req, DryRun)
 		d := req.Rule.PeekTally(limit.Tally{Window: req.Rule.Index(t0), Charged: c.standing}, t0, 3)
 		n.Observe(t0, &peeked, &Result{Decision: d, Kind: Decided, Authority: Full})
 		if res := take(n, t0, check); (res.Authority == Cached) != c.cached {

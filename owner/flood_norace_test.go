@@ -10,8 +10,8 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// Under a flood of keys, with table and quotas full, with windows of several lengths, sweeps and refunds: no key is
-// ever admitted beyond its limit, and the caps hold.
+// TestFloodNeverAdmitsTooMuch sends more keys than the table and the quotas allow, with several window lengths, sweeps
+// and refunds. It requires that no key is admitted beyond its limit, and that the table stays within its limits.
 func TestFloodNeverAdmitsTooMuch(t *testing.T) {
 	for seed := range uint64(6) {
 		rnd := random(seed)
@@ -71,7 +71,7 @@ func keysOf(n *Node, domain uint16) (keys int) {
 	return keys
 }
 
-// A key that counts in the table is not touched by a flood.
+// TestFloodForgetsNothing requires that a flood does not change a key in the table.
 func TestFloodForgetsNothing(t *testing.T) {
 	n := alone(Options{MaxKeys: 100})
 	take(n, t0, ask(1, 10, time.Hour, 10))
@@ -90,7 +90,8 @@ func TestFloodForgetsNothing(t *testing.T) {
 	}
 }
 
-// Nor does a flood add to it: what a full sketch says of it was never its own.
+// TestFloodAddsNothing requires that a flood adds nothing to a key in the table, even if a full sketch has an estimate
+// for it.
 func TestFloodAddsNothing(t *testing.T) {
 	n := alone(Options{MaxKeys: 100})
 	take(n, t0, ask(1, 10, time.Hour, 7))
@@ -105,7 +106,7 @@ func TestFloodAddsNothing(t *testing.T) {
 	}
 }
 
-// A key that was in the sketch and then finds a place keeps its count.
+// TestKeyReturnsFromTheSketch requires that a key keeps its count when it moves from the sketch to the table.
 func TestKeyReturnsFromTheSketch(t *testing.T) {
 	n := alone(Options{MaxKeys: 2, DomainQuota: 2})
 	take(n, t0, ask(1, 10, time.Second, 1))
@@ -113,7 +114,7 @@ func TestKeyReturnsFromTheSketch(t *testing.T) {
 	if res := take(n, t0, ask(3, 10, time.Hour, 7)); res.Authority != Overflow || res.Remaining != 3 {
 		t.Fatalf("first: %+v", res)
 	}
-	back := ask(3, 10, time.Hour, 7).op(Refund)
+	back := withOp(ask(3, 10, time.Hour, 7), Refund)
 	if res := take(n, t0, back); res.Over || res.After != 7 || n.Stats(t0).RefundsDropped != 1 {
 		t.Fatalf("refund: %+v", res)
 	}
@@ -125,7 +126,7 @@ func TestKeyReturnsFromTheSketch(t *testing.T) {
 	}
 }
 
-// Degraded answers keep their promise in a flood, too.
+// TestFloodOfShares requires that degraded decisions stay within the local share in a flood.
 func TestFloodOfShares(t *testing.T) {
 	rnd := random(8)
 	n := member(Options{Self: "a", MaxKeys: 40}, t0, "a", "b")

@@ -12,7 +12,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// roll replaces every member by a new boot of itself, one after the other, as a rolling restart does.
+// roll restarts all members, one after the other.
 func (w *network) roll(t *testing.T) {
 	t.Helper()
 	for _, id := range w.ids() {
@@ -40,8 +40,8 @@ func (w *network) roll(t *testing.T) {
 	}
 }
 
-// A rolling restart of members whose tables are full forgets nothing: whatever was spent is refused after it, whether
-// its counter found a place or not.
+// TestRollingRestartOfFullTables requires that a rolling restart of members with full tables loses no counts: a spent
+// limit refuses afterwards, with a counter in the table or without.
 func TestRollingRestartOfFullTables(t *testing.T) {
 	const most = 700 // keys a member
 	for _, members := range []int{3, 5} {
@@ -50,7 +50,7 @@ func TestRollingRestartOfFullTables(t *testing.T) {
 				t.Run(fmt.Sprintf("%d members, %d %%, %v", members, fill, alg), func(t *testing.T) {
 					ids := []ring.ID{"a", "b", "c", "d", "e"}[:members]
 					w := newNetwork(t, 3, Options{MaxKeys: most, DomainQuota: most * 6 / 10}, ids...)
-					question := func(i int) Request {
+					request := func(i int) Request {
 						req := ask(i, 3, 365*24*time.Hour, 1)
 						req.Rule.Algorithm, req.Domain = alg, uint64(i%2)
 						return req
@@ -58,7 +58,7 @@ func TestRollingRestartOfFullTables(t *testing.T) {
 					keys := most * members * fill / 100
 					for i := range keys {
 						for range 4 {
-							w.ask(ids[i%members], question(i), func(Result) {})
+							w.ask(ids[i%members], request(i), func(Result) {})
 						}
 						if i%20 == 0 {
 							w.run(4 * time.Millisecond)
@@ -68,7 +68,7 @@ func TestRollingRestartOfFullTables(t *testing.T) {
 					w.roll(t)
 					again := 0
 					for i := range keys {
-						w.ask(ids[i%members], question(i), func(res Result) {
+						w.ask(ids[i%members], request(i), func(res Result) {
 							if !res.Over {
 								again++
 							}

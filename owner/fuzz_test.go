@@ -7,8 +7,8 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// FuzzNode plays bytes as a script of questions, ticks, pauses and rings on one member, and checks that what it decides
-// with full authority stays within every limit and agrees with a list of all hits as long as nothing overflows.
+// FuzzNode runs a script of requests, ticks, pauses and rings on one member. It checks that decisions with full
+// authority stay within every limit, and agree with a list of all hits while no table overflows.
 func FuzzNode(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 0, 1, 2, 60, 0, 0, 1, 3, 0}, uint64(1))
 	f.Add([]byte("the quick brown fox jumps over the lazy dog, and again, and again"), uint64(7))

@@ -11,8 +11,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Members join and leave while all of them are asked, in every order of messages: what is admitted is the limit, not a
-// hit more and not one less.
+// TestPlannedChangesAreExact lets members join and leave while all of them get requests, with messages in every order.
+// It requires that exactly the limit is admitted.
 func TestPlannedChangesAreExact(t *testing.T) {
 	given := 0
 	for seed := range uint64(36) {
@@ -84,7 +84,7 @@ func TestPlannedChangesAreExact(t *testing.T) {
 	}
 }
 
-// Every algorithm's counters move: what was spent before is spent after.
+// TestAllAlgorithmsMove requires that the counters of every algorithm move with a handoff.
 func TestAllAlgorithmsMove(t *testing.T) {
 	for _, alg := range algorithms {
 		w := newNetwork(t, 5, Options{}, "a", "b")
@@ -131,7 +131,7 @@ func TestAllAlgorithmsMove(t *testing.T) {
 	}
 }
 
-// After a crash the heir knows all but U of what was admitted.
+// TestCrashCostsNoMoreThanU requires that the successor of a crashed owner misses at most U of the admitted hits.
 func TestCrashCostsNoMoreThanU(t *testing.T) {
 	for seed := range uint64(8) {
 		w := newNetwork(t, seed, Options{}, "a", "b", "c")

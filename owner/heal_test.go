@@ -9,15 +9,16 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// rejoin puts members that were cut off from each other onto one ring again.
+// rejoin puts members that were cut off from each other in one ring again.
 func (w *network) rejoin() {
 	w.cut = nil
 	w.adopt()
 	w.run(4 * time.Second)
 }
 
-// A member that is cut off alone takes the others for lost, and charges keys of theirs for what it does not know. When
-// it is back, the owner, who knows all of it, goes by what was really charged: nothing stays refused.
+// TestHealForgetsAssumedLosses cuts off a member, which assumes that the others have failed and charges their keys for
+// lost state. It requires that the owner, which lost nothing, uses the real charges when the member is back, so that
+// nothing stays refused.
 func TestHealForgetsAssumedLosses(t *testing.T) {
 	for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket} {
 		for _, asked := range []bool{true, false} { // by the owner, before the cut
@@ -71,8 +72,8 @@ func TestHealForgetsAssumedLosses(t *testing.T) {
 	}
 }
 
-// A part of a cluster that is cut in two refuses what is above its part of the limit. That is not charged: the limit
-// has room for it, and when the cut is over, the key goes on from what was admitted.
+// TestRefusedByAPartIsNotCharged requires that one side of a partition does not charge what exceeds its part of the
+// limit: the limit has room for it, so the key continues from the admitted hits when the partition ends.
 func TestRefusedByAPartIsNotCharged(t *testing.T) {
 	for _, policy := range []policy.Partition{policy.PartShare, policy.PartQuorum} {
 		for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket} {
@@ -103,7 +104,7 @@ func TestRefusedByAPartIsNotCharged(t *testing.T) {
 				}
 				w.ask("b", req, func(res Result) {
 					if refused == 0 || res.Authority != Full || res.Before > most {
-						t.Errorf("policy %d, %v, %d hits a question: %d admitted, %d questions refused, and the count is %d (authority %d)", policy, alg, hits, admitted, refused, res.Before, res.Authority)
+						t.Errorf("policy %d, %v, %d hits a request: %d admitted, %d requests refused, and the count is %d (authority %d)", policy, alg, hits, admitted, refused, res.Before, res.Authority)
 					}
 				})
 			}
@@ -111,7 +112,7 @@ func TestRefusedByAPartIsNotCharged(t *testing.T) {
 	}
 }
 
-// The same holds for what a sketch counts.
+// TestRefusedByAPartIsNotChargedToASketch requires the same for keys that are counted in a sketch.
 func TestRefusedByAPartIsNotChargedToASketch(t *testing.T) {
 	w := newNetwork(t, 3, Options{MaxKeys: 1}, "a", "b", "c", "d", "e")
 	for i := range 5000 { // fill all tables

@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// holderOf is a network in which a member that does not own q has a lease of it.
+// holderOf returns a network in which a member that does not own q has a lease of it.
 func holderOf(t *testing.T, req Request, sum *tally) (w *network, holder, owner ring.ID) {
 	t.Helper()
 	w = newNetwork(t, 5, Options{}, "a", "b", "c")
@@ -31,24 +31,25 @@ func holderOf(t *testing.T, req Request, sum *tally) (w *network, holder, owner 
 	return w, holder, owner
 }
 
-// What is lent stands in the one count that the owner shows, and is said to be lent.
+// TestUsageIsOneNumber requires that the owner's count includes lent hits, and that it reports how many are lent.
 func TestUsageIsOneNumber(t *testing.T) {
 	var sum tally
 	req := leased(1, 1000, time.Hour)
 	w, holder, owner := holderOf(t, req, &sum)
 	left := w.nodes[holder].Held(w.now)[0].Left
-	used := take(w.nodes[owner], w.now, req.op(Read)).After
+	used := take(w.nodes[owner], w.now, withOp(req, Read)).After
 	hot := w.nodes[owner].HotKeys(w.now)
 	if used != sum.admitted+left || len(hot) != 1 || hot[0].Used != used || hot[0].Lent < left {
 		t.Errorf("%d admitted and %d left are %d at the owner: %+v", sum.admitted, left, used, hot)
 	}
 	w.run(3 * time.Second) // what is idle comes back
-	if used := take(w.nodes[owner], w.now, req.op(Read)).After; used != sum.admitted {
+	if used := take(w.nodes[owner], w.now, withOp(req, Read)).After; used != sum.admitted {
 		t.Errorf("%d admitted are %d at the owner", sum.admitted, used)
 	}
 }
 
-// A member that nobody confirms spends what it has, and not a hit more than its share beyond.
+// TestLeaseOutlivesTheConnection requires that a member that no other confirms spends its lease and at most its local
+// share in addition.
 func TestLeaseOutlivesTheConnection(t *testing.T) {
 	var sum tally
 	req := leased(1, 1000, time.Hour)
@@ -66,7 +67,7 @@ func TestLeaseOutlivesTheConnection(t *testing.T) {
 	}
 }
 
-// A clock that steps makes a holder and a grantor forget what times meant.
+// TestLeasesEndWithTheClock requires that a clock step makes holders and grantors drop what depends on earlier times.
 func TestLeasesEndWithTheClock(t *testing.T) {
 	var sum tally
 	req := leased(1, 1000, time.Hour)
@@ -81,7 +82,7 @@ func TestLeasesEndWithTheClock(t *testing.T) {
 	}
 }
 
-// Hits that are given back anywhere can be had again where all was refused.
+// TestRefundLiftsRefusals requires that refunded hits can be admitted again after all members have refused.
 func TestRefundLiftsRefusals(t *testing.T) {
 	var sum tally
 	req := leased(1, 100, time.Hour)
@@ -93,7 +94,7 @@ func TestRefundLiftsRefusals(t *testing.T) {
 	if res := take(w.nodes[holder], w.now, req); res.Authority != Cached || sum.admitted != 100 {
 		t.Fatalf("not refused locally: %+v, %+v", res, sum)
 	}
-	back := req.op(Refund)
+	back := withOp(req, Refund)
 	back.Hits = 10
 	w.ask(owner, back, func(Result) {})
 	w.run(50 * time.Millisecond)
@@ -106,17 +107,17 @@ func TestRefundLiftsRefusals(t *testing.T) {
 	}
 }
 
-// What a silent holder was lent comes back after its TTL, if the rule says so; what it spent without having said so,
-// too, which is the option's price.
+// TestSilentHoldersLoseTheirLease requires that the hits of a silent holder are reclaimed after the TTL, if the rule
+// says so. That includes hits that it has spent and not reported, which is the price of the option.
 func TestSilentHoldersLoseTheirLease(t *testing.T) {
 	var sum tally
 	req := leased(1, 1000, time.Hour)
 	req.LeaseConfig = &lease.Terms{Reclaim: true, TTL: 2 * time.Second}
 	w, holder, owner := holderOf(t, req, &sum)
 	w.cut = func(from, to ring.ID) bool { return from == holder || to == holder }
-	before := take(w.nodes[owner], w.now, req.op(Read)).After
+	before := take(w.nodes[owner], w.now, withOp(req, Read)).After
 	w.run(4 * time.Second)
-	used, back := take(w.nodes[owner], w.now, req.op(Read)).After, w.nodes[owner].Stats(w.now).Lease.Reclaimed
+	used, back := take(w.nodes[owner], w.now, withOp(req, Read)).After, w.nodes[owner].Stats(w.now).Lease.Reclaimed
 	if back == 0 || used != before-back {
 		t.Errorf("%d of %d stand, %d came back", used, before, back)
 	}
@@ -125,8 +126,8 @@ func TestSilentHoldersLoseTheirLease(t *testing.T) {
 	}
 }
 
-// Grants and reports of rules that want it are told for a log.
-func TestAuditTellsOfGrantsAndReports(t *testing.T) {
+// TestAuditOfGrantsAndReports requires an Audit of each grant and report of a rule with audit logs.
+func TestAuditOfGrantsAndReports(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")
 	n.Tick(t0)
 	n.serial.peers["b"] = handoff.LivePeer{ID: "b", BootID: 5, State: membership.Active, Weight: 1}
@@ -144,12 +145,13 @@ func TestAuditTellsOfGrantsAndReports(t *testing.T) {
 	}
 }
 
-// Strangers and other boots are not heard, and nobody is lent anything by who does not own the key.
+// TestLeasesOfStrangersAreRefused requires that messages of unknown members and other boots are refused, and that only
+// the owner of a key lends it.
 func TestLeasesOfStrangersAreRefused(t *testing.T) {
 	var sum tally
 	req := leased(1, 1000, time.Hour)
 	w, holder, owner := holderOf(t, req, &sum)
-	before := take(w.nodes[owner], w.now, req.op(Read)).After
+	before := take(w.nodes[owner], w.now, withOp(req, Read)).After
 	r := lease.GrantRequest{Key: req.Key, RingPos: req.RingPos, Rule: req.Rule, Seq: 1 << 62, Want: true, Always: true, Demand: 1e6}
 	m := lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}}
 	for _, c := range []struct {
@@ -161,7 +163,7 @@ func TestLeasesOfStrangersAreRefused(t *testing.T) {
 			t.Errorf("%+v: %+v", c, fx)
 		}
 	}
-	if after := take(w.nodes[owner], w.now, req.op(Read)).After; after != before {
+	if after := take(w.nodes[owner], w.now, withOp(req, Read)).After; after != before {
 		t.Errorf("%d were charged", after-before)
 	}
 	if _, ok := w.nodes[owner].serial.peers["x"]; ok {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A key that is asked for too often is leased within two seconds, is known by its name at its owner, and is its owner's
-// alone again when it has cooled.
+// TestHotKeyIsLeasedAndCools requires that a hot key is leased within two seconds, has a name at its owner, and is
+// decided by its owner alone again when it is not hot any more.
 func TestHotKeyIsLeasedAndCools(t *testing.T) {
 	w := newNetwork(t, 3, Options{HotRate: 200}, "a", "b", "c")
 	req := ask(1, 100_000, time.Hour, 1)
@@ -31,7 +31,7 @@ func TestHotKeyIsLeasedAndCools(t *testing.T) {
 	before := owner.Stats(w.now).Decided[Full]
 	w.pour(req, 2000, 2*time.Second, &sum)
 	if reached := owner.Stats(w.now).Decided[Full] - before; reached > 2000 || sum.local < 2000 {
-		t.Errorf("%d of 4000 questions reached the owner, a third of which it was asked itself: %+v", reached, sum)
+		t.Errorf("%d of 4000 requests reached the owner, of which a third were sent to it directly: %+v", reached, sum)
 	}
 	if hot = owner.HotKeys(w.now); hot[0].Name != "api_key=1" || hot[0].Owner != "1" {
 		t.Errorf("no name: %+v", hot)
@@ -50,8 +50,8 @@ func TestHotKeyIsLeasedAndCools(t *testing.T) {
 	}
 }
 
-// A hot key of which more is asked for than its limit reaches its owner once for twenty questions at most, and its
-// limit is used up.
+// TestHotKeyRarelyReachesItsOwner requires that a hot key with more hits than its limit causes at most one message to
+// its owner for twenty requests, and that its limit is used completely.
 func TestHotKeyRarelyReachesItsOwner(t *testing.T) {
 	for _, members := range []int{3, 5} {
 		w := newNetwork(t, 3, Options{HotRate: 500}, many(members)...)
@@ -69,7 +69,7 @@ func TestHotKeyRarelyReachesItsOwner(t *testing.T) {
 		others := sum.asked * uint64(members-1) / uint64(members)
 		t.Logf("%d members: %+v, %d asked of the owner, %d messages", members, sum, asked()-was, w.leased-messages)
 		if n := asked() - was; n*20 > others {
-			t.Errorf("%d of %d questions reached the owner", n, others)
+			t.Errorf("%d of %d requests reached the owner", n, others)
 		}
 		if sum.admitted > 4*5000 || sum.admitted < 4*5000*97/100 {
 			t.Errorf("%d of %d admitted", sum.admitted, 4*5000)

@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/internal/lease"
 )
 
-// pour asks everybody in turn for hits on q, perSecond times, for d.
+// pour sends requests for hits on q to all members in turn, perSecond a second, for d.
 func (w *network) pour(req Request, perSecond int, d time.Duration, sum *tally) {
 	ids := w.ids()
 	step := 2 * milli
@@ -22,8 +22,8 @@ func (w *network) pour(req Request, perSecond int, d time.Duration, sum *tally) 
 	}
 }
 
-// Routes make keys hot and never hot by decree.
-func TestRoutesDecree(t *testing.T) {
+// TestRoutesSetModes requires that routes make keys hot, or never hot.
+func TestRoutesSetModes(t *testing.T) {
 	w := newNetwork(t, 3, Options{HotRate: 200}, "a", "b", "c")
 	req, never := ask(1, 100_000, time.Hour, 1), ask(2, 100_000, time.Hour, 1)
 	hash := func(s string) uint64 { return map[string]uint64{"q": req.RingPos, "never": never.RingPos}[s] }
@@ -38,8 +38,8 @@ func TestRoutesDecree(t *testing.T) {
 	}
 }
 
-// Nothing is sent until the heir has what is lent.
-func TestGrantWaitsForTheHeir(t *testing.T) {
+// TestGrantWaitsForTheSuccessor requires that a grant is sent only after the successor has confirmed the lent hits.
+func TestGrantWaitsForTheSuccessor(t *testing.T) {
 	w := newNetwork(t, 1, Options{Resend: time.Hour}, "a", "b", "c")
 	req := ask(1, 1000, time.Hour, 1)
 	id := w.ring().At(w.ring().Owner(req.RingPos)).ID
@@ -52,7 +52,7 @@ func TestGrantWaitsForTheHeir(t *testing.T) {
 	if len(fx.Leases) > 0 {
 		t.Fatalf("sent at once: %+v", fx.Leases)
 	}
-	if used := take(n, w.now, req.op(Read)).After; used == 0 {
+	if used := take(n, w.now, withOp(req, Read)).After; used == 0 {
 		t.Fatal("nothing is charged")
 	}
 	copies := n.Flush(w.now)
@@ -66,12 +66,12 @@ func TestGrantWaitsForTheHeir(t *testing.T) {
 		}
 	}
 	if len(fx.Leases) != 1 || fx.Leases[0].To != from || fx.Leases[0].Batch.Grants[0].Total == 0 {
-		t.Fatalf("no grant after the heir has it: %+v", fx)
+		t.Fatalf("no grant after the successor has confirmed it: %+v", fx)
 	}
 }
 
-// What is seen of heat costs no memory a decision.
-func TestHeatAllocatesNothing(t *testing.T) {
+// TestHotnessAllocatesNothing requires that the detection of hot keys allocates nothing in a decision.
+func TestHotnessAllocatesNothing(t *testing.T) {
 	n := alone(Options{HotRate: 100})
 	now := t0
 	reqs := make([]Request, 64)
@@ -92,8 +92,8 @@ func TestHeatAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A decision on keys of which none, or all, are followed.
-func BenchmarkHeat(b *testing.B) {
+// BenchmarkHotness measures a decision on keys of which none, or all, are followed.
+func BenchmarkHotness(b *testing.B) {
 	for _, c := range []struct {
 		name string
 		o    Options

@@ -13,8 +13,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// windows counts admissions by the window that they were charged in, as far as that can be seen from outside: those
-// near the edge of two windows may belong to either.
+// windows counts admitted hits by window. Hits near the edge of two windows may belong to either.
 type windows struct {
 	width, slack int64
 	sure, edge   map[int64]uint64 // edge: with the window before
@@ -29,7 +28,7 @@ func (c *windows) add(at int64, hits uint64) {
 	}
 }
 
-// most is the most of one window, with those at edges where they fit below limit, if they do.
+// most returns the most hits of one window. Hits at its edges count only if they do not fit below limit elsewhere.
 func (c *windows) most(limit uint64) (n uint64) {
 	ws := slices.Collect(maps.Keys(c.sure))
 	slices.Sort(ws)
@@ -41,8 +40,9 @@ func (c *windows) most(limit uint64) (n uint64) {
 	return n
 }
 
-// Messages about leases are lost, doubled and overtaken, clocks differ, members come, leave and crash: never is more
-// than the limit admitted. What a member admits from its share is not counted; without the others' word it may.
+// TestLeasesNeverAdmitMore loses, duplicates and reorders messages about leases, with different clocks, while members
+// join, leave and crash. It requires that no more than the limit is admitted. Hits from local shares do not count:
+// without the other members they may exceed the limit.
 func TestLeasesNeverAdmitMore(t *testing.T) {
 	local, credited, lent := uint64(0), uint64(0), uint64(0)
 	for seed := range seeds(24) {
@@ -108,7 +108,7 @@ func TestLeasesNeverAdmitMore(t *testing.T) {
 	}
 }
 
-// leave takes id off the ring and waits until it has handed over.
+// leave removes id from the ring and waits until its handoff is complete.
 func (w *network) leave(t *testing.T, id ring.ID, load func(int)) {
 	t.Helper()
 	w.states[id] = membership.Leaving
@@ -128,7 +128,8 @@ func (w *network) leave(t *testing.T, id ring.ID, load func(int)) {
 	w.adopt()
 }
 
-// However a bucket is lent and whoever owns it, no stretch of time sees more admitted than its depth and what drains.
+// TestLeasedBucketsKeepTheirEnvelope requires that in any stretch of time a leased bucket admits at most its depth and
+// what drains, whichever members own it.
 func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
 	local := 0
 	for seed := range seeds(16) {
@@ -176,7 +177,7 @@ func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
 	}
 }
 
-// seeds is n, or a third of it when time is short.
+// seeds returns n, or a third of it in short mode.
 func seeds(n uint64) uint64 {
 	if testing.Short() {
 		return n / 3

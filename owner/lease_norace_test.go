@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// The limit is exactly what is admitted, by any number of members that hold leases.
+// TestLeasesAdmitTheLimit requires that members with leases together admit exactly the limit.
 func TestLeasesAdmitTheLimit(t *testing.T) {
 	for _, c := range []struct {
 		members int

@@ -15,14 +15,14 @@ func many(n int) (ids []ring.ID) {
 	return ids
 }
 
-// leased is a question of a rule that says lease.
+// leased returns a request of a rule that requires leases.
 func leased(i int, lim uint32, window time.Duration) Request {
 	req := ask(i, lim, window, 1)
 	req.Mechanism = policy.ByLease
 	return req
 }
 
-// tally counts what was admitted, and how it was decided.
+// tally counts the admitted hits, and how they were decided.
 type tally struct {
 	admitted, asked, local, fallback uint64
 }
@@ -42,7 +42,7 @@ func (c *tally) count(req *Request) func(Result) {
 	}
 }
 
-// facts sums up what all members know of leases.
+// facts returns the sum of the lease statistics of all members.
 func facts(w *network) (f LeaseStats) {
 	for id, n := range w.nodes {
 		g := n.Stats(w.clock(id)).Lease

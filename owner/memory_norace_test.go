@@ -15,7 +15,8 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// What a real Node takes a key, by the kernel, and what the collector does about it. KEYWARD_LONG=1 counts ten million.
+// TestMemoryPerKey measures the memory of a Node for each key, as the kernel reports it, and the time of garbage
+// collections. KEYWARD_LONG=1 uses ten million keys.
 func TestMemoryPerKey(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -49,7 +50,7 @@ func TestMemoryPerKey(t *testing.T) {
 	}
 }
 
-// resident is what the process takes, once what is free has been given back.
+// resident returns the resident memory of the process, after free memory has been returned.
 func resident(t *testing.T) int {
 	t.Helper()
 	debug.FreeOSMemory()
@@ -64,7 +65,7 @@ func resident(t *testing.T) int {
 	return pages * os.Getpagesize()
 }
 
-// collection is the CPU time that the collector takes for marking, the mean of some.
+// collection returns the mean CPU time that the garbage collector takes for marking.
 func collection() time.Duration {
 	const times = 5
 	read := func() float64 {
@@ -80,7 +81,8 @@ func collection() time.Duration {
 	return time.Duration((read() - begin) / times * 1e9).Round(time.Microsecond)
 }
 
-// Keys that expire at one instant are gone within three rounds of Ticks, each of which looks at an eighth of the slots.
+// TestExpiryInSteps requires that keys that expire at one instant are dropped within three rounds of Ticks, each of
+// which sweeps an eighth of the slots.
 func TestExpiryInSteps(t *testing.T) {
 	const keys = 200_000
 	n := alone(Options{MaxKeys: 2 * keys, DomainQuota: 2 * keys, Seed: [2]uint64{1, 2}, NoHot: true})

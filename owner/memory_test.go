@@ -10,7 +10,7 @@ import (
 
 func spread(i int) Key { return Key{counter.Mix(uint64(i) + 1), counter.Mix(^uint64(i))} }
 
-// Counts that fit into no entry are exact all the same, and come back with refunds.
+// TestCountsBeyondAnEntry requires that counts too large for an entry are exact, and can be refunded.
 func TestCountsBeyondAnEntry(t *testing.T) {
 	for _, window := range []time.Duration{time.Hour, 3 * time.Microsecond} {
 		n := alone(Options{})
@@ -21,16 +21,16 @@ func TestCountsBeyondAnEntry(t *testing.T) {
 			}
 		}
 		req.Hits = 1 << 33
-		if res := take(n, t0, req.op(Refund)); res.After != 3<<32-6-1<<33 {
+		if res := take(n, t0, withOp(req, Refund)); res.After != 3<<32-6-1<<33 {
 			t.Errorf("%v: after the refund %+v", window, res)
 		}
-		if res := take(n, t0+int64(window), req.op(DryRun)); res.Before != 0 {
+		if res := take(n, t0+int64(window), withOp(req, DryRun)); res.Before != 0 {
 			t.Errorf("%v: in the next window %+v", window, res)
 		}
 	}
 }
 
-// Windows that follow each other within a counter.Unit of an entry's time are told apart.
+// TestWindowsShorterThanAUnit requires that consecutive windows within one counter.Unit are separate.
 func TestWindowsShorterThanAUnit(t *testing.T) {
 	for _, window := range []time.Duration{time.Microsecond, 999_983, counter.Unit - 1, counter.Unit, counter.Unit + 1, 1_500_007} {
 		n := alone(Options{})

@@ -12,8 +12,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// A key that is asked for before its transfer comes gets its token, and its counter with it, at once.
-func TestTokensComeOnDemand(t *testing.T) {
+// TestOwnershipOnDemand requires that a key with a request gets its ownership and its counter at once, before its
+// transfer arrives.
+func TestOwnershipOnDemand(t *testing.T) {
 	w := newNetwork(t, 2, Options{}, "a")
 	for i := range 40 {
 		w.ask("a", ask(i, 10, time.Hour, 6), func(Result) {})
@@ -50,8 +51,9 @@ func TestTokensComeOnDemand(t *testing.T) {
 	}
 }
 
-// A question waits no longer than its caller: when the holder is silent it is given up, and answered from the share.
-func TestTokenThatDoesNotCome(t *testing.T) {
+// TestOwnershipThatDoesNotArrive requires that a request stops waiting when its caller does, and is decided from the
+// local share if the holder is silent.
+func TestOwnershipThatDoesNotArrive(t *testing.T) {
 	w := newNetwork(t, 2, Options{}, "a")
 	w.still = true
 	w.boot("b", membership.Joining)
@@ -71,7 +73,7 @@ func TestTokenThatDoesNotCome(t *testing.T) {
 	}
 }
 
-// pairOf is a member "a" alone on the ring with full right, that knows "b", and a message to it.
+// pairOf returns member "a", alone in the ring with full authority, and a function that sends it messages of "b".
 func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Effects) {
 	t.Helper()
 	o.Self, o.BootID = "a", 0x101
@@ -104,7 +106,7 @@ func TestMergedSlots(t *testing.T) {
 		{"the window before", []limit.Slot{{Writer: 0x201, At: w - 1, Charged: 9}}, 5, 0},
 		{"the window after", []limit.Slot{{Writer: 0x201, At: w + 1, Charged: 9}}, 5, 0},
 		{"a window too far ahead", []limit.Slot{{Writer: 0x201, At: w + 2, Charged: 9}}, 5, 1},
-		{"a window that is over, as in a hand-over", []limit.Slot{{Writer: 0x201, At: w - 2, Charged: 9}}, 5, 0},
+		{"a window that has ended, as in a handoff", []limit.Slot{{Writer: 0x201, At: w - 2, Charged: 9}}, 5, 0},
 		{"the end of time", []limit.Slot{{Writer: 0x201, At: math.MaxInt64, Charged: 9}}, 5, 1},
 	} {
 		n, send := pairOf(t, Options{})
@@ -113,7 +115,7 @@ func TestMergedSlots(t *testing.T) {
 		if len(fx.Out) != 1 || fx.Out[0].To != "b" || fx.Out[0].Msg.Kind != handoff.ReplicaAck || fx.Out[0].Msg.Seq != 1 {
 			t.Errorf("%s: %+v", c.name, fx.Out)
 		}
-		if res := take(n, t0+1, req.op(DryRun)); res.Before != c.want || res.Reset > time.Minute {
+		if res := take(n, t0+1, withOp(req, DryRun)); res.Before != c.want || res.Reset > time.Minute {
 			t.Errorf("%s: %+v, want %d", c.name, res, c.want)
 		}
 		if f := n.Stats(t0); f.SlotsRefused != c.refused {
@@ -122,7 +124,7 @@ func TestMergedSlots(t *testing.T) {
 	}
 }
 
-// What a faster clock has counted in the next window counts when that comes.
+// TestWindowAheadIsKept requires that hits counted in the next window by a faster clock count when that window begins.
 func TestWindowAheadIsKept(t *testing.T) {
 	n, send := pairOf(t, Options{})
 	req := ask(1, 100, time.Minute, 5)
@@ -156,7 +158,7 @@ func TestRefusedCounters(t *testing.T) {
 	for i := range 10 {
 		send(t0, handoff.Replica, counterOf(ask(i, 100, time.Minute, 0), slot))
 	}
-	// Twice MaxKeys find a place; the others are counted by the sketch, and not forgotten.
+	// Twice MaxKeys copies have room; the others are counted in the sketch.
 	if f := n.Stats(t0); f.Replicas != 8 || f.CopiesDropped != 2 || f.OverflowKeys != 2 {
 		t.Errorf("%+v", f)
 	}
@@ -170,7 +172,8 @@ func TestRefusedCounters(t *testing.T) {
 	}
 }
 
-// A confirmation that is late says nothing of charges that were made after what it confirms was confirmed by others.
+// TestLateConfirmation requires that a late confirmation does not confirm charges that were made after another member
+// had confirmed the same batch.
 func TestLateConfirmation(t *testing.T) {
 	w := newNetwork(t, 3, Options{}, "a", "b", "c")
 	n := w.nodes["a"]
@@ -197,7 +200,8 @@ func TestLateConfirmation(t *testing.T) {
 	}
 }
 
-// What was admitted under SHARE while the table was full counts when there is room.
+// TestShareWithoutRoom requires that hits admitted from a local share while the table was full count when there is
+// room.
 func TestShareWithoutRoom(t *testing.T) {
 	for _, alg := range algorithms {
 		n, send := pairOf(t, Options{MaxKeys: 2, DomainQuota: 2})

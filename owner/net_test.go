@@ -14,8 +14,7 @@ import (
 
 const milli = int64(time.Millisecond)
 
-// network is a few Nodes of the present version. Their messages wait in a queue until they are delivered, in order or
-// not; transfers are pulled as the test goes on.
+// network is a cluster of Nodes. Their messages are in a queue until they are delivered, in order or not.
 type network struct {
 	t      testing.TB
 	now    int64
@@ -47,7 +46,7 @@ type envelope struct {
 	lease    *lease.Batch // instead
 }
 
-// clock is the time by id's clock.
+// clock returns the time of id's clock.
 func (w *network) clock(id ring.ID) int64 { return w.now + w.skew[id] }
 
 func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
@@ -96,7 +95,7 @@ func (w *network) ring() *ring.Ring {
 	return ring.New(ms)
 }
 
-// adopt tells everybody of the present members.
+// adopt gives all members a ring of the present members.
 func (w *network) adopt() {
 	for _, id := range w.ids() {
 		w.adoptAt(id, w.ring())
@@ -137,7 +136,7 @@ func (w *network) effects(id ring.ID, fx Effects) {
 	}
 }
 
-// step does one thing: delivers a message, pulls a chunk, flushes or ticks somebody.
+// step does one thing: it delivers a message, pulls a chunk, or flushes or ticks a member.
 func (w *network) step(reorder bool) {
 	for _, id := range w.ids() {
 		n := w.nodes[id]
@@ -186,7 +185,7 @@ func (w *network) step(reorder bool) {
 	}
 }
 
-// run lets time pass, with all that it brings.
+// run advances the time by d.
 func (w *network) run(d time.Duration) {
 	for end := w.now + int64(d); w.now < end; w.now += 2 * milli {
 		if w.now/(100*milli) != (w.now-2*milli)/(100*milli) {
@@ -204,7 +203,7 @@ func (w *network) run(d time.Duration) {
 	}
 }
 
-// pending is one question on its way.
+// pending is one request until it is decided.
 type pending struct {
 	at    ring.ID // asked there
 	by    ring.ID // and waiting there
@@ -213,7 +212,7 @@ type pending struct {
 	until int64
 }
 
-// ask asks member at; the answer may come later. decided gets it.
+// ask sends a request to member at. decided gets the result, which may come later.
 func (w *network) ask(at ring.ID, req Request, decided func(Result)) {
 	p := &pending{at: at, by: at, q: req, until: w.now + 12*milli}
 	p.q.Waiter = p
@@ -229,7 +228,7 @@ func (w *network) follow(p *pending, res Result, decided func(Result)) {
 		}
 		results := make([]Result, 1)
 		p.by = res.Member
-		n.Serve(w.clock(res.Member), p.at, false, []Request{p.q}, results)
+		n.Serve(w.clock(res.Member), false, []Request{p.q}, results)
 		res = results[0]
 		w.observe(p, &res)
 	}
@@ -243,7 +242,7 @@ func (w *network) follow(p *pending, res Result, decided func(Result)) {
 	decided(res)
 }
 
-// observe lets who asked learn from another member's answer.
+// observe passes another member's result to the member that forwarded the request.
 func (w *network) observe(p *pending, res *Result) {
 	if p.by != p.at && res.Kind == Decided {
 		w.nodes[p.at].Observe(w.clock(p.at), &p.q, res)
@@ -257,7 +256,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// wait steps on until the ticket is resolved, or the question's time is over.
+// wait runs the network until the request is resolved or its time is over.
 func (w *network) wait(p *pending, decided func(Result)) {
 	for i := 0; ; i++ {
 		if res, ok := w.done[p.by][p]; ok {

@@ -110,7 +110,7 @@ func (n *Node) DecideAll(now int64, stop bool, reqs []Request, results []Result)
 
 // Serve decides a group of requests that another member sends to this one as the owner. The result is Forward for a key
 // that this member does not decide with full authority. With stop, one such request makes all results Forward.
-func (n *Node) Serve(now int64, _ ring.ID, stop bool, reqs []Request, results []Result) {
+func (n *Node) Serve(now int64, stop bool, reqs []Request, results []Result) {
 	results = results[:len(reqs)]
 	if stop {
 		n.stopAll(now, true, reqs, results)

@@ -36,28 +36,28 @@ func TestTakeCounts(t *testing.T) {
 func TestPeekLookAndRefund(t *testing.T) {
 	n := alone(Options{})
 	req := ask(1, 10, time.Minute, 4)
-	if res := take(n, t0, req.op(DryRun)); res.After != 4 || res.Remaining != 6 || n.Stats(t0).Keys != 0 {
+	if res := take(n, t0, withOp(req, DryRun)); res.After != 4 || res.Remaining != 6 || n.Stats(t0).Keys != 0 {
 		t.Errorf("peek at nothing: %+v", res)
 	}
 	take(n, t0, req)
-	if res := take(n, t0, req.op(DryRun)); res.Before != 4 || res.After != 8 {
+	if res := take(n, t0, withOp(req, DryRun)); res.Before != 4 || res.After != 8 {
 		t.Errorf("peek: %+v", res)
 	}
-	if res := take(n, t0, ask(1, 10, time.Minute, 7).op(Read)); res.After != 4 || res.Before != res.After-7 || res.Over || res.Remaining != 6 {
+	if res := take(n, t0, withOp(ask(1, 10, time.Minute, 7), Read)); res.After != 4 || res.Before != res.After-7 || res.Over || res.Remaining != 6 {
 		t.Errorf("look: %+v", res)
 	}
-	if res := take(n, t0, ask(1, 10, time.Minute, 9).op(Refund)); res.Before != 4 || res.After != 0 || res.Over {
+	if res := take(n, t0, withOp(ask(1, 10, time.Minute, 9), Refund)); res.Before != 4 || res.After != 0 || res.Over {
 		t.Errorf("refund: %+v", res)
 	}
 	if res := take(n, t0, req); res.Before != 0 {
 		t.Errorf("take after the refund: %+v", res)
 	}
-	if res := take(n, t0, ask(2, 10, time.Minute, 9).op(Refund)); res.After != 0 || res.Over || n.Stats(t0).RefundsDropped != 0 {
+	if res := take(n, t0, withOp(ask(2, 10, time.Minute, 9), Refund)); res.After != 0 || res.Over || n.Stats(t0).RefundsDropped != 0 {
 		t.Errorf("refund of nothing: %+v", res)
 	}
 }
 
-// An amount changed in mid-window meets the same count.
+// TestChangedLimit requires that a limit changed in the middle of a window uses the same count.
 func TestChangedLimit(t *testing.T) {
 	n := alone(Options{})
 	take(n, t0, ask(1, 10, time.Minute, 8))
@@ -81,14 +81,14 @@ func TestOthersAreAsked(t *testing.T) {
 			t.Fatalf("key %d of %s: %+v", i, want, res)
 		}
 		results := make([]Result, 1)
-		n.Serve(t0, "a", false, []Request{req}, results)
+		n.Serve(t0, false, []Request{req}, results)
 		if (want == "b") != (results[0].Kind == Decided) {
 			t.Fatalf("key %d of %s served: %+v", i, want, results[0])
 		}
 	}
 }
 
-// A key that comes back to a former owner meets the charges it left there.
+// TestChargesOutlastOwnership requires that a key that returns to a former owner finds the charges it left there.
 func TestChargesOutlastOwnership(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")
 	two := ringOf("a", "b")
@@ -104,7 +104,7 @@ func TestChargesOutlastOwnership(t *testing.T) {
 	}
 }
 
-func TestRepeatedQuestionsAreHitsInARow(t *testing.T) {
+func TestRepeatedRequestsAreHitsInARow(t *testing.T) {
 	n := alone(Options{})
 	req := ask(1, 3, time.Minute, 1)
 	results := make([]Result, 2)
@@ -114,8 +114,8 @@ func TestRepeatedQuestionsAreHitsInARow(t *testing.T) {
 	}
 }
 
-// A hit whose time was read before another's is not counted in a window that is already closed, nor is a closed
-// window's count forgotten for it.
+// TestLateHit requires that a hit with an older time is not counted in a window that is closed, and does not reset the
+// count of the next one.
 func TestLateHit(t *testing.T) {
 	n := alone(Options{})
 	end := t0 + 60*second
@@ -144,12 +144,12 @@ func TestPauseFencesTheOwner(t *testing.T) {
 		t.Errorf("paused, share spent: %+v", res)
 	}
 	results := make([]Result, 1)
-	n.Serve(now, "b", false, []Request{ask(i, 10, time.Hour, 2)}, results)
+	n.Serve(now, false, []Request{ask(i, 10, time.Hour, 2)}, results)
 	if results[0].Kind != Forward || results[0].Member != "" {
 		t.Errorf("paused, asked as the owner: %+v", results[0])
 	}
 	n.Tick(now)
-	// Of the share's 4 hits 2 were admitted; they count here, the refused ones do not.
+	// Of the 4 hits, the share admitted 2. They count here, and the refused ones do not.
 	if res := take(n, now, ask(i, 10, time.Hour, 1)); res.Authority != Full || res.Before != 4 {
 		t.Errorf("awake: %+v", res)
 	}
@@ -163,7 +163,7 @@ func TestPauseChangesNothingAlone(t *testing.T) {
 	rnd := random(5)
 	for now := t0; now < t0+100*second; now += second / 2 {
 		m.Tick(now)
-		req := ask(rnd.IntN(3), 5, 10*time.Second, rnd.Uint64N(4)).op(Op(rnd.IntN(3)))
+		req := withOp(ask(rnd.IntN(3), 5, 10*time.Second, rnd.Uint64N(4)), Op(rnd.IntN(3)))
 		if res, b := take(n, now, req), take(m, now, req); res != b {
 			t.Fatalf("without ticks %+v, with %+v", res, b)
 		}
@@ -191,7 +191,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	n := member(Options{Self: "a", DenyCache: 100}, t0, "a", "b")
 	r := ringOf("a", "b")
 	mine, theirs := ownedBy(t, r, "a", 0), ownedBy(t, r, "b", 0)
-	req, other := ask(mine, 1e6, time.Hour, 1), ask(theirs, 1e6, time.Hour, 1).degraded(policy.FailClosed)
+	req, other := ask(mine, 1e6, time.Hour, 1), withDegraded(ask(theirs, 1e6, time.Hour, 1), policy.FailClosed)
 	reqs := []Request{req, ask(ownedBy(t, r, "a", mine+1), 5, time.Hour, 1), req}
 	results := make([]Result, len(reqs))
 	seen := Result{Kind: Decided}
@@ -200,8 +200,8 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		"Take, asked":   func() { n.Decide(t0, &other) },
 		"TakeAll":       func() { n.DecideAll(t0, false, reqs, results) },
 		"TakeAll, stop": func() { n.DecideAll(t0, true, reqs, results) },
-		"Serve":         func() { n.Serve(t0, "b", false, reqs, results) },
-		"Serve, stop":   func() { n.Serve(t0, "b", true, reqs, results) },
+		"Serve":         func() { n.Serve(t0, false, reqs, results) },
+		"Serve, stop":   func() { n.Serve(t0, true, reqs, results) },
 		"Degrade":       func() { n.Degrade(t0, &req) },
 		"Observe":       func() { n.Observe(t0, &other, &seen) },
 	} {
@@ -211,8 +211,8 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What is charged in a cluster is remembered for its heir without allocating.
-func TestChargesWithCopiesAllocateNothing(t *testing.T) {
+// TestChargesWithReplicasAllocateNothing requires that a charge that has to be replicated allocates nothing.
+func TestChargesWithReplicasAllocateNothing(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
 	n := w.nodes["a"]
 	req := ask(ownedBy(t, w.ring(), "a", 0), 4e9, time.Hour, 1)
@@ -230,7 +230,7 @@ func TestChargesWithCopiesAllocateNothing(t *testing.T) {
 	}
 }
 
-// The cost of a decision with the copies of what it charged, made, sent, taken in and confirmed every 5 ms.
+// BenchmarkTakeWithCopies measures a decision with its replica, which is sent, merged and confirmed every 5 ms.
 func BenchmarkTakeWithCopies(b *testing.B) {
 	w := newNetwork(b, 1, Options{}, "a", "b")
 	n := w.nodes["a"]
@@ -253,10 +253,9 @@ func BenchmarkTakeWithCopies(b *testing.B) {
 	}
 }
 
-// threadTime is the processor time of this thread: what a lock costs, without what the scheduler gave to others
-// meanwhile.
+// threadTime returns the CPU time of this thread: the cost of a lock without the time of other threads.
 func threadTime() time.Duration {
-	const threadClock = 3 // CLOCK_THREAD_CPUTIME_ID; what getrusage tells of a thread is only as fine as the kernel's ticks
+	const threadClock = 3 // CLOCK_THREAD_CPUTIME_ID; getrusage has only the resolution of the kernel's ticks
 	var t syscall.Timespec
 	if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, threadClock, uintptr(unsafe.Pointer(&t)), 0); errno != 0 {
 		return 0
@@ -264,8 +263,8 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// spin is the processor time of about as much work as a merge that touches no memory: what of it is long is the
-// machine's.
+// spin returns the CPU time of about as much work as a merge without memory access. It shows which long times are due
+// to the machine.
 func spin() time.Duration {
 	begin := threadTime()
 	for range 600 {
@@ -276,8 +275,8 @@ func spin() time.Duration {
 
 var spun uint64
 
-// Moving counters: nanoseconds a counter to read, and to merge, and the longest that a lock was held for either, in
-// processor time: none is to be held for more than 200 us. spins show what the machine itself adds to anything.
+// BenchmarkMove measures the nanoseconds to read and to merge one counter of a transfer, and the longest time that
+// either holds a lock, in CPU time: at most 200 us. spins show what the machine adds to anything.
 func BenchmarkMove(b *testing.B) {
 	const keys = 1_000_000
 	runtime.LockOSThread()

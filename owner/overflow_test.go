@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// pieces are what a member sends that has counted hits of q in its sketch at now.
+// pieces returns the sketch pieces of a member that has counted hits of q at now.
 func pieces(now int64, req Request, hits uint64) (out []*handoff.SketchPart) {
 	k := &counter.New(counter.Config{}).Sketches
 	k.Add(counter.Ref{Key: req.Key, Domain: req.Domain, Table: counter.TableOwned, Now: now, Rule: req.Rule}, hits)
@@ -19,8 +19,8 @@ func pieces(now int64, req Request, hits uint64) (out []*handoff.SketchPart) {
 	return out
 }
 
-// A member has a copy of a key that an earlier owner sent. The owner in between counted the key in its sketch: the new
-// one counts both when it begins to decide the key, and no more of sketches afterwards.
+// TestCopyCountsWhatSketchesCounted gives a member a replica of a key that a later owner has counted in its sketch. It
+// requires that the member counts both when it begins to decide the key, and no sketch afterwards.
 func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 	const charged, share = 0x201, 0x200
 	for _, alg := range algorithms {
@@ -33,7 +33,7 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 		}{
 			{"as much as the copy or more", charged, 3, t0, 9},
 			{"more of it in the copy", charged, 20, t0, 20},
-			{"beside a share that was told of", share, 3, t0, 12},
+			{"with a reported share", share, 3, t0, 12},
 			{"by a clock that is ahead", charged, 3, t0 + 60*second, 9},
 		} {
 			req := ask(1, 100, time.Minute, 1)
@@ -71,7 +71,8 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 	}
 }
 
-// Where there is no room for what sketches have counted, the sketch goes on, with what the copy knew.
+// TestCopyWithoutRoomIsCountedBySketch requires that a sketch counts a key, including its replica, if there is no room
+// to add the sketch's count to the replica.
 func TestCopyWithoutRoomIsCountedBySketch(t *testing.T) {
 	req := ask(1, 100, time.Minute, 1)
 	req.Rule.Algorithm = limit.SlidingLog
@@ -99,9 +100,9 @@ func TestCopyWithoutRoomIsCountedBySketch(t *testing.T) {
 	}
 }
 
-// A token goes alone with what this member's sketch has counted, be it in a window that is over by this member's clock
-// only, and be there an old copy of the key.
-func TestTokenGoesWithWhatTheSketchCounted(t *testing.T) {
+// TestOwnershipGoesWithTheSketchCount requires that a key that is released alone takes along what this member's sketch
+// has counted, also in a window that has ended by this member's clock only, and with an old replica.
+func TestOwnershipGoesWithTheSketchCount(t *testing.T) {
 	for _, stale := range []bool{false, true} {
 		w := newNetwork(t, 2, Options{}, "a", "b")
 		n := w.nodes["a"]

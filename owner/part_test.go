@@ -8,8 +8,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// One of five members is cut off. The others miss no more than f, so they admit the whole limit, and the one admits
-// its share.
+// TestPartThatMissesNoMoreThanFIsWhole cuts off one of five members. The others miss no more than f, so they admit the
+// complete limit; the one admits its local share.
 func TestPartThatMissesNoMoreThanFIsWhole(t *testing.T) {
 	for _, c := range []struct {
 		apart []ring.ID

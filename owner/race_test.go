@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Many at once: what is admitted is the limit, exactly.
+// TestExactUnderConcurrency requires that concurrent requests admit exactly the limit.
 func TestExactUnderConcurrency(t *testing.T) {
 	for _, c := range []struct {
 		limit uint32
@@ -36,8 +36,8 @@ func TestExactUnderConcurrency(t *testing.T) {
 	}
 }
 
-// In stop mode requests that share keys in any order neither deadlock nor charge one key without the other: a request
-// is charged on both keys when both have room, and on the fuller one alone otherwise.
+// TestStopModeUnderConcurrency requires that requests in stop mode that share keys in any order do not deadlock, and
+// charge both keys if both have room and only the fuller one otherwise.
 func TestStopModeUnderConcurrency(t *testing.T) {
 	n := alone(Options{Seed: [2]uint64{3, 4}})
 	var passed atomic.Uint64
@@ -66,8 +66,8 @@ func TestStopModeUnderConcurrency(t *testing.T) {
 	}
 }
 
-// Everything at once, with rings that come and go: no race, no deadlock, no answer by a ring that SetRing has replaced,
-// and on every member at most the limit with full authority.
+// TestRingChangesDuringTakes runs everything concurrently with ring changes. It requires no race, no deadlock, no
+// result by a ring that SetRing has replaced, and at most the limit with full authority on every member.
 func TestRingChangesDuringTakes(t *testing.T) {
 	one, two := ringOf("a"), ringOf("a", "b")
 	n := member(Options{Self: "a", DenyCache: 50, MaxKeys: 60}, t0, "a")
@@ -85,7 +85,7 @@ func TestRingChangesDuringTakes(t *testing.T) {
 			}
 			r := []*ring.Ring{one, two}[i%2]
 			n.SetRing(t0, r, standing("a", []ring.ID{"a", "b"}[:r.Len()]...))
-			req := ask(theirs, 10, time.Hour, 0).op(DryRun)
+			req := withOp(ask(theirs, 10, time.Hour, 0), DryRun)
 			if res := n.Decide(t0, &req); (res.Kind == Forward) != (r.Len() == 2) {
 				t.Errorf("ring of %d: %+v", r.Len(), res)
 			}
@@ -97,14 +97,14 @@ func TestRingChangesDuringTakes(t *testing.T) {
 		results := make([]Result, 3)
 		for i := range 2000 {
 			req := ask(mine, 500, time.Hour, 1)
-			reqs := []Request{req, ask(i%90, 5, time.Second, 1), ask(theirs, 10, time.Hour, 1).degraded(policy.FailClosed)}
+			reqs := []Request{req, ask(i%90, 5, time.Second, 1), withDegraded(ask(theirs, 10, time.Hour, 1), policy.FailClosed)}
 			n.DecideAll(t0, g == 0, reqs[:1+i%3], results)
 			if g > 0 && results[0].Kind == Decided && results[0].Authority == Full && !results[0].Over {
 				admitted.Add(1)
 			}
 			n.Degrade(t0, &reqs[2])
 			n.Observe(t0, &reqs[2], &results[0])
-			n.Serve(t0, "b", g == 1, reqs[1:], results)
+			n.Serve(t0, g == 1, reqs[1:], results)
 		}
 	})
 	close(stop)

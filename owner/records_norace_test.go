@@ -9,8 +9,8 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// One domain's logs take records until its quota is used up. Other domains do not notice: what is known of them is
-// charged, and new keys of theirs find a place.
+// TestLogsOfOneDomainLeaveRoomForOthers requires that logs of one domain take records only up to its quota, and that
+// keys of other domains are charged and new ones find room.
 func TestLogsOfOneDomainLeaveRoomForOthers(t *testing.T) {
 	w := newNetwork(t, 3, Options{MaxKeys: 2000}, "a", "b")
 	ids := w.ids()

@@ -10,9 +10,9 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// A member of an approximate rule restarts before it has reported what it admitted. The owner never learns of those
-// hits, and the new boot has nothing to report: beyond the slack, only the member's part of it is added.
-func TestApproximateForgetsAtMostItsPart(t *testing.T) {
+// TestApproximateLosesAtMostItsPart restarts a member before it has reported its hits of an approximate rule. The
+// owner never counts them, and the new boot has nothing to report: only the member's part of the slack is added.
+func TestApproximateLosesAtMostItsPart(t *testing.T) {
 	const most, slack, members = 1000, 200, 4
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	req := ask(1, most, 365*24*time.Hour, 1)
@@ -35,7 +35,7 @@ func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 	}
 	w.mute = false
 	w.run(5 * time.Second)
-	known := take(w.nodes[owner], w.now, req.op(Read)).After
+	known := take(w.nodes[owner], w.now, withOp(req, Read)).After
 	if lost := sum.admitted - known; lost != slack/members {
 		t.Errorf("%d admitted, the owner knows of %d: %d are lost, want %d", sum.admitted, known, lost, slack/members)
 	}
@@ -45,8 +45,8 @@ func TestApproximateForgetsAtMostItsPart(t *testing.T) {
 	}
 }
 
-// All members restart. Their counters are gone, so a key has its limit again: a window once more L, a bucket once more
-// its depth.
+// TestAllMembersRestart restarts all members. Their counters are lost, so a key has its limit again: L for a window,
+// the depth for a bucket.
 func TestAllMembersRestart(t *testing.T) {
 	for _, alg := range algorithms {
 		w := newNetwork(t, 1, Options{}, "a", "b", "c")

@@ -30,8 +30,8 @@ func ringOf(ids ...ring.ID) *ring.Ring {
 	return ring.New(ms)
 }
 
-// standing is that of member self, joined, of members that speak no version with hand-over, so that rings alone say who
-// owns what.
+// standing returns the membership of member self, joined, among members without handoff, so that only the ring decides
+// who owns a key.
 func standing(self ring.ID, ids ...ring.ID) handoff.Membership {
 	m := handoff.Membership{NRef: len(ids), Joined: true}
 	for _, id := range ids {
@@ -42,7 +42,7 @@ func standing(self ring.ID, ids ...ring.ID) handoff.Membership {
 	return m
 }
 
-// member is a Node that has been ready on a ring of ids for a while, the others being of an old version.
+// member returns a Node that has been ready for a while in a ring of ids, the others without handoff.
 func member(o Options, now int64, ids ...ring.ID) *Node {
 	n := New(o)
 	move(n, now-int64(time.Hour), ids...)
@@ -50,7 +50,7 @@ func member(o Options, now int64, ids ...ring.ID) *Node {
 	return n
 }
 
-// move gives n a ring of ids, and what was others' is its own once they must have noticed.
+// move gives n a ring of ids, and waits until it owns the keys of removed members.
 func move(n *Node, now int64, ids ...ring.ID) {
 	n.SetRing(now, ringOf(ids...), standing(n.options.Self, ids...))
 	n.Tick(now + int64(n.options.TakeoverDelay))
@@ -71,23 +71,25 @@ func key(i int) Key {
 	return Key{counter.Mix(binary.LittleEndian.Uint64(s)), counter.Mix(binary.LittleEndian.Uint64(s[8:]))}
 }
 
-// ask is a question for hits on key i.
+// ask returns a request for hits on key i.
 func ask(i int, lim uint32, window time.Duration, hits uint64) Request {
 	k := key(i)
 	return Request{Key: k, RingPos: counter.Mix(k[1]), Domain: 7, Hits: hits, Rule: limit.Rule{Window: window, Limit: lim}}
 }
 
-func (req Request) op(op Op) Request {
+// withOp returns req with that operation.
+func withOp(req Request, op Op) Request {
 	req.Op = op
 	return req
 }
 
-func (req Request) degraded(d policy.Degraded) Request {
+// withDegraded returns req with that degraded policy.
+func withDegraded(req Request, d policy.Degraded) Request {
 	req.Degraded = d
 	return req
 }
 
-// ownedBy is the number of a key, from on, whose owner on r is id.
+// ownedBy returns the number of a key, from on, whose owner in r is id.
 func ownedBy(t testing.TB, r *ring.Ring, id ring.ID, from int) int {
 	t.Helper()
 	for i := from; i < from+10_000; i++ {
@@ -104,7 +106,7 @@ func take(n *Node, now int64, req Request) Result { return n.Decide(now, &req) }
 
 func random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 99)) }
 
-// twin counts what was admitted, by key and window, the dumb way.
+// twin counts the admitted hits by key and window.
 type twin map[[3]uint64]uint64
 
 func (w twin) admit(now int64, req *Request) uint64 {

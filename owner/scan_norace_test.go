@@ -10,7 +10,8 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// A table that grows, is swept and loses keys while it is read is read whole.
+// TestScanOfAChangingTable requires that a scan misses no key of a table that grows, is swept and loses keys
+// meanwhile.
 func TestScanOfAChangingTable(t *testing.T) {
 	n := alone(Options{})
 	const kept = 30_000

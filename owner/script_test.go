@@ -168,7 +168,7 @@ func resultText(res Result) string {
 
 // who prints what each member does with a request that charges nothing.
 func (s *script) who(t *testing.T, d *datadriven.TestData) {
-	req := s.keys[d.CmdArgs[0].Key].op(Read)
+	req := withOp(s.keys[d.CmdArgs[0].Key], Read)
 	req.Hits = 0
 	for _, id := range s.ids() {
 		switch res := s.nodes[id].Decide(s.clock(id), &req); {

@@ -11,8 +11,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// What a member admits from its share comes to the owner's knowledge, once, whoever the owner is by then.
-func TestSharesAreTold(t *testing.T) {
+// TestSharesAreReported requires that hits admitted from a local share reach the owner, exactly once, also if the
+// owner changes.
+func TestSharesAreReported(t *testing.T) {
 	for _, alg := range algorithms {
 		w := newNetwork(t, 3, Options{}, "a", "b", "c")
 		key := ownedBy(t, w.ring(), "b", 0)
@@ -37,10 +38,10 @@ func TestSharesAreTold(t *testing.T) {
 		w.run(300 * time.Millisecond)
 		w.ask("c", q(0), func(res Result) {
 			if res.Authority != Full || res.Before != 9 {
-				t.Errorf("%v: the owner was not told: %+v", alg, res)
+				t.Errorf("%v: the share did not reach the owner: %+v", alg, res)
 			}
 		})
-		// The one that answered becomes the owner.
+		// The member that decided becomes the owner.
 		w.states["b"], w.states["c"], w.nref = membership.Leaving, membership.Leaving, 1
 		w.adopt()
 		w.run(3 * time.Second)
@@ -55,7 +56,8 @@ func TestSharesAreTold(t *testing.T) {
 	}
 }
 
-// A divided cluster admits no more than the limit and what the parts were allowed, and one part alone can go on.
+// TestPartition requires that both sides of a partition admit no more than the limit plus the parts that were allowed,
+// and that one side alone can continue.
 func TestPartition(t *testing.T) {
 	for _, c := range []struct {
 		policy policy.Partition
@@ -87,7 +89,8 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// A member that nobody confirms answers from its share, and decides again when it is heard.
+// TestCutOffMemberFallsToItsShare requires that a member that no other confirms decides from its local share, and as
+// the owner again when it is confirmed.
 func TestCutOffMemberFallsToItsShare(t *testing.T) {
 	w := newNetwork(t, 3, Options{}, "a", "b", "c")
 	key := ownedBy(t, w.ring(), "a", 0)
@@ -107,7 +110,8 @@ func TestCutOffMemberFallsToItsShare(t *testing.T) {
 	})
 }
 
-// With copies that nobody confirms, no more than U is admitted with full right; a strict question waits from the first.
+// TestUnconfirmedChargesWait requires that no more than U hits are admitted with full authority if no replica is
+// confirmed, and that a strict request waits from the first hit on.
 func TestUnconfirmedChargesWait(t *testing.T) {
 	w := newNetwork(t, 3, Options{}, "a", "b", "c")
 	n := w.nodes["a"]
@@ -122,7 +126,7 @@ func TestUnconfirmedChargesWait(t *testing.T) {
 	if f := n.Stats(w.now); f.Unreplicated != 16 || f.UnreplicatedIn != 16 || f.Pending != 2 {
 		t.Errorf("%+v", f)
 	}
-	if res := take(n, w.now, req.op(DryRun)); res.Kind != Decided || res.Before != 16 {
+	if res := take(n, w.now, withOp(req, DryRun)); res.Kind != Decided || res.Before != 16 {
 		t.Errorf("a peek waits: %+v", res)
 	}
 	w.run(20 * time.Millisecond)
@@ -141,7 +145,8 @@ func TestUnconfirmedChargesWait(t *testing.T) {
 	}
 }
 
-// Of a key that went with its owner and its heir only what is left of the window is given out.
+// TestLostStateIsProRata requires that a key that was lost with its owner and its successor admits only what is left
+// of the window.
 func TestLostStateIsProRata(t *testing.T) {
 	for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.TokenBucket} {
 		for _, proRata := range []bool{true, false} {
@@ -183,8 +188,9 @@ func TestLostStateIsProRata(t *testing.T) {
 	}
 }
 
-// What the next owner had admitted by its share, and what has drained of it since, says nothing of what was lost.
-func TestLostStateBesideADrainedShare(t *testing.T) {
+// TestLostStateWithADrainedShare requires that hits that the next owner has admitted from its local share, and what
+// has drained since, do not count as a part of the lost state.
+func TestLostStateWithADrainedShare(t *testing.T) {
 	w := newNetwork(t, 3, Options{ProRata: true}, "a", "b", "c")
 	r := w.ring()
 	key := 0
@@ -215,10 +221,11 @@ func TestLostStateBesideADrainedShare(t *testing.T) {
 	})
 }
 
-// A key goes on to a third owner before the second, who knows that its state was lost, has decided it once.
-func TestLossGoesWithTheToken(t *testing.T) {
+// TestLossGoesWithOwnership moves a key to a third owner before the second, which has recorded that its state was
+// lost, has decided it once.
+func TestLossGoesWithOwnership(t *testing.T) {
 	for i, alone := range []bool{true, false, true, false} {
-		asked := i < 2 // else whoever passes it on has never heard of it
+		asked := i < 2 // otherwise the member that passes it on has had no request for it
 		w := newNetwork(t, 3, Options{ProRata: true}, "a", "b", "c")
 		r, next := w.ring(), ringOf("c", "d")
 		key := 0
@@ -258,8 +265,8 @@ func TestLossGoesWithTheToken(t *testing.T) {
 	}
 }
 
-// A share is spent in full as long as the whole limit, as far as is known, has room for it.
-func TestShareBesideWhatIsKnown(t *testing.T) {
+// TestShareWithKnownUsage requires that a local share is spent completely while the recorded usage leaves room for it.
+func TestShareWithKnownUsage(t *testing.T) {
 	for known, want := range map[uint64]int{0: 5, 3: 5, 5: 5, 7: 3, 10: 0} {
 		n := member(Options{Self: "a"}, t0, "a", "b")
 		req := ask(1, 10, time.Hour, 1)

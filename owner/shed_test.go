@@ -8,12 +8,13 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// A question that is shed is refused and charged nowhere; a rule that fails open is answered by its fallback.
+// TestShed requires that a shed request is refused and charged nowhere, and that a rule that fails open is decided by
+// its policy.
 func TestShed(t *testing.T) {
 	for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingLog, limit.TokenBucket} {
 		for _, fallback := range []policy.Degraded{policy.LocalShare, policy.FailClosed} {
 			n := member(Options{Self: "a"}, t0, "a", "b")
-			req := ask(1, 10, time.Minute, 1).degraded(fallback)
+			req := withDegraded(ask(1, 10, time.Minute, 1), fallback)
 			req.Rule.Algorithm = alg
 			for range 3 {
 				res := n.Shed(t0, &req)
@@ -34,7 +35,7 @@ func TestShed(t *testing.T) {
 		}
 	}
 	n := member(Options{Self: "a"}, t0, "a", "b")
-	open := ask(1, 10, time.Minute, 1).degraded(policy.FailOpen)
+	open := withDegraded(ask(1, 10, time.Minute, 1), policy.FailOpen)
 	if res := n.Shed(t0, &open); res.Over || res.Authority != Open {
 		t.Errorf("fail_open: %+v", res)
 	}

@@ -11,7 +11,8 @@ func askLog(key Key) Request {
 	return Request{Key: key, RingPos: key[0], Hits: 1, Rule: limit.Rule{Window: 10 * time.Second, Limit: 1000, Algorithm: limit.SlidingLog}}
 }
 
-// Logs have the records that a small MaxKeys gives, also where many of their keys are in one shard.
+// TestLogsOfOneShard requires that logs find the records that a small MaxKeys allows, also if many of their keys are
+// in one shard.
 func TestLogsOfOneShard(t *testing.T) {
 	n := alone(Options{MaxKeys: 1024})
 	var keys []Key

@@ -8,9 +8,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// Whoever decides a key counts it as its own, whether it has been asked for it since it came or not, and all members
-// together count each key once.
-func TestFactsCountWhatIsDecidedHere(t *testing.T) {
+// TestStatsCountOwnedKeys requires that a member counts the keys it owns, with requests or without, and that all
+// members together count each key once.
+func TestStatsCountOwnedKeys(t *testing.T) {
 	w := newNetwork(t, 3, Options{}, "a", "b")
 	const keys = 2000
 	for i := range keys {
@@ -45,7 +45,7 @@ func TestFactsCountWhatIsDecidedHere(t *testing.T) {
 	w.nref = 3
 	w.adopt()
 	if f := w.nodes["c"].Stats(w.now); f.AcksMissing != 2 || f.Owned != 0 {
-		t.Errorf("a newcomer that has heard nobody misses %d acknowledgements and decides %d keys", f.AcksMissing, f.Owned)
+		t.Errorf("a new member without messages of others misses %d acknowledgements and decides %d keys", f.AcksMissing, f.Owned)
 	}
 	w.run(3 * time.Second)
 	check("after a join", 0)

@@ -13,8 +13,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// FuzzStep gives one member arbitrary messages between questions: nothing panics, memory stays bounded, and what its
-// slots say of itself is never changed by others.
+// FuzzStep sends one member arbitrary messages between requests. It requires that nothing panics, that memory stays
+// bounded, and that other members never change its own slots.
 func FuzzStep(f *testing.F) {
 	f.Add([]byte("the quick brown fox jumps over the lazy dog, once and again, until the member has had enough of it"))
 	f.Add([]byte{5, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21})
@@ -40,11 +40,11 @@ func FuzzStep(f *testing.F) {
 		}
 		g := &generator{data: data}
 		for len(g.data) > 0 {
-			before := n.ownSlots()
+			before := ownSlots(n)
 			p := m.Peers[g.byte()%2]
 			msg := g.message(now, n, r)
 			if op := g.byte(); op%4 == 0 {
-				req := g.question()
+				req := g.request()
 				if res := n.Decide(now, &req); res.Kind == Pending && op%8 == 0 {
 					n.Cancel(req.Key, nil)
 				}
@@ -61,9 +61,9 @@ func FuzzStep(f *testing.F) {
 				continue
 			}
 			fx := n.Step(now, p.ID, p.BootID, &msg)
-			if len(fx.Done) == 0 { // else questions that waited were charged
+			if len(fx.Done) == 0 { // otherwise pending requests were charged
 				for k, was := range before {
-					if is, ok := n.ownSlots()[k]; ok && is != was {
+					if is, ok := ownSlots(n)[k]; ok && is != was {
 						t.Fatalf("%+v\nmade own slot %v %d of %d", msg, k, is, was)
 					}
 				}
@@ -81,8 +81,8 @@ type ownSlot struct {
 	at     int64
 }
 
-// ownSlots are the charges of n's own slots, of those counters that are not buckets: their slots' times change.
-func (n *Node) ownSlots() map[ownSlot]uint64 {
+// ownSlots returns the charges in n's own slots, except those of buckets, whose slots' times change.
+func ownSlots(n *Node) map[ownSlot]uint64 {
 	out := map[ownSlot]uint64{}
 	for i := range n.shards {
 		s := &n.shards[i]
@@ -100,7 +100,7 @@ func (n *Node) ownSlots() map[ownSlot]uint64 {
 	return out
 }
 
-// generator makes things of bytes.
+// generator makes values of bytes.
 type generator struct{ data []byte }
 
 func (g *generator) byte() byte {
@@ -125,7 +125,7 @@ func (g *generator) number() uint64 {
 	}
 }
 
-func (g *generator) question() Request {
+func (g *generator) request() Request {
 	req := ask(int(g.byte()%12), uint32(g.byte()%16), time.Minute, uint64(g.byte()%5))
 	req.Op, req.Rule.Algorithm, req.Strict = Op(g.byte()%4), limit.Algorithm(g.byte()%5), g.byte()%3 == 0
 	return req
@@ -141,7 +141,7 @@ func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Message {
 		m.Ring, m.Sent = g.number(), int64(g.number())
 	}
 	for range g.byte() % 4 {
-		req := g.question()
+		req := g.request()
 		c := handoff.CounterRecord{Key: req.Key, RingPos: req.RingPos, Domain: g.number(), Rule: req.Rule}
 		if g.byte()%16 == 0 {
 			c.Rule.Algorithm, c.Rule.Window = limit.Algorithm(g.byte()), time.Duration(g.number())

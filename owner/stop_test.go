@@ -11,7 +11,7 @@ func pair(hits uint64) []Request {
 	return []Request{ask(1, 15, time.Hour, hits), ask(2, 14, time.Hour, hits)}
 }
 
-// The vector of envoyproxy/ratelimit's stop mode.
+// TestStopMode compares stop mode with envoyproxy/ratelimit.
 func TestStopMode(t *testing.T) {
 	n := alone(Options{})
 	results := make([]Result, 2)
@@ -24,7 +24,8 @@ func TestStopMode(t *testing.T) {
 	}{
 		{1, [2]uint64{10, 10}, [2]uint64{11, 11}, [2]uint32{4, 3}, [2]bool{}},
 		{2, [2]uint64{11, 11}, [2]uint64{13, 13}, [2]uint32{2, 1}, [2]bool{}},
-		// 15 would fit, 15 > 14 does not: the first stays, and its statistics still see 2 hits before it.
+		// 15 is within the limit of the first, and 15 > 14 is not: the first is not charged, and its statistics still
+		// show 2 hits before it.
 		{2, [2]uint64{11, 13}, [2]uint64{13, 15}, [2]uint32{2, 0}, [2]bool{false, true}},
 	} {
 		n.DecideAll(t0, true, pair(c.hits), results)
@@ -39,7 +40,8 @@ func TestStopMode(t *testing.T) {
 	}
 }
 
-// Two questions on one key are each looked at alone and then charged in a row, as the original does.
+// TestStopModeRepeatedKey requires that two requests for one key are each checked alone and then charged in a row, as
+// in envoyproxy/ratelimit.
 func TestStopModeRepeatedKey(t *testing.T) {
 	n := alone(Options{})
 	take(n, t0, ask(1, 15, time.Hour, 14))
@@ -51,7 +53,8 @@ func TestStopModeRepeatedKey(t *testing.T) {
 	}
 }
 
-// A question of 0 hits stops the others as well when its key stands over the limit.
+// TestStopModeOverWithoutHits requires that a request of 0 hits keeps the others from being charged if its key is
+// above the limit.
 func TestStopModeOverWithoutHits(t *testing.T) {
 	n := alone(Options{})
 	take(n, t0, ask(1, 5, time.Hour, 6))
@@ -68,7 +71,8 @@ func TestStopModeOverWithoutHits(t *testing.T) {
 	}
 }
 
-// With a deny cache nothing at all is charged then, not even what would go over.
+// TestStopModeCachedWithoutHits requires that nothing is charged then with a deny cache, not even what exceeds a
+// limit.
 func TestStopModeCachedWithoutHits(t *testing.T) {
 	n := alone(Options{DenyCache: 10})
 	take(n, t0, ask(1, 5, time.Hour, 6))
@@ -97,7 +101,8 @@ func TestStopModeWithCachedKey(t *testing.T) {
 	}
 }
 
-// Across owners the caller peeks at all and then takes on some; one owner's group alone is exact.
+// TestStopModeAcrossOwners requires that a caller with keys of several owners sends DryRun for all and then Take for
+// some, and that one owner's group alone is exact.
 func TestStopModeAcrossOwners(t *testing.T) {
 	r := ringOf("a", "b")
 	nodes := map[ring.ID]*Node{}
@@ -108,7 +113,7 @@ func TestStopModeAcrossOwners(t *testing.T) {
 	results := make([]Result, 2)
 	round := func() {
 		for i := range reqs {
-			nodes[r.At(r.Owner(reqs[i].RingPos)).ID].Serve(t0, "a", true, reqs[i:i+1], results[i:i+1])
+			nodes[r.At(r.Owner(reqs[i].RingPos)).ID].Serve(t0, true, reqs[i:i+1], results[i:i+1])
 		}
 	}
 	round()
@@ -117,7 +122,7 @@ func TestStopModeAcrossOwners(t *testing.T) {
 	if results[0].Kind != Forward || results[0].Member != "a" || results[1].Kind != Forward || results[1].Member != "b" {
 		t.Fatalf("asked: %+v", results)
 	}
-	nodes["a"].Serve(t0, "b", true, reqs, results)
+	nodes["a"].Serve(t0, true, reqs, results)
 	if results[0].Kind != Forward || results[1].Kind != Forward {
 		t.Fatalf("served: %+v", results)
 	}
@@ -141,7 +146,7 @@ func TestStopModeWhilePaused(t *testing.T) {
 	if results[0].Authority != Share || results[1].Authority != Share {
 		t.Errorf("asked: %+v", results)
 	}
-	n.Serve(t0+2*second, "b", true, pair(1), results)
+	n.Serve(t0+2*second, true, pair(1), results)
 	if results[0].Kind != Forward || results[0].Member != "" || results[1].Kind != Forward {
 		t.Errorf("served: %+v", results)
 	}

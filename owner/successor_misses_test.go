@@ -7,10 +7,10 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// A copy does not reach the heir, another member confirms it instead, and the key is over its limit, so that no later
-// charge tells of it. The heir must not be without it for longer than it cannot be reached, for it is the one that
-// takes over.
-func TestHeirIsToldInTheEnd(t *testing.T) {
+// TestSuccessorGetsReplicaInTheEnd requires that a successor gets a replica soon after it can be reached again if
+// another member has confirmed it instead and the key is above its limit, so that no later charge is sent. It is the
+// successor that takes over.
+func TestSuccessorGetsReplicaInTheEnd(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
 	req := strictOf(t, w, "a", "b")
 	knows := func(id ring.ID) bool {
@@ -22,15 +22,15 @@ func TestHeirIsToldInTheEnd(t *testing.T) {
 	w.ask("a", req, func(res Result) { admitted = res.Kind == Decided && res.Authority == Full && !res.Over })
 	w.run(300 * time.Millisecond)
 	if !admitted || knows("b") || !knows("c") {
-		t.Fatalf("admitted %v; the heir knows: %v, the other: %v", admitted, knows("b"), knows("c"))
+		t.Fatalf("admitted %v; the successor has: %v, the other: %v", admitted, knows("b"), knows("c"))
 	}
 	w.cut = nil
 	w.run(time.Second) // it is heard of by its next heartbeat
 	if !knows("b") {
-		t.Fatal("the heir knows nothing of the key")
+		t.Fatal("the successor has no replica of the key")
 	}
 	if c := &w.nodes["a"].serial.replicator; len(c.successorMisses) > 0 {
-		t.Fatalf("still astray: %v", c.successorMisses)
+		t.Fatalf("still missing: %v", c.successorMisses)
 	}
 	sent := w.nodes["a"].serial.replicator.next
 	w.run(500 * time.Millisecond)
@@ -39,9 +39,9 @@ func TestHeirIsToldInTheEnd(t *testing.T) {
 	}
 }
 
-// The one that has confirmed instead of the heir dies, and long after it the owner. Nobody takes the state for lost,
-// as the heir lives.
-func TestHeirKnowsWhatAnotherConfirmed(t *testing.T) {
+// TestSuccessorHasWhatAnotherConfirmed crashes the member that has confirmed a replica instead of the successor, and
+// long after it the owner. It requires that no member treats the state as lost, because the successor is live.
+func TestSuccessorHasWhatAnotherConfirmed(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
 	req := strictOf(t, w, "a", "b")
 	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" }
@@ -63,16 +63,16 @@ func TestHeirKnowsWhatAnotherConfirmed(t *testing.T) {
 	}
 }
 
-// strictOf is a question on a key of owner, with an heir, of which one hit a minute is admitted and known to two
-// before it is answered.
-func strictOf(t *testing.T, w *network, owner, heir ring.ID) Request {
+// strictOf returns a request for a key of owner, with a successor, of which one hit a minute is admitted and
+// replicated before it is decided.
+func strictOf(t *testing.T, w *network, owner, successor ring.ID) Request {
 	t.Helper()
 	for i, r := 0, w.ring(); i < 10_000; i++ {
 		req := ask(i, 1, time.Minute, 1)
-		if req.Strict = true; r.At(r.Owner(req.RingPos)).ID == owner && r.At(r.Successor(req.RingPos)).ID == heir {
+		if req.Strict = true; r.At(r.Owner(req.RingPos)).ID == owner && r.At(r.Successor(req.RingPos)).ID == successor {
 			return req
 		}
 	}
-	t.Fatalf("%s has no key with heir %s", owner, heir)
+	t.Fatalf("%s has no key with successor %s", owner, successor)
 	return Request{}
 }

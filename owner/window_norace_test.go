@@ -10,7 +10,8 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// The short way for fixed windows decides as the general one does, which knows every writer's slots.
+// TestFixedWindowsTheShortWay compares the path for fixed windows with the general one, which stores every writer's
+// slots.
 func TestFixedWindowsTheShortWay(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := random(seed)
@@ -24,9 +25,8 @@ func TestFixedWindowsTheShortWay(t *testing.T) {
 				req.Hits = rnd.Uint64()
 			}
 			now += rnd.Int64N(int64(window)/20 + 1)
-			var a, b limit.Decision
-			short.countKey(&req, now, (*shard).countFixed, &a)
-			general.countKey(&req, now, (*shard).countState, &b)
+			a := countKey(short, &req, now, countFixed)
+			b := countKey(general, &req, now, (*shard).countState)
 			if a != b {
 				t.Fatalf("seed %d, step %d, window %v, op %d of %d: %+v, in general %+v", seed, step, window, req.Op, req.Hits, a, b)
 			}
@@ -34,18 +34,19 @@ func TestFixedWindowsTheShortWay(t *testing.T) {
 	}
 }
 
-// countKey answers q in the way of f, from the entry of its key, which is made if there is none.
-func (n *Node) countKey(req *Request, now int64, f func(*shard, *shardOp, *counter.Owned, *limit.Decision) bool, d *limit.Decision) {
+// countKey decides req by f and its counter, which it adds if there is none.
+func countKey(n *Node, req *Request, now int64, f func(*shard, *shardOp, *counter.Owned, *limit.Decision) bool) (d limit.Decision) {
 	s, hash := n.shard(req.Key)
-	x := shardOp{Request: req, now: now, hash: hash, table: counter.TableOwned, rule: req.Rule}
+	op := shardOp{Request: req, now: now, hash: hash, table: counter.TableOwned, rule: req.Rule}
 	e := s.counters.Owned.Find(hash, req.Key)
 	if e == nil {
-		e = s.insert(&x, false)
+		e = s.insert(&op, false)
 	}
-	f(s, &x, e, d)
+	f(s, &op, e, &d)
+	return d
 }
 
-func (s *shard) countFixed(op *shardOp, e *counter.Owned, d *limit.Decision) bool {
+func countFixed(s *shard, op *shardOp, e *counter.Owned, d *limit.Decision) bool {
 	_, overflow := s.count(op, e, d)
 	return !overflow
 }

@@ -298,7 +298,7 @@ func (s *server) serveGroup(mono, now int64, payload []byte) error {
 		s.p.noteDecision()
 		s.p.m.served.Add(float64(g.count))
 		k := s.prepareGroup()
-		s.p.o.Node.Serve(now, s.from, g.stop, s.reqs, s.results)
+		s.p.o.Node.Serve(now, g.stop, s.reqs, s.results)
 		if k.deferred(s, g, mono) {
 			s.group = nil
 			return nil

@@ -213,7 +213,7 @@ func (m *member) serve(q *request) {
 	qs, as := [1]owner.Request{q.req}, [1]owner.Result{}
 	qs[0].LeaseConfig = nil // not sent between members
 	took := m.clock()
-	m.node.Serve(took, slotID(q.from.slot), false, qs[:], as[:])
+	m.node.Serve(took, false, qs[:], as[:])
 	a := as[0]
 	if a.Kind != owner.Pending {
 		q.reply(m, a, took)

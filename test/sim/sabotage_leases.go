@@ -88,7 +88,7 @@ func (m *member) uncharge(a *account, n uint64) {
 	reqs := []owner.Request{
 		{Key: a.key, RingPos: a.owner, Rule: a.rule, Hits: n, Op: owner.Refund, Waiter: new(int)},
 	}
-	m.node.Serve(m.clock(), slotID(m.slot), false, reqs, make([]owner.Result, 1))
+	m.node.Serve(m.clock(), false, reqs, make([]owner.Result, 1))
 }
 
 // sabotageReplica confirms, and loses, the replicas of what m charges for grants.
