@@ -21,7 +21,7 @@ var exempt = regexp.MustCompile(`^(docs/glossary\.md|language_test\.go|CHANGELOG
 
 // kept matches what may contain a refused word because others depend on it: names in metrics, flags and fields, links, and the
 // simulator's traces, which are compared between versions.
-var kept = regexp.MustCompile(`keyward_\w+|--[a-z][a-z-]*|json:"[^"]*"|\x60heir\x60|https?://\S+|\br\.Question\b|\.trace\("[^"]*"`)
+var kept = regexp.MustCompile(`keyward_\w+|--[a-z][a-z-]*|json:"[^"]*"|\x60heir\x60|\.heir\b|https?://\S+|\br\.Question\b|\.trace\("[^"]*"`)
 
 // hump matches where one word of an identifier ends and the next begins.
 var hump = regexp.MustCompile(`([a-z0-9])([A-Z])`)

@@ -71,7 +71,7 @@ func testRing(b *browser) {
 	if colours != 3 {
 		b.Errorf("%d colors on the ring", colours)
 	}
-	if s := b.text("#health"); !strings.Contains(s, "All is well: 3 members agree") {
+	if s := b.text("#health"); !strings.Contains(s, "No problems: 3 members use the same ring") {
 		b.Errorf("health: %s", s)
 	}
 	if s := b.text("#members"); strings.Count(s, "active") != 3 || strings.Count(s, "this one") != 1 {
@@ -319,12 +319,12 @@ func testBroken(b *browser, l *lab.Lab) {
 	l.Sidecars = well
 	b.run(chromedp.Navigate("http://" + well[0].Metrics + "/"))
 	b.await("its name on another's page", `document.getElementById("health").innerText.includes("shop-9 and this member cannot ask each other")`)
-	if text := b.text("#health"); strings.Contains(text, "All is well") {
+	if text := b.text("#health"); strings.Contains(text, "No problems") {
 		b.Errorf("health: %s", text)
 	}
 	b.run(chromedp.Navigate("http://" + s.Metrics + "/"))
-	b.await("the cause on its own page", `document.getElementById("health").innerText.includes("stays off the ring and is not ready: has streams with 0 of 2 other members")`)
-	if text := b.text("#health"); !strings.HasPrefix(strings.TrimSpace(text), "This member stays off the ring") {
+	b.await("the cause on its own page", `document.getElementById("health").innerText.includes("is not on the ring and not ready: has streams with 0 of 2 other members")`)
+	if text := b.text("#health"); !strings.HasPrefix(strings.TrimSpace(text), "This member is not on the ring") {
 		b.Errorf("health: %s", text)
 	}
 	if err := s.Stop(20 * time.Second); err != nil {
@@ -340,7 +340,7 @@ func testLost(b *browser, l *lab.Lab) {
 		b.Errorf("members: %s", s)
 	}
 	b.await("the loss on the time line", `document.querySelector("#timeline .on-lost")?.innerText.includes("shop-2 is lost")`)
-	if s := b.text("#health"); strings.Contains(s, "All is well") {
+	if s := b.text("#health"); strings.Contains(s, "No problems") {
 		b.Errorf("health: %s", s)
 	}
 }

@@ -1,4 +1,4 @@
-// The page: reads what this member says once a second, and draws what has changed.
+// The page reads this member's documents once a second and draws what has changed.
 
 import { put, attr, list, h, visible, count, rate, short, span, clock, byId } from "./dom.js";
 import { learn, forget } from "./colors.js";
@@ -18,7 +18,7 @@ const speeds = new Speeds();
 const state = { errors: [] };
 let tick = 0;
 let heard = 0; // when the member last answered, by the browser's clock
-let key = null; // what was explained
+let key = null; // the explained key
 
 const ring = new Ring(byId("ring"), (id) => {
   for (const row of byId("members").children) row.classList.toggle("front", id !== null && row.dataset.member === id);
@@ -28,7 +28,7 @@ const explainer = new Explainer((found) => {
   drawPins();
 });
 
-/** read asks for all that is due, and says whether the member answered. */
+/** read fetches all documents that are due. It reports whether the member answered. */
 async function read() {
   tick++;
   const errors = [];
@@ -46,7 +46,7 @@ async function read() {
   return answered;
 }
 
-/** ringIsOld says whether the ring has to be read again: it is long, and seldom changes. */
+/** ringIsOld reports whether the ring must be read again: it is large and seldom changes. */
 function ringIsOld() {
   const { ring: drawn, cluster } = state;
   if (!drawn) return drawn === undefined || tick >= feeds.ring.due;
@@ -56,7 +56,7 @@ function ringIsOld() {
 
 function drawPins() {
   const hot = (state.hot?.keys ?? []).filter((k) => k.hot).slice(0, 50).map((k) => ({ position: k.position, title: `hot: ${visible(k.name, 100)}` }));
-  ring.mark(hot, key ? { position: key.owner_position, owner: key.owner, heir: key.heir } : null);
+  ring.mark(hot, key ? { position: key.owner_position, owner: key.owner, successor: key.successor } : null);
 }
 
 function drawTiles() {
@@ -64,7 +64,7 @@ function drawTiles() {
   const live = cluster.members.filter((m) => m.role === "member");
   const others = cluster.members.length - live.length;
   put(byId("tile-members"), count(live.length));
-  put(byId("tile-members-more"), `${count(cluster.ring.members.length)} on the ring${others ? `, ${others} watching` : ""}`);
+  put(byId("tile-members-more"), `${count(cluster.ring.members.length)} on the ring${others ? `, ${others} observing` : ""}`);
   put(byId("tile-rules"), cluster.rules.in_force ? short(cluster.rules.in_force) : "none");
   const n = (rules?.domains ?? []).reduce((sum, d) => sum + d.rules.length, rules?.left_out ?? 0);
   put(byId("tile-rules-more"), rules ? `${count(n)} in ${count(rules.domains.length)} domain${rules.domains.length === 1 ? "" : "s"}` : "");
@@ -105,7 +105,7 @@ function draw() {
   if (byId("key-domain").value === "" && rules?.domains.length === 1 && document.activeElement !== byId("key-domain")) byId("key-domain").value = rules.domains[0].domain;
 }
 
-/** live says whether what is shown is true now. */
+/** live reports whether the page shows the current state. */
 function live(tone, text) {
   attr(byId("live"), "class", `live ${tone}`);
   put(byId("live-text"), text);

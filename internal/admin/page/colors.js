@@ -1,9 +1,9 @@
-// A member keeps its color as long as the page is open, whoever comes and goes.
+// A member keeps its color while the page is open.
 
 const colors = 12; // of page.css, m0 to m11
 const slots = new Map();
 
-/** learn gives colors to members that have none: the lowest that is free, so the first twelve differ. */
+/** learn assigns free colors to new members, so that the first twelve differ. */
 export function learn(ids) {
   for (const id of [...ids].sort()) {
     if (slots.has(id)) continue;
@@ -14,10 +14,10 @@ export function learn(ids) {
   }
 }
 
-/** forget frees the colors of members that are not shown any more. */
+/** forget frees the colors of members that are not shown anymore. */
 export function forget(shown) {
   for (const id of slots.keys()) if (!shown.has(id)) slots.delete(id);
 }
 
-/** color is the class of a member's color. */
+/** color returns the class of a member's color. */
 export const color = (id) => (slots.has(id) ? `m${slots.get(id) % colors}` : "mx");

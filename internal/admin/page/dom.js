@@ -1,4 +1,4 @@
-// Elements, lists and numbers. Text only ever becomes text: nothing here parses markup.
+// Elements, lists and numbers. Nothing here parses markup: text remains text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -11,29 +11,29 @@ function build(node, attrs, children) {
   return node;
 }
 
-/** h makes an HTML element; attributes named on are listeners. */
+/** h returns a new HTML element. Attributes whose names start with on are listeners. */
 export const h = (tag, attrs, ...children) => build(document.createElement(tag), attrs, children);
 
-/** svg makes an SVG element. */
+/** svg returns a new SVG element. */
 export const svg = (tag, attrs, ...children) => build(document.createElementNS(SVG, tag), attrs, children);
 
 export const byId = (id) => document.getElementById(id);
 
-/** put sets a node's text if it differs, so that what stands still is not drawn anew and stays selected. */
+/** put sets a node's text if it differs, so that unchanged text stays selected. */
 export function put(node, text) {
   const t = String(text);
   if (node.textContent !== t) node.textContent = t;
 }
 
-/** attr sets or, with null, removes an attribute if it differs. */
+/** attr sets an attribute if it differs. null removes it. */
 export function attr(node, name, value) {
   if (value === null || value === undefined || value === false) node.removeAttribute(name);
   else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
 }
 
 /**
- * list makes parent's children those of items: the same key keeps its node, which is updated and moved only when it has to be.
- * make returns a node; update is called with the node and the item for new and old ones.
+ * list updates parent's children to those of items. An item with the same key keeps its node, which moves only if necessary.
+ * make returns a new node. update is called with each node and its item.
  */
 export function list(parent, items, keyOf, make, update) {
   const old = parent.keyed ?? new Map();
@@ -54,25 +54,25 @@ export function list(parent, items, keyOf, make, update) {
   parent.keyed = now;
 }
 
-// Characters that have no shape of their own, or turn the direction of others: shown by their numbers.
+// Characters that are invisible or change the direction of text. They are shown by their numbers.
 const unseen = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]/g;
 
-/** visible is text as it can be shown: callers choose keys, and may mean to deceive who reads them. */
+/** visible returns text without deceptive characters: clients choose keys. */
 export function visible(text, most = 400) {
   const all = Array.from(String(text));
-  const tail = Math.min(40, most >> 1); // the ends of pods' names are what differs
+  const tail = Math.min(40, most >> 1); // pods' names differ at the end
   const cut = all.length > most ? [...all.slice(0, most - tail - 1), "\u2026", ...all.slice(-tail)] : all;
   return cut.join("").replace(unseen, (c) => `\u27e8${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
 }
 
-/** key is an element that shows a caller's text, isolated from the direction of what is around it. */
+/** key returns an element with a client's text, isolated from the direction of the surrounding text. */
 export function key(text) {
   const node = h("bdi", { class: "key" });
   putKey(node, text);
   return node;
 }
 
-/** putKey shows another caller's text in a node. */
+/** putKey replaces the text of such an element. */
 export function putKey(node, text) {
   put(node, text === "" ? "(no name)" : visible(text, 120));
   attr(node, "title", visible(text, 2000));
@@ -80,10 +80,10 @@ export function putKey(node, text) {
 
 const whole = new Intl.NumberFormat("en");
 
-/** count is a number of things. */
+/** count formats a number of things. */
 export const count = (n) => whole.format(Math.round(n));
 
-/** rate is a number a second, no more exact than it is good for. */
+/** rate formats a number per second with few digits. */
 export function rate(n) {
   if (n >= 100) return count(n);
   return n >= 10 || n === 0 ? n.toFixed(0) : n.toFixed(1);
@@ -91,10 +91,10 @@ export function rate(n) {
 
 export const percent = (x) => `${(100 * x).toFixed(x > 0 && x < 0.1 ? 1 : 0)} %`;
 
-/** short is how much of a hash is shown. */
+/** short returns the part of a hash that is shown. */
 export const short = (hash) => (hash ? hash.slice(0, 8) : "none");
 
-/** span says a length of time in seconds. */
+/** span formats a duration in seconds. */
 export function span(seconds) {
   const s = Math.max(0, seconds);
   if (s < 60) return `${Math.floor(s)} s`;
@@ -103,7 +103,7 @@ export function span(seconds) {
   return `${Math.floor(s / 86400)} days`;
 }
 
-/** clock is when it is at the member, whose clock and the browser's may differ. */
+/** clock is the member's clock, which may differ from the browser's. */
 export const clock = {
   ahead: 0, // milliseconds
   now() {
@@ -111,12 +111,12 @@ export const clock = {
   },
   heard(date) {
     const at = Date.parse(date ?? "");
-    // The header has whole seconds: only a difference that is more than that is one.
+    // The header has full seconds: smaller differences are ignored.
     if (!Number.isNaN(at)) this.ahead = Math.abs(at - Date.now()) > 2000 ? at - Date.now() : 0;
   },
 };
 
-/** ago is a time element's text for an instant. */
+/** ago formats the age of an instant. */
 export function putAgo(node, iso) {
   const at = Date.parse(iso ?? "");
   if (Number.isNaN(at) || at <= 0) {
@@ -129,7 +129,7 @@ export function putAgo(node, iso) {
   put(node, s < 1 ? "now" : `${span(s)} ago`);
 }
 
-/** seconds reads a Go duration: 1h0m0s, 1.5s, 500ms. */
+/** seconds parses a Go duration: 1h0m0s, 1.5s, 500ms. */
 export function seconds(text) {
   const unit = { h: 3600, m: 60, s: 1, ms: 1e-3, "\u00b5s": 1e-6, us: 1e-6, ns: 1e-9 };
   let sum = 0;
@@ -137,14 +137,14 @@ export function seconds(text) {
   return sum;
 }
 
-/** per says how often a limit begins anew: an hour, a minute, in 1m30s. */
+/** per formats a window after an amount: an hour, a minute, in 1m30s. */
 export function per(text, unit) {
   const name = windowName(text, unit);
   if (!/^[a-z]+$/.test(name)) return `in ${name}`;
   return name === "hour" ? "an hour" : `a ${name}`;
 }
 
-/** windowName says a rule's window shortly: minute for 1m0s, 1m30s as it is. */
+/** windowName returns a short name of a window: minute for 1m0s, and 1m30s unchanged. */
 function windowName(text, unit) {
   const s = seconds(text);
   const names = { 1: "second", 60: "minute", 3600: "hour", 86400: "day", 604800: "week", 2592000: "month", 31536000: "year" };
@@ -152,7 +152,7 @@ function windowName(text, unit) {
   return s ? String(text).replace(/(\D)0s$/, "$1").replace(/(\D)0m$/, "$1") : (unit ?? "");
 }
 
-/** chip is a small label; tone is good, warn, bad, info or nothing. */
+/** chip returns a small label. tone is good, warn, bad, info or empty. */
 export function chip(text, tone, title) {
   return h("span", { class: `chip ${tone ?? ""}`.trim(), title }, text);
 }

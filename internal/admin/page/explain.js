@@ -1,4 +1,4 @@
-// What becomes of one key, and why.
+// The explanation of one key.
 
 import { h, svg, put, attr, list, visible, putKey, count, span, chip, putChip, byId, per } from "./dom.js";
 import { memberChip } from "./hot.js";
@@ -8,7 +8,7 @@ const verdicts = {
   ok: ["passes", "good"], over_limit: ["refused", "bad"], shadow: ["over, but passes", "warn"], unlimited: ["unlimited", "info"], no_rule: ["no rule", "info"], limited: ["limited", "info"],
 };
 
-/** Explainer is the form and what it found. onFound is told the explanation, or null. */
+/** Explainer is the form and its result. onFound is called with the explanation, or null. */
 export class Explainer {
   constructor(onFound) {
     this.onFound = onFound;
@@ -25,7 +25,7 @@ export class Explainer {
     this.fromAddress();
   }
 
-  /** add puts one more entry into the form. */
+  /** add adds an entry to the form. */
   add(entry) {
     const row = h("div", { class: "entry" },
       h("input", { "aria-label": "Key", placeholder: "key", value: entry.key, spellcheck: "false", class: "entry-key" }), h("span", { "aria-hidden": "true" }, "="),
@@ -48,14 +48,14 @@ export class Explainer {
     entries.forEach((e) => this.add(e));
   }
 
-  /** open explains a key that was chosen elsewhere on the page. */
+  /** open explains a key that the user has chosen elsewhere on the page. */
   open(domain, entries) {
     this.fill(domain, entries);
     this.submit();
     byId("key-title").scrollIntoView({ block: "nearest" });
   }
 
-  /** rule fills the form with a rule's path; values that differ between requests are left to the reader. */
+  /** rule fills the form with a rule's path. The user enters values that differ between requests. */
   rule(domain, path) {
     const entries = path.map((p) => {
       const at = p.indexOf("=");
@@ -77,7 +77,7 @@ export class Explainer {
       byId("entries").querySelector("input").focus();
       return;
     }
-    // In the address, so that it can be passed on. What is after the # is never sent to anybody.
+    // The address contains the key, so that it can be shared. The part after # is never sent to a server.
     const to = new URLSearchParams({ domain, descriptor: JSON.stringify({ entries }) });
     history.replaceState(null, "", `#${to}`);
     this.ask(domain, entries);
@@ -106,7 +106,7 @@ export class Explainer {
     this.show(null);
   }
 
-  /** look asks how the key stands now. */
+  /** look fetches the key's current state. */
   async look() {
     const asked = this.asked;
     if (!asked) return;
@@ -123,13 +123,13 @@ export class Explainer {
   }
 }
 
-/** explain asks /v1/explain, and where there is none /v1/counters. */
+/** explain fetches /v1/explain or, from a member without it, /v1/counters. */
 async function explain(asked) {
   const e = await get(`v1/explain?${asked}`);
-  if (e.data) return e.data;
+  if (e.data) return { ...e.data, successor: e.data.heir };
   const c = await get(`v1/counters?${asked}`);
   if (!c.data) return { verdict: "no_rule", why: "No rule limits this descriptor.", headers: {} };
-  return { verdict: c.data.remaining > 0 ? "ok" : "over_limit", why: "", owner: c.data.owner, heir: "", counter: c.data, headers: {} };
+  return { verdict: c.data.remaining > 0 ? "ok" : "over_limit", why: "", owner: c.data.owner, counter: c.data, headers: {} };
 }
 
 function newAnswer() {
@@ -139,8 +139,8 @@ function newAnswer() {
   };
   c.meter = svg("svg", { class: "bar wide", viewBox: "0 0 300 10", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { class: "track", width: 300, height: 10, rx: 5 }), c.bar, c.lent);
   c.standing = h("div", { class: "standing" }, c.meter, h("p", null, c.count, c.reset));
-  c.headerBox = h("details", null, h("summary", null, "Headers of the answer"), c.headers);
-  c.stepBox = h("details", null, h("summary", null, "The way through the rules"), c.steps);
+  c.headerBox = h("details", null, h("summary", null, "Response headers"), c.headers);
+  c.stepBox = h("details", null, h("summary", null, "How the rules were searched"), c.steps);
   const node = h("div", { class: "answer" }, h("p", { class: "verdict" }, "One more hit ", c.verdict), c.standing, c.owners, c.rule, c.why, c.headerBox, c.stepBox);
   node.parts = c;
   return node;
@@ -172,13 +172,13 @@ function updateAnswer(node, e) {
 }
 
 function owners(node, e) {
-  const stamp = JSON.stringify([e.owner, e.heir, e.owner_string, e.owner_position]);
+  const stamp = JSON.stringify([e.owner, e.successor, e.owner_string, e.owner_position]);
   attr(node, "hidden", e.owner ? null : "");
   if (node.dataset.is === stamp) return;
   node.dataset.is = stamp;
   node.replaceChildren();
   if (!e.owner) return;
-  node.append("Counted by ", memberChip(e.owner), ...(e.heir ? [" then ", memberChip(e.heir)] : []));
+  node.append("Counted by ", memberChip(e.owner), ...(e.successor ? [" then ", memberChip(e.successor)] : []));
   if (e.owner_position) {
     const text = h("bdi", { class: "key" });
     putKey(text, e.owner_string ?? "");
@@ -207,5 +207,5 @@ function steps(c, all) {
   c.steps.dataset.is = stamp;
   const line = (t, taken) => h("li", { class: taken ? "taken" : "muted" }, h("bdi", null, visible(t.descriptor, 200)), `: ${visible(t.why, 300)}`, h("span", { class: "muted" }, t.line ? ` (${visible(t.file, 120)}:${t.line})` : ""));
   c.steps.replaceChildren(...all.map((s) => h("li", null, h("bdi", { class: "key" }, visible(`${s.entry.key}=${s.entry.value}`, 200)),
-    h("ul", null, ...(s.taken ? [line(s.taken, true)] : []), ...(s.passed ?? []).map((p) => line(p, false)), ...(s.more ? [h("li", { class: "muted" }, `${s.more} more beside it`)] : [])))));
+    h("ul", null, ...(s.taken ? [line(s.taken, true)] : []), ...(s.passed ?? []).map((p) => line(p, false)), ...(s.more ? [h("li", { class: "muted" }, `${s.more} more on this level`)] : [])))));
 }

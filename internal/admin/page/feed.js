@@ -1,11 +1,11 @@
-// What the page knows: JSON of the member that serves it, asked for again and again while somebody looks.
+// The documents of the member that serves the page, read periodically while the page is visible.
 
 import { clock } from "./dom.js";
 
-const patience = 3000; // milliseconds that an answer may take
-const absent = 30; // seconds until a path that was not there is asked for again
+const patience = 3000; // milliseconds for an answer
+const absent = 30; // seconds until a path that the member did not serve is read again
 
-/** get reads JSON; null is: this member has no such thing. */
+/** get fetches JSON. It returns null if the member does not serve the path. */
 export async function get(path) {
   const res = await fetch(`../${path}`, { signal: AbortSignal.timeout(patience), headers: { Accept: "application/json" }, cache: "no-store" });
   clock.heard(res.headers.get("Date"));
@@ -18,17 +18,17 @@ export async function get(path) {
   return { status: 200, data: JSON.parse(text), size: text.length };
 }
 
-/** Feed is one path, the interval in seconds at which it is read, and what it last said. */
+/** Feed is a path, the interval in seconds at which it is read, and its last document. */
 export class Feed {
   constructor(path, every = 1) {
     Object.assign(this, { path, every, due: 0, data: undefined });
   }
 
-  /** read asks if it is time to; every tick is a second. It says whether there is an answer. */
+  /** read fetches the path if it is due. A tick is a second. It reports whether the member answered. */
   async read(tick) {
     if (tick < this.due) return false;
     const { status, data, size } = await get(this.path);
-    // A long list is read less often: 100 kB a second are enough.
+    // A large document is read less often, to limit the traffic to 100 kB per second.
     this.due = tick + (status === 404 ? absent : Math.max(this.every, Math.ceil(size / 100_000)));
     this.data = data;
     return true;
@@ -48,7 +48,7 @@ export function poll(look, onPause) {
       await look();
     } finally {
       looking = false;
-      if (document.hidden) onPause(true); // look may have said "live" since
+      if (document.hidden) onPause(true); // look may have set "live" meanwhile
       timer = setTimeout(again, Math.max(100, 1000 - (performance.now() - began)));
     }
   };

@@ -3,7 +3,7 @@
 import { h, svg, put, attr, list, key, putKey, visible, rate, count, span, clock, chip, byId, per } from "./dom.js";
 import { color } from "./colors.js";
 
-/** parseName makes entries of a descriptor's name, k=v,k2=v2; what has commas of its own may need mending by hand. */
+/** parseName parses the name of a descriptor, k=v,k2=v2. Entries that contain commas may need correction by the user. */
 export function parseName(name) {
   return name.split(/,(?=[^,=]+=)/).map((part) => {
     const at = part.indexOf("=");
@@ -11,16 +11,16 @@ export function parseName(name) {
   });
 }
 
-/** memberChip is a member's name in its color. */
+/** memberChip returns a label with a member's name in its color. */
 export function memberChip(id) {
   return h("span", { class: `who-chip ${color(id)}` }, h("span", { class: "swatch", "aria-hidden": "true" }), h("bdi", { title: visible(id, 128) }, visible(id, 28)));
 }
 
 const meanings = {
-  cap: "Envoy refuses what is certainly over", pin: "one member of its own counts it", split: "several members count a part each", never: "nothing is done, by order",
+  cap: "Envoy denies what is certainly over the limit", pin: "another member counts it", split: "several members count a part each", never: "an operator has ordered to keep it with its owner",
 };
 
-/** done are the chips for what a route does and what is lent. */
+/** done returns the labels for a route and its leases. */
 function done(k, route) {
   const out = [];
   if (route) {
@@ -29,14 +29,14 @@ function done(k, route) {
     if (route.manual) out.push(chip("by hand", "", `said by ${visible(route.by, 60)}`));
   }
   if (k.holders?.length) {
-    out.push(chip("leased", "info", "members decide from parts of its limit"));
+    out.push(chip("leased", "info", "other members decide with lent parts of its limit"));
     for (const l of k.holders) out.push(memberChip(l.member));
   }
   if (out.length === 0) out.push(h("span", { class: "muted" }, k.hot ? "watched" : "cooling"));
   return out;
 }
 
-/** drawHot fills the tables; open is called with a domain and entries to explain. */
+/** drawHot fills the tables. open is called with a domain and entries to explain. */
 export function drawHot(state, open) {
   const { hot, leases } = state;
   const routes = new Map((hot?.routes ?? []).map((r) => [`${r.domain}\n${r.owner_string}`, r]));
@@ -45,7 +45,7 @@ export function drawHot(state, open) {
   const others = [...routes.entries()].filter(([at]) => !known.has(at)).map(([, r]) => ({ ...r, route: r }));
   const all = [...mine, ...others];
   const note = hot === null ? "This process counts nothing, so it has no hot keys."
-    : all.length ? "Those that this member counts, and what is done about hot keys anywhere." : "No key is hot, here or anywhere.";
+    : all.length ? "The hot keys of this member, and the routes of all hot keys." : "No key is hot.";
   put(byId("hot-note"), note);
   attr(byId("hot-box"), "hidden", all.length === 0 ? "" : null);
   list(byId("hot"), all.slice(0, 100), (k) => `${k.domain}\n${k.owner_string}\n${k.digest ?? ""}`, (k) => newRow(k, open), updateRow);

@@ -1,13 +1,13 @@
-// The members and whether all is well with them.
+// The members and their health.
 
 import { h, svg, put, attr, list, visible, percent, short, span, clock, chip, putChip, byId } from "./dom.js";
 import { color } from "./colors.js";
 
-const remember = 10 * 60; // seconds that a member which is gone stays in the table
+const remember = 10 * 60; // seconds for which a member that has gone stays in the table
 
 const tones = { active: "good", joining: "info", leaving: "warn", left: "", lost: "bad" };
 
-/** gone are members that were here lately, from the time line: {id, state, since}. */
+/** gone returns the members that have left or failed recently, from the timeline: {id, state, since}. */
 export function gone(cluster, events) {
   const live = new Set(cluster.members.filter((m) => m.role === "member").map((m) => m.id));
   const seen = new Map();
@@ -20,7 +20,7 @@ export function gone(cluster, events) {
     .map((e) => ({ id: e.member, role: "member", state: e.state, since: e.time }));
 }
 
-/** rows are the members as the table shows them. */
+/** rows returns the rows of the table. */
 function rows(state) {
   const { cluster, ring, self, timeline } = state;
   const shares = new Map((ring?.members ?? []).map((m) => [m.id, m.share]));
@@ -30,7 +30,7 @@ function rows(state) {
     offset: self?.clock_offsets_seconds?.[m.id], version: m.id === cluster.self ? cluster.version : "",
   })).sort((a, b) => rank(a) - rank(b) || a.id.localeCompare(b.id));
 
-  // By name; in a long list what is not well comes first.
+  // Sorted by name; in a long list, members with problems come first.
   function rank(m) {
     if (m.role !== "member") return 2;
     const well = m.state === "active" && m.ring === cluster.ring.fingerprint && m.rules?.in_force === cluster.rules.in_force;
@@ -38,10 +38,10 @@ function rows(state) {
   }
 }
 
-/** drawMembers fills the table; pick is called with a member's name while it is pointed at, and with null after. */
+/** drawMembers fills the table. pick is called with the name of the member under the pointer, or null. */
 export function drawMembers(state, pick) {
   const all = rows(state);
-  // Of many members each owns little: their bars are measured by the largest.
+  // With many members, each share is small: bars are relative to the largest.
   const most = all.length > 8 ? Math.max(...all.map((m) => m.share ?? 0)) : 1;
   list(byId("members"), all, (m) => `${m.role} ${m.id} ${m.inst ?? "gone"}`, (m) => newRow(m, pick), (row, m) => updateRow(row, m, state.cluster, most));
 }
@@ -71,7 +71,7 @@ function updateRow(row, m, cluster, most) {
   attr(c.name, "title", m.peer ? `${visible(m.id, 128)} at ${m.peer}` : visible(m.id, 128));
   put(c.you, m.me ? `this one, ${m.version || "no version"}` : "");
   if (counts) putChip(c.state, m.since ? `${m.state} ${span((clock.now() - Date.parse(m.since)) / 1000)} ago` : m.state, tones[m.state]);
-  else putChip(c.state, "observer", "", "It watches, and counts nothing: an xDS server");
+  else putChip(c.state, "observer", "", "An xDS server: it observes and counts nothing");
   attr(c.bar, "width", (60 * (m.share ?? 0)) / (most || 1));
   attr(c.meter, "class", m.share === undefined ? "bar none" : "bar");
   put(c.share, m.share === undefined ? "\u2013" : percent(m.share));
@@ -94,26 +94,26 @@ function agreement(node, theirs, ours, matters, what) {
   else putChip(node, theirs ? short(theirs) : "none", "warn", `Not this member's ${what}: ${theirs || "none"} there, ${ours || "none"} here`);
 }
 
-/** troubles are what is not well, worst first: {tone, text}. */
+/** troubles returns the problems, worst first: {tone, text}. */
 export function troubles(state) {
   const { cluster, self, timeline, errors } = state;
   const out = [];
   const say = (tone, text) => out.push({ tone, text });
   const live = cluster.members.filter((m) => m.role === "member");
-  if (cluster.problem) say("bad", `This member stays off the ring and is not ready: ${visible(cluster.problem, 400)}.`);
-  for (const u of cluster.unreachable ?? []) say("bad", `${visible(u.member, 60)} and this member cannot ask each other: ${visible(u.reason, 300)}.`);
+  if (cluster.problem) say("bad", `This member is not on the ring and not ready: ${visible(cluster.problem, 400)}.`);
+  for (const u of cluster.unreachable ?? []) say("bad", `${visible(u.member, 60)} and this member cannot exchange requests: ${visible(u.reason, 300)}.`);
   for (const g of gone(cluster, timeline?.events ?? [])) {
-    if (g.state === "lost") say("bad", `${visible(g.id, 60)} was lost ${span((clock.now() - Date.parse(g.since)) / 1000)} ago: nobody hears it any more.`);
+    if (g.state === "lost") say("bad", `${visible(g.id, 60)} failed ${span((clock.now() - Date.parse(g.since)) / 1000)} ago: no member can reach it.`);
   }
-  if (cluster.rules.last_error) say("bad", cluster.rules.in_force ? "The last rules that were read are refused; those before stay in force." : "The rules that were read are refused, and there are none from before: this member is not ready.");
-  if (!cluster.rules.in_force && state.rules) say("bad", "There are no rules yet: questions are answered with an error.");
+  if (cluster.rules.last_error) say("bad", cluster.rules.in_force ? "The last rules that were loaded are refused. The previous version stays in force." : "The rules that were loaded are refused, and no previous version exists: this member is not ready.");
+  if (!cluster.rules.in_force && state.rules) say("bad", "No rules are loaded: calls are answered with an error.");
   if (!cluster.joined && !cluster.standalone && !cluster.problem) say("warn", "This member has not joined the cluster yet.");
-  if (cluster.ring.disagreement > 0) say("warn", `Not all agree on the ring: ${some(cluster.ring.disagreement, "goes", "go")} by another one than this member.`);
-  if (cluster.rules.disagreement > 0) say("warn", `Not all agree on the rules: ${some(cluster.rules.disagreement, "has", "have")} others in force than this member.`);
-  if (cluster.rules.prepared && cluster.rules.prepared !== cluster.rules.in_force) say("info", `Rules ${short(cluster.rules.prepared)} are read and wait for the other members.`);
+  if (cluster.ring.disagreement > 0) say("warn", `The rings differ: ${some(cluster.ring.disagreement, "uses", "use")} another one than this member.`);
+  if (cluster.rules.disagreement > 0) say("warn", `The rules differ: ${some(cluster.rules.disagreement, "has", "have")} another version in force than this member.`);
+  if (cluster.rules.prepared && cluster.rules.prepared !== cluster.rules.in_force) say("info", `Rules ${short(cluster.rules.prepared)} are loaded and wait for the other members.`);
   const active = live.filter((m) => m.state === "active");
   const moving = active.filter((m) => m.complete && m.complete !== cluster.ring.fingerprint);
-  if (moving.length > 0) say("info", `Counters are moving: ${some(moving.length, "does", "do")} not have all of theirs on ring ${short(cluster.ring.fingerprint)} yet.`);
+  if (moving.length > 0) say("info", `Counters are moving: ${some(moving.length, "does", "do")} not have all of its counters on ring ${short(cluster.ring.fingerprint)} yet.`);
   for (const w of self?.warnings ?? []) out.push({ tone: "warn", text: visible(w, 300), own: true });
   for (const e of errors) say("warn", visible(e, 300));
   return out;
@@ -121,14 +121,14 @@ export function troubles(state) {
 
 const some = (n, one, many) => (n === 1 ? `1 member ${one}` : `${n} members ${many}`);
 
-/** drawHealth says in a sentence how things are. */
+/** drawHealth shows the health as a sentence. */
 export function drawHealth(state) {
   const found = troubles(state);
   const n = state.cluster.ring.members.length;
   if (!found.some((t) => t.tone !== "info" && !t.own)) {
     found.unshift({ tone: "good", text: state.cluster.standalone
-      ? "All is well: this member stands alone, and counts everything by itself."
-      : `All is well: ${n === 1 ? "one member is on the ring" : `${n} members agree on the ring and on the rules`}.` });
+      ? "No problems: this member runs standalone and counts all keys."
+      : `No problems: ${n === 1 ? "one member is on the ring" : `${n} members use the same ring and the same rules`}.` });
   }
   list(byId("health"), found.slice(0, 8), (t) => t.tone + t.text.replace(/\d+ (s|min|h|days) ago/, ""), () => h("p"), (node, t) => {
     attr(node, "class", t.tone);

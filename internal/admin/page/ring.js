@@ -1,4 +1,4 @@
-// The ring as a picture: the hash space clockwise from the top, and within it what each member owns in all.
+// The ring as a picture: the hash space, clockwise from the top, and inside the share of each member.
 
 import { h, svg, put, attr, percent, short, visible } from "./dom.js";
 import { color } from "./colors.js";
@@ -7,22 +7,22 @@ const outer = { r: 146, w: 26 };
 const inner = { r: 104, w: 14 };
 const pin = 156;
 
-/** point is the place at a part of the way round, 0 to 1, at a radius. */
+/** point returns the point at a fraction of the turn, 0 to 1, and a radius. */
 function point(part, r) {
   const a = 2 * Math.PI * part;
   return `${(r * Math.sin(a)).toFixed(2)} ${(-r * Math.cos(a)).toFixed(2)}`;
 }
 
-/** arc is a stroke's path from one part of the way round to another. */
+/** arc returns a path from one fraction of the turn to another. */
 function arc(from, to, r) {
   if (to - from > 0.9999) return `M${point(0, r)}A${r} ${r} 0 1 1 ${point(0.5, r)}A${r} ${r} 0 1 1 ${point(1, r)}`;
   return `M${point(from, r)}A${r} ${r} 0 ${to - from > 0.5 ? 1 : 0} 1 ${point(to, r)}`;
 }
 
-/** place is how far round a hash is, given as 16 hex digits. */
+/** place returns the fraction of the turn of a hash of 16 hex digits. */
 export const place = (hash) => Number.parseInt(hash.slice(0, 13), 16) / 2 ** 52;
 
-/** Ring draws into a box. onHover is told the member under the pointer, or null. */
+/** Ring draws into a box. onHover is called with the member under the pointer, or null. */
 export class Ring {
   constructor(box, onHover) {
     this.onHover = onHover;
@@ -37,7 +37,7 @@ export class Ring {
     this.svg.addEventListener("pointerleave", () => this.focus(null));
   }
 
-  /** draw shows another ring. */
+  /** draw draws another ring. */
   draw(map) {
     this.map = map;
     const paths = map.members.map(() => "");
@@ -61,12 +61,12 @@ export class Ring {
       this.byMember.set(m.id, g);
     });
     const shares = map.members.slice(0, 20).map((m) => `${visible(m.id, 60)} owns ${percent(m.share)}`);
-    attr(this.svg, "aria-label", map.members.length ? `The ring of ${map.members.length}: ${shares.join(", ")}` : "Nobody is on the ring");
+    attr(this.svg, "aria-label", map.members.length ? `The ring of ${map.members.length}: ${shares.join(", ")}` : "The ring is empty");
     this.focus(this.focused && this.byMember.has(this.focused) ? this.focused : null);
     this.mark();
   }
 
-  /** point finds the member under the pointer. */
+  /** point returns the member under the pointer. */
   point(e) {
     if (!this.map) return;
     const box = this.svg.getBoundingClientRect();
@@ -87,7 +87,7 @@ export class Ring {
     return null;
   }
 
-  /** focus puts one member forward, or with null none. */
+  /** focus highlights a member, or none with null. */
   focus(id) {
     const changed = this.focused !== id;
     this.focused = id;
@@ -103,10 +103,10 @@ export class Ring {
       this.text(visible(m.id, 60), `${percent(m.share)} of the ring`, `weight ${m.weight}, ${m.state}`);
     } else if (this.key?.owner) {
       attr(this.middle, "class", `middle ${color(this.key.owner)}`);
-      this.text(visible(this.key.owner, 60), "owns this key", this.key.heir ? `then ${visible(this.key.heir, 40)}` : "nobody would follow");
+      this.text(visible(this.key.owner, 60), "owns this key", this.key.successor ? `then ${visible(this.key.successor, 40)}` : "no successor");
     } else if (this.map) {
       const n = this.map.members.length;
-      this.text(n === 0 ? "Empty" : String(n), n === 0 ? "nobody is on the ring" : n === 1 ? "member" : "members", this.map.fingerprint ? `ring ${short(this.map.fingerprint)}` : "");
+      this.text(n === 0 ? "Empty" : String(n), n === 0 ? "no member is on the ring" : n === 1 ? "member" : "members", this.map.fingerprint ? `ring ${short(this.map.fingerprint)}` : "");
       this.middle.classList.toggle("big", n > 0);
     }
   }
@@ -116,7 +116,7 @@ export class Ring {
     lines.forEach((l, i) => put(this.lines[i], l));
   }
 
-  /** mark shows where keys are: hot ones as {position, title}, and the explained one as {position, owner, heir}. */
+  /** mark marks keys: hot ones as {position, title}, and the explained one as {position, owner, successor}. */
   mark(hot = this.hot ?? [], key = this.key ?? null) {
     [this.hot, this.key] = [hot, key];
     const pins = hot.filter((k) => k.position).map((k) => {

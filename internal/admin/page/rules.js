@@ -1,17 +1,17 @@
-// Rules with what is asked of them here, and their versions.
+// The rules with this member's totals, and their versions.
 
 import { h, svg, put, attr, list, visible, putKey, count, rate, percent, putAgo, short, chip, putChip, byId, per } from "./dom.js";
 
-const most = 500; // rows that are drawn
+const most = 500; // rows in the table
 
-/** Speeds makes rates of counters that only rise, by name. */
+/** Speeds computes rates of increasing counters, by name. */
 export class Speeds {
   constructor(keep = 60) {
     this.keep = keep;
     this.at = new Map();
   }
 
-  /** add notes a counter's value at a time in milliseconds and returns its rate a second, smoothed over a few seconds. */
+  /** add records a counter's value at a time in milliseconds and returns its rate per second, smoothed over a few seconds. */
   add(name, value, now) {
     const s = this.at.get(name) ?? { points: [], rates: [] };
     this.at.set(name, s);
@@ -26,19 +26,19 @@ export class Speeds {
     return slope(s.points);
   }
 
-  /** rates are the last ones, oldest first. */
+  /** rates returns the last rates, oldest first. */
   rates(name) {
     return this.at.get(name)?.rates ?? [];
   }
 }
 
-/** slope is what points rise by a second, from the first to the last. */
+/** slope returns the increase per second from the first point to the last. */
 function slope(points) {
   const [first, last] = [points[0], points.at(-1)];
   return last.now > first.now ? (1000 * (last.value - first.value)) / (last.now - first.now) : 0;
 }
 
-/** spark draws rates as a line with an area below it, in a box of 120 by 28. */
+/** spark returns the paths of a line of rates and the area below it, in a box of 120 by 28. */
 export function spark(node, rates, keep = 60) {
   const top = Math.max(...rates, 1e-9);
   const x = (i) => (120 * (keep - rates.length + i + 1)) / keep;
@@ -49,7 +49,7 @@ export function spark(node, rates, keep = 60) {
   attr(area, "d", rates.length > 1 ? `M${x(0).toFixed(1)} 28L${line}L120 28Z` : null);
 }
 
-/** sum adds up what is known of the rules' totals. */
+/** sum returns the sum of the rules' totals. */
 export function sum(tree, field) {
   let n = 0;
   for (const d of tree?.domains ?? []) for (const r of d.rules) n += r[field] ?? 0;
@@ -58,7 +58,7 @@ export function sum(tree, field) {
 
 const speeds = new Speeds(2);
 
-/** drawRules fills the table; open is called with a domain and a rule's path. */
+/** drawRules fills the table. open is called with a domain and a rule's path. */
 export function drawRules(tree, filter, open) {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const rows = [];
@@ -81,7 +81,7 @@ export function drawRules(tree, filter, open) {
     (r) => (r.head === undefined ? newRule(open) : h("tr", { class: "domain" }, h("th", { colspan: 6, scope: "rowgroup" }))),
     (row, r) => (r.head === undefined ? updateRule(row, r) : updateHead(row, r)));
   const left = (tree?.left_out ?? 0) + Math.max(0, rows.length - most);
-  const fault = tree === null ? "This process answers no questions, so it has no rules of its own." : "";
+  const fault = tree === null ? "This process answers no calls, so it has no rules of its own." : "";
   put(byId("rules-note"), fault || (tree && all === 0 ? "No rule is in force." : left ? `${count(left)} more are not shown: see /v1/rules and the files.` : ""));
 }
 
@@ -140,22 +140,22 @@ function updateRule(row, r) {
   put(c.now, known ? `${rate(speed)} /s` : "");
 }
 
-/** chips are what differs from the default: [text, tone, title]. */
+/** chips returns the settings that differ from the defaults: [text, tone, title]. */
 function chips(r) {
   const out = [];
   const say = (text, tone = "", title = "") => out.push([text, tone, title]);
-  if (r.shadow) say("shadow", "warn", "It refuses nobody");
+  if (r.shadow) say("shadow", "warn", "Counted, not enforced");
   if (r.quota) say("quota", "warn", "quota_mode");
   if (r.algorithm !== "fixed_window") say(r.algorithm.replaceAll("_", " "));
   if (r.burst) say(`burst ${count(r.burst)}`);
   if (r.mechanism !== "owner") say(r.mechanism, "info");
-  if (r.degraded !== "local_share") say(r.degraded.replaceAll("_", " "), "", "While the key's owner cannot be reached");
-  if (r.durability === "strict") say("strict", "", "A charge is answered when a second member has it");
-  if (r.name) say(visible(r.name, 40), "", "Its name: other rules may replace it");
+  if (r.degraded !== "local_share") say(r.degraded.replaceAll("_", " "), "", "Degraded policy: applies while the key's owner is unreachable");
+  if (r.durability === "strict") say("strict", "", "A charge is answered when the successor has confirmed it");
+  if (r.name) say(visible(r.name, 40), "", "Name by which other rules replace it");
   return out;
 }
 
-/** drawVersions lists the last ten versions, newest first, and the last error. */
+/** drawVersions shows the last ten versions, newest first, and the last error. */
 export function drawVersions(rules) {
   list(byId("rules-error"), rules.last_error ? [rules.last_error] : [], (e) => e, (e) => h("pre", { class: "bad" }, visible(e, 4000)), () => {});
   list(byId("versions"), rules.versions, (v) => `${v.hash} ${v.prepared}`, newVersion, (row, v) => {

@@ -1,4 +1,4 @@
-// The chosen theme stands before anything is drawn. Without a choice the system's is used.
+// The chosen theme is set before anything is drawn. Without a choice, the system's theme is used.
 (() => {
   "use strict";
   let chosen = "";

@@ -1,4 +1,4 @@
-// The time line.
+// The timeline.
 
 import { h, svg, put, attr, list, visible, putAgo, short, byId } from "./dom.js";
 
@@ -14,7 +14,7 @@ const shapes = { // in a box of 16
 
 const off = new Set();
 
-/** buttons choose which kinds are shown; again is called when that changes. */
+/** buttons select the kinds that are shown. again is called when the selection changes. */
 export function kindButtons(again) {
   for (const [kind, name] of Object.entries(kinds)) {
     const b = h("button", { type: "button", class: "kind", "aria-pressed": "true" }, name);
@@ -27,11 +27,11 @@ export function kindButtons(again) {
   }
 }
 
-/** drawTimeline lists what has happened, newest first. */
+/** drawTimeline lists the events, newest first. */
 export function drawTimeline(timeline) {
   const all = timeline?.events ?? [];
   const shown = all.filter((e) => !off.has(e.kind));
-  const items = shown.length ? shown : [{ kind: "none", text: timeline === null ? "This process keeps no time line." : "Nothing yet." }];
+  const items = shown.length ? shown : [{ kind: "none", text: timeline === null ? "This process keeps no timeline." : "No events yet." }];
   list(byId("timeline"), items, (e) => `${e.time} ${e.kind} ${e.text}`, (e) => {
     const time = h("time", { class: "muted" });
     const icon = svg("svg", { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true", class: "icon" }, svg("path", { d: shapes[e.kind] ?? "" }));
