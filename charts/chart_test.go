@@ -42,7 +42,8 @@ func same(t *testing.T, file string, want []byte) {
 	}
 }
 
-// TestCopies requires that the chart's alerts and boards equal those of dashboards/. Helm packages only files of the chart.
+// TestCopies requires that the chart's alerts and boards equal those of dashboards/. Helm packages only files of the
+// chart.
 func TestCopies(t *testing.T) {
 	same(t, "keyward/files/alerts.yml", read(t, "../dashboards/alerts.yml"))
 	boards, _ := filepath.Glob("../dashboards/*.json")
@@ -60,8 +61,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestEnvoyFiles requires that the demo's configuration equals the output of keyward envoy-config for the example rules. The chart
-// replaces the names that end in .invalid by names of the release.
+// TestEnvoyFiles requires that the demo's configuration equals the output of keyward envoy-config for the example
+// rules. The chart replaces the names that end in .invalid by names of the release.
 func TestEnvoyFiles(t *testing.T) {
 	rules, err := config.Load([]config.File{{Name: "example.yaml", Content: read(t, "keyward/files/example.yaml")}}, config.Options{})
 	if err != nil {
@@ -262,7 +263,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestEnvironment checks the default environment of members: they need rules to be ready, and HTTP ports listen only on loopback.
+// TestEnvironment checks the default environment of members: they need rules to be ready, and HTTP ports listen only on
+// loopback.
 func TestEnvironment(t *testing.T) {
 	for version, binary := range helms(t) {
 		for set, want := range map[string]map[string]any{

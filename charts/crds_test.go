@@ -16,8 +16,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// sources are the projects whose custom resources the chart, the tool and docs/gateways use. The definitions come from the projects'
-// Go modules and are not copied here. The sum is that of a go.sum.
+// sources are the projects whose custom resources the chart, the tool and docs/gateways use. The definitions come from
+// the projects' Go modules and are not copied here. The sum is that of a go.sum.
 var sources = []struct{ module, sum, files string }{
 	{"github.com/envoyproxy/gateway@v1.9.1", "h1:vAVp6/AlBXJ1aOhp1mxL7fNEzVEfjADUguUhm2wzxQY=", "charts/gateway-crds-helm/templates/generated/*.yaml"},
 	{"github.com/envoyproxy/ai-gateway@v1.0.0", "h1:cTdSnQmtQQ2Ea5T/LLK50pIthG2SJAOxU9XPXZbtDkU=", "manifests/charts/ai-gateway-crds-helm/templates/*.yaml"},
@@ -123,8 +123,8 @@ func documents(t *testing.T, file string, text []byte) (all []map[string]any) {
 	}
 }
 
-// check returns what the definition does not allow in a custom resource. Unknown fields are errors, because an API server drops them
-// silently. It does not evaluate CEL rules; the API server of test/kube does.
+// check returns what the definition does not allow in a custom resource. Unknown fields are errors, because an API
+// server drops them silently. It does not evaluate CEL rules; the API server of test/kube does.
 func (all schemas) check(d map[string]any) []string {
 	name := fmt.Sprintf("%v %v", d["apiVersion"], d["kind"])
 	schema := all[name]

@@ -39,8 +39,8 @@ func TestCustomResources(t *testing.T) {
 	}
 }
 
-// holdEnvoyGateway validates the values for Envoy Gateway's chart. Its configuration file has no definition, but its deployment has
-// the same type as the Envoy deployment of an EnvoyProxy.
+// holdEnvoyGateway validates the values for Envoy Gateway's chart. Its configuration file has no definition, but its
+// deployment has the same type as the Envoy deployment of an EnvoyProxy.
 func holdEnvoyGateway(t *testing.T, all schemas) {
 	t.Helper()
 	for _, d := range documents(t, "", read(t, "testdata/preset-envoy-gateway.yaml")) {

@@ -181,7 +181,8 @@ func (v rawVolume) read() (out volume) {
 	return out
 }
 
-// outsidePods returns the pods with members that are not objects of the chart: those of Envoy Gateway, and user pods with an injected sidecar.
+// outsidePods returns the pods with members that are not objects of the chart: those of Envoy Gateway, and user pods
+// with an injected sidecar.
 func outsidePods(t *testing.T, a access, objects []map[string]any) (all []pod) {
 	t.Helper()
 	for _, o := range objects {
@@ -280,8 +281,8 @@ func policies(objects []map[string]any) (all []policy) {
 	return all
 }
 
-// reach lists the peers that may connect to a port by the rules of Kubernetes: all if no policy selects the pod, otherwise the union of
-// what the selecting policies allow. It may be empty.
+// reach lists the peers that may connect to a port by the rules of Kubernetes: all if no policy selects the pod,
+// otherwise the union of what the selecting policies allow. It may be empty.
 func reach(p pod, port string, all []policy) (who []string) {
 	selected := false
 	for _, policy := range all {

@@ -32,7 +32,8 @@ var gatewayPeers = map[string][]string{
 	"kgateway":         {inNamespace("kgateway-system")},
 }
 
-// variants are combined with every mode and preset: each source of certificates, with and without the chart's own Envoys.
+// variants are combined with every mode and preset: each source of certificates, with and without the chart's own
+// Envoys.
 var variants = map[string][]string{
 	"generate":     {"tls.mode=generate"},
 	"demo":         {"tls.mode=generate", "envoy.enabled=true"},
@@ -41,8 +42,8 @@ var variants = map[string][]string{
 	"secret":       {"tls.mode=secret", "tls.existingSecret=members", "tls.xdsSecret=xds", "tls.envoySecret=envoys"},
 }
 
-// cases returns all renderings of the test: every mode with every preset in every variant, the golden renderings, the commands in the
-// documents, and the values for access.
+// cases returns all renderings of the test: every mode with every preset in every variant, the golden renderings, the
+// commands in the documents, and the values for access.
 func cases(t *testing.T) map[string]access {
 	t.Helper()
 	all := map[string]access{}
@@ -122,8 +123,8 @@ func component(name string) string {
 	return fmt.Sprintf(`{"podSelector":{"matchLabels":{"app.kubernetes.io/component":%q,"app.kubernetes.io/instance":"keyward","app.kubernetes.io/name":"keyward"}}}`, name)
 }
 
-// TestPolicies renders every mode, preset and example. It fails if a port of Keyward is open to a pod that is not listed, if a port of
-// an application is closed, or if a container reads another program's Secret.
+// TestPolicies renders every mode, preset and example. It fails if a port of Keyward is open to a pod that is not
+// listed, if a port of an application is closed, or if a container reads another program's Secret.
 func TestPolicies(t *testing.T) {
 	found := helms(t)
 	version := slices.Sorted(maps.Keys(found))[0] // TestRenderings requires equal output of all versions

@@ -1,5 +1,5 @@
-// Package charts contains the Helm chart. Its tests render the chart and compare it with the documentation and with the real
-// definitions of custom resources.
+// Package charts contains the Helm chart. Its tests render the chart and compare it with the documentation and with the
+// real definitions of custom resources.
 package charts
 
 import (
@@ -40,8 +40,8 @@ var renderings = map[string][]string{
 	"preset-kgateway":         {"preset=kgateway"},
 }
 
-// helms returns the Helm binaries by name: those in the folder KEYWARD_HELM (helm3 and helm4, built by test/kube/tools/build),
-// otherwise those in .cache. scripts/kube sets the variable, so CI runs with both.
+// helms returns the Helm binaries by name: those in the folder KEYWARD_HELM (helm3 and helm4, built by
+// test/kube/tools/build), otherwise those in .cache. scripts/kube sets the variable, so CI runs with both.
 func helms(t *testing.T) map[string]string {
 	t.Helper()
 	dir, found := os.Getenv("KEYWARD_HELM"), map[string]string{}
@@ -89,8 +89,8 @@ func render(t *testing.T, binary string, set ...string) ([]byte, error) {
 	return renderIn(t, binary, "", set...)
 }
 
-// renderIn renders the chart in a namespace. The default is that of Envoy Gateway, which every preset supports. A value that begins
-// with file: is read from a file.
+// renderIn renders the chart in a namespace. The default is that of Envoy Gateway, which every preset supports. A value
+// that begins with file: is read from a file.
 func renderIn(t *testing.T, binary, namespace string, set ...string) ([]byte, error) {
 	t.Helper()
 	if namespace == "" {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// readers lists the containers that may read a Secret, by the suffix of its name. No container mounts the Secret with the CA's key: the
-// Job that renews certificates reads it from the API server.
+// readers lists the containers that may read a Secret, by the suffix of its name. No container mounts the Secret with
+// the CA's key: the Job that renews certificates reads it from the API server.
 var readers = []struct {
 	suffix   string
 	commands []string
@@ -25,7 +25,8 @@ var readers = []struct {
 	{"xds", []string{"/bin/xds"}},
 }
 
-// checkSecrets requires that each container reads only its own Secrets, and that only the pod that renews certificates has a token.
+// checkSecrets requires that each container reads only its own Secrets, and that only the pod that renews certificates
+// has a token.
 func checkSecrets(t *testing.T, p pod) {
 	t.Helper()
 	for _, c := range p.containers {
@@ -58,7 +59,8 @@ func renews(p pod) bool {
 	return len(p.containers) == 1 && p.runs("/bin/keyward") && slices.Contains(p.containers[0].args, "certs") && len(p.volumes) == 0
 }
 
-// checkRoles requires that a gateway gets only the Envoys' Secret, and that Roles allow only to read and replace the Secrets of the release.
+// checkRoles requires that a gateway gets only the Envoys' Secret, and that Roles allow only to read and replace the
+// Secrets of the release.
 func checkRoles(t *testing.T, objects []map[string]any) {
 	t.Helper()
 	for _, o := range objects {
@@ -93,8 +95,8 @@ func texts(v any) (all []string) {
 	return all
 }
 
-// TestEnvoyNames requires that members and xDS servers verify the name of Envoys, which only the Envoys' certificate has, because an
-// issuer's CA may also sign for others.
+// TestEnvoyNames requires that members and xDS servers verify the name of Envoys, which only the Envoys' certificate
+// has, because an issuer's CA may also sign for others.
 func TestEnvoyNames(t *testing.T) {
 	for version, binary := range helms(t) {
 		out, err := render(t, binary, "tls.mode=cert-manager", "tls.issuerRef.name=shared", "tls.envoyNames={spiffe://example.org/edge}")
@@ -122,8 +124,8 @@ func TestEnvoyNames(t *testing.T) {
 	}
 }
 
-// TestRenewal requires that every certificate created by Helm expires after the configured days, and that the CronJob that renews them
-// may replace the Secrets of the CA and of certificates, and no others.
+// TestRenewal requires that every certificate created by Helm expires after the configured days, and that the CronJob
+// that renews them may replace the Secrets of the CA and of certificates, and no others.
 func TestRenewal(t *testing.T) {
 	for version, binary := range helms(t) {
 		out, err := render(t, binary, "tls.mode=generate", "tls.generate.days=60", "tls.generate.renewBeforeDays=20", "fullnameOverride=limits")

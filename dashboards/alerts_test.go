@@ -128,8 +128,8 @@ func TestAlertsAreShown(t *testing.T) {
 	}
 }
 
-// TestCausesAreExplained reads the causes that keep a member off the ring from a real member, and requires that KeywardOffRing
-// and its runbook explain each of them.
+// TestCausesAreExplained reads the causes that keep a member off the ring from a real member, and requires that
+// KeywardOffRing and its runbook explain each of them.
 func TestCausesAreExplained(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	c, err := cluster.Start(cluster.Options{Node: "a", Bind: "127.0.0.1:0", Registerer: reg})

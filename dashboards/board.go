@@ -63,8 +63,8 @@ type Step struct {
 	Color string
 }
 
-// Query is one expression of a panel. In it, {@} is replaced by the board's variables, {@cluster} by the chosen clusters
-// only (for metrics of another program), and [~] by Grafana's range.
+// Query is one expression of a panel. In it, {@} is replaced by the board's variables, {@cluster} by the chosen
+// clusters only (for metrics of another program), and [~] by Grafana's range.
 type Query struct {
 	Expr, Legend string
 	Fault        bool // has series only during a fault and shortly after it
@@ -121,7 +121,8 @@ func quantiles(bucket, window string, which ...string) (all []Query) {
 	return all
 }
 
-// good returns the steps for a share that should be high, bad for a value that should be 0, and calm for a neutral number.
+// good returns the steps for a share that should be high, bad for a value that should be 0, and calm for a neutral
+// number.
 func good(warn, fine float64) []Step { return []Step{{0, "red"}, {warn, "orange"}, {fine, "green"}} }
 
 func bad(warn, alarm float64) []Step { return []Step{{0, "green"}, {warn, "orange"}, {alarm, "red"}} }

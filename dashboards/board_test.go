@@ -52,8 +52,8 @@ func TestQueriesUseExistingMetrics(t *testing.T) {
 	}
 }
 
-// TestOriginalStatistics requires every Prometheus name of envoyproxy/ratelimit's statistics in a panel, so that users who
-// migrate find them.
+// TestOriginalStatistics requires every Prometheus name of envoyproxy/ratelimit's statistics in a panel, so that users
+// who migrate find them.
 func TestOriginalStatistics(t *testing.T) {
 	var text strings.Builder
 	for _, b := range All() {
@@ -152,8 +152,8 @@ func (p placed) check(t *testing.T, board string) {
 
 var placeholder = regexp.MustCompile(`\{\{(\w+)\}\}`)
 
-// checkTarget requires that every selector uses the variables, that all placeholders are expanded, and that the legend uses
-// labels of the result.
+// checkTarget requires that every selector uses the variables, that all placeholders are expanded, and that the legend
+// uses labels of the result.
 func (p placed) checkTarget(t *testing.T, board, expr, legend string) {
 	t.Helper()
 	if n := strings.Count(expr, `cluster=~"$cluster"`); n == 0 || n != strings.Count(expr, "{") {

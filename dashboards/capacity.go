@@ -3,7 +3,8 @@ package dashboards
 func capacity() Board {
 	return Board{
 		UID: "keyward-capacity", Title: "Keyward / Capacity", Of: "keyward_build_info", Who: "Process",
-		About: "Usage of each member's CPU, memory, tables and streams, and when it will reach its limits; refused traffic and expiry of certificates.",
+		About: "Usage of each member's CPU, memory, tables and streams, and when it will reach its limits; refused " +
+			"traffic and expiry of certificates.",
 		Rows: []Row{
 			{"At a glance", capacityGlance()},
 			{"CPU", processor()},
@@ -23,15 +24,18 @@ func capacityGlance() []Panel {
 			Queries: []Query{ask(`1 - max(keyward_load_questions{@} / keyward_capacity_questions{@})`, "")},
 		}, {
 			Kind: Stat, Title: "Capacity", Unit: "reqps", Width: 4, Steps: calm(),
-			About:   "Requests per second that all members together could decide, from the CPU time that requests take now.",
+			About: "Requests per second that all members together could decide, from the CPU time that requests " +
+				"take now.",
 			Queries: []Query{ask(`sum(keyward_capacity_questions{@})`, "")},
 		}, {
 			Kind: Stat, Title: "Fullest table", Unit: "percentunit", Width: 4, Steps: bad(0.6, 0.8), Runbook: "KeywardTableNearlyFull",
-			About:   "Counters of the member that owns the most, as part of --max-keys. One domain may use half of them, or --domain-quota.",
+			About: "Counters of the member that owns the most, as part of --max-keys. One domain may use half of " +
+				"them, or --domain-quota.",
 			Queries: []Query{ask(`max(keyward_keys{@,table="owned"} / on (cluster, job, instance) keyward_keys_max{@,of="member"})`, "")},
 		}, {
 			Kind: Stat, Title: "Full in", Unit: "s", Width: 4, Steps: good(3600, 86400), Runbook: "KeywardTableNearlyFull",
-			About:   "Time until the first member has --max-keys counters, at the growth of the last half hour; at most 30 days, also shown without growth.",
+			About: "Time until the first member has --max-keys counters, at the growth of the last half hour; at " +
+				"most 30 days, also shown without growth.",
 			Queries: []Query{ask(`clamp_min(min((keyward_keys_max{@,of="member"} - on (cluster, job, instance) keyward_keys{@,table="owned"}) / on (cluster, job, instance) clamp_min(deriv(keyward_keys{@,table="owned"}[30m]), 1e-9) < 2592000) or vector(2592000), 0)`, "")},
 		}, {
 			Kind: Stat, Title: "Memory", Unit: "bytes", Width: 4, Steps: calm(),
@@ -39,7 +43,8 @@ func capacityGlance() []Panel {
 			Queries: []Query{ask(`max(process_resident_memory_bytes{@})`, "")},
 		}, {
 			Kind: Stat, Title: "CPU per decision", Unit: "s", Width: 4, Steps: calm(),
-			About:   "CPU time of all processes, all work included, divided by all decisions. Meaningful under load only.",
+			About: "CPU time of all processes, all work included, divided by all decisions. Meaningful under load " +
+				"only.",
 			Queries: []Query{ask(`sum(rate(process_cpu_seconds_total{@}[~])) / sum(rate(keyward_decisions_total{@}[~]))`, "")},
 		},
 	}
@@ -57,7 +62,8 @@ func processor() []Panel {
 			Queries: []Query{ask(`sum by (instance) (rate(process_cpu_seconds_total{@}[~]))`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "CPU per decision", Unit: "s", Width: 6,
-			About:   "CPU time of the process, all work included, divided by the decisions at the member. It falls with load, because gossip and heartbeats cost the same for few requests.",
+			About: "CPU time of the process, all work included, divided by the decisions at the member. It falls " +
+				"with load, because gossip and heartbeats cost the same for few requests.",
 			Queries: []Query{ask(`sum by (instance) (rate(process_cpu_seconds_total{@}[~])) / (sum by (instance) (rate(keyward_decisions_total{@}[~])) > 0)`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Time to decide", Unit: "s", Width: 6,
@@ -82,15 +88,18 @@ func memory() []Panel {
 			},
 		}, {
 			Kind: Series, Title: "Counters by table", Unit: "short", Width: 6, Stacked: true,
-			About:   "Counters of all members: owned, replicas, and decisions without the owner (share, fail_open, fail_closed, deny).",
+			About: "Counters of all members: owned, replicas, and decisions without the owner (share, fail_open, " +
+				"fail_closed, deny).",
 			Queries: []Query{ask(`sum by (table) (keyward_keys{@})`, "{{table}}")},
 		}, {
 			Kind: Series, Title: "Table used", Unit: "percentunit", Width: 6, Runbook: "KeywardTableNearlyFull",
-			About:   "Counters that each member owns, as part of --max-keys. At 100 %, or at the quota of one domain, new keys go to the sketch.",
+			About: "Counters that each member owns, as part of --max-keys. At 100 %, or at the quota of one " +
+				"domain, new keys go to the sketch.",
 			Queries: []Query{ask(`max by (instance) (keyward_keys{@,table="owned"}) / max by (instance) (keyward_keys_max{@,of="member"})`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Overflow", Unit: "ops", Width: 6, Runbook: "KeywardOverflow",
-			About: "New keys that found no room, and charges that the sketch counts instead. It may deny early, but never admits too much.",
+			About: "New keys that found no room, and charges that the sketch counts instead. It may deny early, but " +
+				"never admits too much.",
 			Queries: []Query{
 				ask(`sum(rate(keyward_overflow_keys_total{@}[~]))`, "keys"),
 				ask(`sum(rate(keyward_overflow_charges_total{@}[~]))`, "charges"),
@@ -110,7 +119,8 @@ func memory() []Panel {
 			Queries: []Query{ask(`sum by (result) (rate(keyward_deny_cache_total{@}[~]))`, "{{result}}")},
 		}, {
 			Kind: Series, Title: "Series of ratelimit_*", Unit: "short", Width: 6,
-			About: "Statistics whose names came with requests, by member, and times that one had to be shared because the budget was used up.",
+			About: "Statistics whose names came with requests, by member, and times that one had to be shared " +
+				"because the budget was used up.",
 			Queries: []Query{
 				ask(`max by (instance) (keyward_stats_series{@})`, "{{instance}}"),
 				ask(`sum(increase(keyward_stats_overflow_total{@}[5m]))`, "shared"),
@@ -127,7 +137,8 @@ func streams() []Panel {
 			Queries: quantiles(`keyward_peer_rpc_duration_seconds_bucket{@}`, "$__rate_interval", "0.5", "0.99", "0.999"),
 		}, {
 			Kind: Series, Title: "Requests to other members", Unit: "reqps", Width: 6, Runbook: "KeywardDegraded",
-			About:   "By result. unreachable and broken indicate the network or a failed owner, timeout an owner that does not answer, late a slow one, shed and queue_full an overloaded one.",
+			About: "By result. unreachable and broken indicate the network or a failed owner, timeout an owner " +
+				"that does not answer, late a slow one, shed and queue_full an overloaded one.",
 			Queries: []Query{ask(`sum by (result) (rate(keyward_peer_questions_total{@}[~]))`, "{{result}}")},
 		}, {
 			Kind: Series, Title: "Batch size", Unit: "short", Width: 6,
@@ -135,7 +146,8 @@ func streams() []Panel {
 			Queries: quantiles(`keyward_peer_batch_size_bucket{@}`, "$__rate_interval", "0.5", "0.99"),
 		}, {
 			Kind: Series, Title: "Streams", Unit: "short", Width: 6, Runbook: "KeywardPeersUnreachable",
-			About: "Members that should be connected, members that are, and connections refused in the last five minutes.",
+			About: "Members that should be connected, members that are, and connections refused in the last five " +
+				"minutes.",
 			Queries: []Query{
 				ask(`sum(keyward_peer_members{@})`, "expected"),
 				ask(`sum(keyward_peer_connected{@})`, "connected"),
@@ -153,11 +165,13 @@ func ports() []Panel {
 			Queries: []Query{ask(`sum by (instance, surface) (keyward_connections{@})`, "{{instance}} {{surface}}")},
 		}, {
 			Kind: Series, Title: "Refused", Unit: "ops", Width: 8, Runbook: "KeywardRefused",
-			About:   "Connections, calls and packets that were refused before a request was read from them, by listener and reason. docs/security.md explains them.",
+			About: "Connections, calls and packets that were refused before a request was read from them, by " +
+				"listener and reason. docs/security.md explains them.",
 			Queries: []Query{whenWrong(`sum by (surface, reason) (rate(keyward_refused_total{@}[~]))`, "{{surface}} {{reason}}")},
 		}, {
 			Kind: Series, Title: "Waiting to be read", Unit: "short", Width: 8, Runbook: "KeywardConnectionsWait",
-			About:   "Mean number of connections that wait to be read because they are new, or send much data and few calls. Close to 0, unless a client floods a listener.",
+			About: "Mean number of connections that wait to be read because they are new, or send much data and " +
+				"few calls. Close to 0, unless a client floods a listener.",
 			Queries: []Query{ask(`sum by (instance, surface) (rate(keyward_connection_wait_seconds_total{@}[~]))`, "{{instance}} {{surface}}")},
 		}, {
 			Kind: Series, Title: "Certificates expire in", Unit: "s", Width: 12, Runbook: "KeywardCertificateExpiring",

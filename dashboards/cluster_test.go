@@ -48,8 +48,8 @@ descriptors:
 // tables is the members' --max-keys: more than the keys of the load, fewer than those of the flood.
 const tables = 4000
 
-// town is a cluster under load: four members, an xDS server, an Envoy that calls owners directly, and an Envoy that calls a
-// single member and admits requests without a reply.
+// town is a cluster under load: four members, an xDS server, an Envoy that calls owners directly, and an Envoy that
+// calls a single member and admits requests without a reply.
 type town struct {
 	*testing.T
 	*lab.Lab
@@ -242,8 +242,8 @@ func (c *town) rules(text string, to ...*lab.Sidecar) {
 	}
 }
 
-// changes performs operations that are not faults: a member leaves gracefully and returns, the rules change, and Envoys get
-// a cap for a key.
+// changes performs operations that are not faults: a member leaves gracefully and returns, the rules change, and Envoys
+// get a cap for a key.
 func (c *town) changes() {
 	c.Helper()
 	c.must(c.guest.Stop(20 * time.Second))
@@ -274,8 +274,8 @@ func (c *town) faults() {
 	c.wait(5 * time.Second)
 }
 
-// refusals sends traffic that is refused: a message that is too long, garbage on the peer port, and the rejection of an xDS
-// update.
+// refusals sends traffic that is refused: a message that is too long, garbage on the peer port, and the rejection of an
+// xDS update.
 func (c *town) refusals(s *lab.Sidecar) {
 	c.Helper()
 	if err := say(c.Context(), c.dial(s.RLS, insecure.NewCredentials()), "flood", strings.Repeat("x", 70<<10)); err != nil {

@@ -52,7 +52,8 @@ func edgeGlance() []Panel {
 			Queries: []Query{ask(failed+" / "+all, "")},
 		}, {
 			Kind: Stat, Title: "Admitted uncounted", Unit: "reqps", Width: 4, Steps: bad(0.001, 1), Runbook: "KeywardFailOpen",
-			About:   "Requests per second that were admitted without a reply because failure_mode_deny is not set. No member counted them.",
+			About: "Requests per second that were admitted without a reply because failure_mode_deny is not set. " +
+				"No member counted them.",
 			Queries: []Query{ask(uncounted, "")},
 		}, {
 			Kind: Stat, Title: "Latency, p99", Unit: "ms", Width: 4, Steps: bad(10, 20), Runbook: "KeywardSlowDecisions",
@@ -97,7 +98,8 @@ func calls() []Panel {
 			Queries: []Query{ask(`sum by (instance) (rate(keyward_direct_total{@cluster}[~])) / (sum by (instance) (rate(keyward_direct_total{@cluster}[~])) + sum by (instance) (rate(keyward_misrouted_total{@cluster}[~])))`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Misrouted", Unit: "reqps", Width: 6, Runbook: "KeywardMisrouted",
-			About:   "Requests with a key that had to be forwarded. ring: Envoy uses a different ring. key: the key is not the one that the descriptor's rule is sharded by.",
+			About: "Requests with a key that had to be forwarded. ring: Envoy uses a different ring. key: the key " +
+				"is not the one that the descriptor's rule is sharded by.",
 			Queries: []Query{ask(`sum by (cause) (rate(keyward_misrouted_total{@cluster}[~]))`, "{{cause}}")},
 		}, {
 			Kind: Series, Title: "Failed attempts", Unit: "ops", Width: 6, Runbook: "KeywardFailOpen",
@@ -117,7 +119,8 @@ func calls() []Panel {
 			},
 		}, {
 			Kind: Series, Title: "Points on Envoy's ring", Unit: "short", Width: 6,
-			About: "Points of the member with the most and with the fewest; empty for shapes without a ring. If they differ much without weights, --ring-capacity is too small.",
+			About: "Points of the member with the most and with the fewest; empty for shapes without a ring. If " +
+				"they differ much without weights, --ring-capacity is too small.",
 			Queries: []Query{
 				ask("max("+of("envoy_cluster_ring_hash_lb_max_hashes_per_host")+")", "most"),
 				ask("min("+of("envoy_cluster_ring_hash_lb_min_hashes_per_host")+")", "fewest"),
@@ -131,7 +134,8 @@ func calls() []Panel {
 			},
 		}, {
 			Kind: Series, Title: "Hot keys capped at Envoy", Unit: "reqps", Width: 6,
-			About:   "Requests for hot keys that Envoys denied themselves, by limits from xDS; for Envoys with --hot-routes.",
+			About: "Requests for hot keys that Envoys denied themselves, by limits from xDS; for Envoys with " +
+				"--hot-routes.",
 			Queries: []Query{ask(`sum(rate(envoy_http_local_rate_limit_enforced{@,envoy_local_http_ratelimit_prefix="keyward_cap"}[~])) or vector(0)`, "denied by Envoy")},
 		},
 	}
@@ -170,7 +174,8 @@ func xdsPanels() []Panel {
 			Queries: []Query{ask(`sum by (type) (rate(keyward_xds_pushes_total{@cluster}[~]))`, "{{type}}")},
 		}, {
 			Kind: Series, Title: "Rejected", Unit: "short", Width: 6, Runbook: "KeywardXdsNack",
-			About:   "Responses that Envoys rejected in the last five minutes (NACK), by type, as counted by the xDS servers. These Envoys keep their previous configuration.",
+			About: "Responses that Envoys rejected in the last five minutes (NACK), by type, as counted by the " +
+				"xDS servers. These Envoys keep their previous configuration.",
 			Queries: []Query{ask(`sum by (type) (increase(keyward_xds_nacks_total{@cluster}[5m]))`, "{{type}}")},
 		}, {
 			Kind: Series, Title: "Time to acknowledgement", Unit: "s", Width: 6,

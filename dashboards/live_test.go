@@ -19,8 +19,8 @@ import (
 var chosen = strings.NewReplacer("$cluster", ".*", "$namespace", ".*", "$job", ".*", "$instance", ".*", "$domain", ".*", "$rls", "keyward|ratelimit.*",
 	"$__rate_interval", "10s")
 
-// moments is the reason why a metric or an alert may be missed although this test causes it: it may be over before the next
-// scrape.
+// moments is the reason why a metric or an alert may be missed although this test causes it: it may be over before the
+// next scrape.
 const moments = "lasts for moments"
 
 // flat are the metrics that stay 0 during all faults of this test, with the reason.
@@ -102,9 +102,9 @@ var silent = map[string]string{
 // named matches the metric of a query.
 var named = regexp.MustCompile(`\b(?:keyward|ratelimit|envoy)_[a-z_0-9]+`)
 
-// TestLive runs every query of every panel, variable and annotation on a real Prometheus that scrapes a real cluster under
-// load. In normal operation each must have a result, except those for faults, and no alert may fire. After faults, each must
-// have had a value other than 0.
+// TestLive runs every query of every panel, variable and annotation on a real Prometheus that scrapes a real cluster
+// under load. In normal operation each must have a result, except those for faults, and no alert may fire. After
+// faults, each must have had a value other than 0.
 func TestLive(t *testing.T) {
 	if base := os.Getenv("KEYWARD_PROMETHEUS"); base != "" { // set by scripts/compose
 		healthy(t, base)
@@ -148,8 +148,8 @@ func moved(t *testing.T, base string, began time.Time) {
 	}
 }
 
-// alarmed requires that the condition of every alert, except silent ones, has been true for a moment. The duration is tested
-// with promtool.
+// alarmed requires that the condition of every alert, except silent ones, has been true for a moment. The duration is
+// tested with promtool.
 func alarmed(t *testing.T, base string, began time.Time) {
 	t.Helper()
 	for _, a := range readAlerts(t) {
@@ -225,7 +225,8 @@ func (q asking) finds(ctx context.Context, t *testing.T, base string) bool {
 	return some(all, number) && q.serves(all)
 }
 
-// serves reports whether the label of a variable has a value to choose. It is true for queries that belong to no variable.
+// serves reports whether the label of a variable has a value to choose. It is true for queries that belong to no
+// variable.
 func (q asking) serves(all []result) bool {
 	if q.label == "" {
 		return true
@@ -257,8 +258,8 @@ func queriesOf(b Board) (all []asking) {
 	return all
 }
 
-// show keeps the cluster running for KEYWARD_SHOW, then causes faults and runs the command KEYWARD_SHOW_WITH. picture/take
-// sets both.
+// show keeps the cluster running for KEYWARD_SHOW, then causes faults and runs the command KEYWARD_SHOW_WITH.
+// picture/take sets both.
 func show(t *testing.T, c *town, base string) {
 	t.Helper()
 	d, err := time.ParseDuration(os.Getenv("KEYWARD_SHOW"))

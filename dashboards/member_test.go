@@ -21,8 +21,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// TestMemberOfAnotherCluster uses the metrics of a real member that joins an address of another cluster. It must raise the
-// alert with the cause, and not the one for processes without a cause.
+// TestMemberOfAnotherCluster uses the metrics of a real member that joins an address of another cluster. It must raise
+// the alert with the cause, and not the one for processes without a cause.
 func TestMemberOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	other, err := cluster.Start(cluster.Options{Node: "other", Bind: "127.0.0.1:0", Insecure: true, Join: []string{"127.0.0.1:1"}})
@@ -57,8 +57,8 @@ func TestMemberOfAnotherCluster(t *testing.T) {
 	fires(t, reg, `{alertname="KeywardOffRing", alertstate="firing", cause="gossip", instance="m", severity="critical"}`)
 }
 
-// TestMemberWithInvalidRules uses the metrics of real rules. Invalid rules raise one alert for a member without earlier rules,
-// and another for a member with earlier rules.
+// TestMemberWithInvalidRules uses the metrics of real rules. Invalid rules raise one alert for a member without earlier
+// rules, and another for a member with earlier rules.
 func TestMemberWithInvalidRules(t *testing.T) {
 	t.Parallel()
 	fault := source.LoadResult{Source: source.FromFiles, Err: errors.New("shop.yaml:4: unknown unit")}

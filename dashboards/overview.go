@@ -3,7 +3,8 @@ package dashboards
 func overview() Board {
 	return Board{
 		UID: "keyward-overview", Title: "Keyward / Overview", Of: "keyward_ring_members", Who: "Member",
-		About: "How requests are decided, how well Envoy finds the owners, and how much may have been admitted above the limits.",
+		About: "How requests are decided, how well Envoy finds the owners, and how much may have been admitted " +
+			"above the limits.",
 		More: []Variable{{
 			Name: "domain", Label: "Domain", Value: "domain", Metric: `ratelimit_service_rate_limit_total_hits{cluster=~"$cluster"}`,
 		}},
@@ -37,7 +38,8 @@ func glance() []Panel {
 			Queries: []Query{ask(`(sum(rate(keyward_degraded_total{@}[~])) or vector(0)) / sum(rate(keyward_decisions_total{@}[~]))`, "")},
 		}, {
 			Kind: Stat, Title: "Bound above a limit", Unit: "count:hits", Width: 3, Steps: bad(1, 1000), Runbook: "KeywardDegraded",
-			About:   "Most hits that may have been admitted above any one limit in its current window, summed over members; 0 while nothing fails.",
+			About: "Most hits that may have been admitted above any one limit in its current window, summed over " +
+				"members; 0 while nothing fails.",
 			Queries: []Query{ask(`sum(keyward_overadmission_bound{@})`, "")},
 		}, {
 			Kind: Stat, Title: "On the ring", Unit: "short", Width: 3, Steps: calm(),
@@ -45,7 +47,8 @@ func glance() []Panel {
 			Queries: []Query{ask(`min(keyward_ring_members{@})`, "")},
 		}, {
 			Kind: Stat, Title: "Rings / rules in use", Unit: "short", Width: 3, Steps: bad(2, 3), Runbook: "KeywardRingDisagreement",
-			About: "Different rings in use, and different versions of the rules in force. More than 1 for more than a moment is a fault.",
+			About: "Different rings in use, and different versions of the rules in force. More than 1 for more than " +
+				"a moment is a fault.",
 			Queries: []Query{
 				ask(`count(count_values("fingerprint", keyward_ring_fingerprint{@}))`, "rings"),
 				ask(`count(count by (version) (keyward_rules_version_info{@,state="in_force"}))`, "rules"),
@@ -66,11 +69,13 @@ func decisions() []Panel {
 			Queries: []Query{ask(`sum by (decision) (rate(keyward_decisions_total{@}[~]))`, "{{decision}}")},
 		}, {
 			Kind: Series, Title: "By path", Unit: "reqps", Width: 6, Stacked: true,
-			About:   "How requests were decided: direct (Envoy chose the owner), local (at the receiving member, without a key from Envoy), forwarded (one hop), lease, degraded.",
+			About: "How requests were decided: direct (Envoy chose the owner), local (at the receiving member, " +
+				"without a key from Envoy), forwarded (one hop), lease, degraded.",
 			Queries: []Query{ask(`sum by (path) (rate(keyward_decisions_total{@}[~]))`, "{{path}}")},
 		}, {
 			Kind: Series, Title: "By member", Unit: "reqps", Width: 6,
-			About:   "Requests at each member. A member with far more requests than the others owns a busy key or has more Envoys.",
+			About: "Requests at each member. A member with far more requests than the others owns a busy key or " +
+				"has more Envoys.",
 			Queries: []Query{ask(`sum by (instance) (rate(keyward_decisions_total{@}[~]))`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Time to decide", Unit: "s", Width: 6,
@@ -88,29 +93,36 @@ func withoutOwner() []Panel {
 			Queries: []Query{whenWrong(`sum by (policy) (rate(keyward_degraded_total{@}[~])) > 0`, "{{policy}}")},
 		}, {
 			Kind: Series, Title: "Hits admitted without the owner", Unit: "count:hits/s", Width: 6, Runbook: "KeywardShares",
-			About:   "By authority: a share of the limit, fail_open up to its cap, fail_closed from the last known state of the key.",
+			About: "By authority: a share of the limit, fail_open up to its cap, fail_closed from the last known " +
+				"state of the key.",
 			Queries: []Query{ask(`sum by (authority) (rate(keyward_degraded_admitted_hits_total{@}[~]))`, "{{authority}}")},
 		}, {
 			Kind: Series, Title: "Bound by cause", Unit: "count:hits", Width: 6, Stacked: true, Runbook: "KeywardDegraded",
-			About: "Most hits that each cause may have added to one key's current window, summed over members. fail_open is separate, since the limit does not bound it. docs/operating.md has the sizes.",
+			About: "Most hits that each cause may have added to one key's current window, summed over members. " +
+				"fail_open is separate, since the limit does not bound it. docs/operating.md has the sizes.",
 			Queries: []Query{
 				ask(`sum by (cause) (keyward_overadmission_bound_by_cause{@})`, "{{cause}}"),
 				ask(`sum(keyward_fail_open_admitted{@})`, "fail_open"),
 			},
 		}, {
 			Kind: Series, Title: "Decisions without full authority", Unit: "percentunit", Width: 6, Stacked: true, Runbook: "KeywardShares",
-			About:   "Share of decisions that are not made by owners with the full limit: part (an owner that lacks members), share (a member that cannot reach the owner), fail_open, fail_closed, overflow (the sketch), shed (denied: the owner is alive but too slow). Close to 0 in normal operation.",
+			About: "Share of decisions that are not made by owners with the full limit: part (an owner that lacks " +
+				"members), share (a member that cannot reach the owner), fail_open, fail_closed, overflow (the " +
+				"sketch), shed (denied: the owner is alive but too slow). Close to 0 in normal operation.",
 			Queries: []Query{ask(`sum by (authority) (rate(keyward_authority_total{@,authority!~"full|cached"}[~])) / scalar(sum(rate(keyward_authority_total{@}[~])))`, "{{authority}}")},
 		}, {
 			Kind: Series, Title: "Denied because owners are too slow", Unit: "reqps", Width: 12, Runbook: "KeywardShed",
-			About: "Requests that were denied although their limits may have room, because live owners did not answer in time (denied), and the reason: the reply came too late (late), or too many requests wait for the owner (shed).",
+			About: "Requests that were denied although their limits may have room, because live owners did not " +
+				"answer in time (denied), and the reason: the reply came too late (late), or too many requests wait " +
+				"for the owner (shed).",
 			Queries: []Query{
 				ask(`sum(rate(keyward_authority_total{@,authority="shed"}[~]))`, "denied"),
 				ask(`sum by (result) (rate(keyward_peer_questions_total{@,result=~"late|shed"}[~]))`, "{{result}}"),
 			},
 		}, {
 			Kind: Series, Title: "Time without owners", Unit: "s", Width: 12, Runbook: "KeywardFallback",
-			About:   "How long each member has decided by degraded policies without a break of 10 s: seconds after a crash, minutes in a partition.",
+			About: "How long each member has decided by degraded policies without a break of 10 s: seconds after " +
+				"a crash, minutes in a partition.",
 			Queries: []Query{ask(`max by (instance) (keyward_fallback_seconds{@})`, "{{instance}}")},
 		},
 	}
@@ -167,11 +179,14 @@ func rules() []Panel {
 	return []Panel{
 		{
 			Kind: Series, Title: "Versions in force", Unit: "short", Width: 8, Stacked: true, Runbook: "KeywardRulesDisagreement",
-			About:   "Members by the version of the rules that they use. Two colors for more than a moment are a fault.",
+			About: "Members by the version of the rules that they use. Two colors for more than a moment are a " +
+				"fault.",
 			Queries: []Query{ask(`count by (version) (keyward_rules_version_info{@,state="in_force"})`, "{{version}}")},
 		}, {
 			Kind: Series, Title: "Waiting and disagreement", Unit: "short", Width: 8, Runbook: "KeywardRulesDisagreement",
-			About: "Members that have not read the prepared rules, members that use other rules than the reporting member, processes whose last attempt to read rules failed, and members without any rules, which are not ready.",
+			About: "Members that have not read the prepared rules, members that use other rules than the reporting " +
+				"member, processes whose last attempt to read rules failed, and members without any rules, which " +
+				"are not ready.",
 			Queries: []Query{
 				ask(`max(keyward_rules_waiting_members{@})`, "not read yet"),
 				ask(`max(keyward_rules_disagreement{@})`, "disagree"),

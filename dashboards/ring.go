@@ -27,11 +27,13 @@ func ringGlance() []Panel {
 			Queries: []Query{ask(`count(count_values("fingerprint", keyward_ring_fingerprint{@}))`, "")},
 		}, {
 			Kind: Stat, Title: "Lowest reach", Unit: "percentunit", Width: 4, Steps: good(0.5, 1), Runbook: "KeywardTokensVoid",
-			About:   "Share of the ring's members that confirm the member with the fewest confirmations. A member that none confirms decides none of its keys with the full limit.",
+			About: "Share of the ring's members that confirm the member with the fewest confirmations. A member " +
+				"that none confirms decides none of its keys with the full limit.",
 			Queries: []Query{ask(`min(keyward_reach{@} / keyward_ring_members{@})`, "")},
 		}, {
 			Kind: Stat, Title: "Busiest member / mean", Unit: "none", Width: 4, Steps: bad(1.5, 2.5),
-			About:   "Counters of the member that owns the most, divided by the mean. It shows how even the ring is; 1.2 is usual.",
+			About: "Counters of the member that owns the most, divided by the mean. It shows how even the ring " +
+				"is; 1.2 is usual.",
 			Queries: []Query{ask(`max(keyward_keys{@,table="owned"}) / avg(keyward_keys{@,table="owned"})`, "")},
 		}, {
 			Kind: Stat, Title: "Hot keys", Unit: "short", Width: 4, Steps: calm(),
@@ -53,14 +55,16 @@ func members() []Panel {
 			Queries: []Query{ask(`max by (instance) (keyward_ring_members{@})`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Disagreement", Unit: "short", Width: 6, Runbook: "KeywardRingDisagreement",
-			About: "Members that advertise another ring than the reporting member, and members that have not taken over all their keys yet.",
+			About: "Members that advertise another ring than the reporting member, and members that have not taken " +
+				"over all their keys yet.",
 			Queries: []Query{
 				ask(`max by (instance) (keyward_ring_disagreement{@})`, "{{instance}} disagrees"),
 				ask(`max(keyward_ring_incomplete{@})`, "incomplete"),
 			},
 		}, {
 			Kind: Series, Title: "Members by state", Unit: "short", Width: 6, Runbook: "KeywardMemberMissing",
-			About: "From gossip, without xDS servers; the number by which limits are divided without their owners (n_ref); addresses that should be members and do not answer (missing).",
+			About: "From gossip, without xDS servers; the number by which limits are divided without their owners " +
+				"(n_ref); addresses that should be members and do not answer (missing).",
 			Queries: []Query{
 				ask(`max by (state) (keyward_cluster_members{@})`, "{{state}}"),
 				ask(`max(keyward_n_ref{@})`, "n_ref"),
@@ -68,7 +72,8 @@ func members() []Panel {
 			},
 		}, {
 			Kind: Series, Title: "Events", Unit: "short", Width: 6, Runbook: "KeywardJoinFailures",
-			About: "Ring changes, members that failed without leaving, failed lookups and joins, and name collisions in the last five minutes.",
+			About: "Ring changes, members that failed without leaving, failed lookups and joins, and name " +
+				"collisions in the last five minutes.",
 			Queries: []Query{
 				ask(`sum(increase(keyward_ring_changes_total{@}[5m]))`, "ring changes"),
 				ask(`sum(increase(keyward_cluster_deaths_total{@}[5m]))`, "failed members"),
@@ -81,7 +86,8 @@ func members() []Panel {
 			Queries: []Query{ask(`max by (instance) (keyward_keys{@,table="owned"})`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Reach", Unit: "short", Width: 6, Runbook: "KeywardTokensVoid",
-			About:   "Members of the ring that confirm each member, itself included; 0 off the ring. A member with 1 decides from shares.",
+			About: "Members of the ring that confirm each member, itself included; 0 off the ring. A member with " +
+				"1 decides from shares.",
 			Queries: []Query{ask(`max by (instance) (keyward_reach{@})`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Clocks", Unit: "s", Width: 6, Runbook: "KeywardSkew",
@@ -96,14 +102,18 @@ func members() []Panel {
 			},
 		}, {
 			Kind: Series, Title: "Kept off the ring", Unit: "short", Width: 12, Runbook: "KeywardOffRing",
-			About: "Members that stay off the ring and are not ready, by cause: lookup, gossip, streams, rival, full; flaps ends by itself. Processes that have not met their cluster, xDS servers included, show 1.",
+			About: "Members that stay off the ring and are not ready, by cause: lookup, gossip, streams, rival, " +
+				"full; flaps ends by itself. Processes that have not met their cluster, xDS servers included, show " +
+				"1.",
 			Queries: []Query{
 				whenWrong(`max by (instance, cause) (keyward_off_ring{@}) > 0`, "{{instance}} {{cause}}"),
 				ask(`max by (instance) (1 - keyward_cluster_joined{@})`, "{{instance}} has not joined"),
 			},
 		}, {
 			Kind: Series, Title: "Diverged clocks", Unit: "short", Width: 12, Runbook: "KeywardClockFence",
-			About: "Times in the last five minutes that members gave up ownership for a moment because a clock was set (step), their machine was suspended (suspend), or all of their clocks stopped (peers); and jumps of members' clocks to the wall clock.",
+			About: "Times in the last five minutes that members gave up ownership for a moment because a clock was " +
+				"set (step), their machine was suspended (suspend), or all of their clocks stopped (peers); and " +
+				"jumps of members' clocks to the wall clock.",
 			Queries: []Query{
 				ask(`sum by (instance, reason) (increase(keyward_clock_fences_total{@}[5m]))`, "{{instance}} {{reason}}"),
 				ask(`sum(increase(keyward_clock_steps_total{@}[5m]))`, "jumps"),
@@ -124,7 +134,9 @@ func handoffs() []Panel {
 			Queries: quantiles(`keyward_handoff_seconds_bucket{@}`, "5m", "0.5", "0.99"),
 		}, {
 			Kind: Series, Title: "Unfinished", Unit: "short", Width: 6, Runbook: "KeywardHandoffIncomplete",
-			About: "Missing acknowledgements of the ring, members that have not confirmed counters, and waiting requests: above 0 only for moments after a change. Transfers that broke off, and members that left before others had all of their counters.",
+			About: "Missing acknowledgements of the ring, members that have not confirmed counters, and waiting " +
+				"requests: above 0 only for moments after a change. Transfers that broke off, and members that left " +
+				"before others had all of their counters.",
 			Queries: []Query{
 				ask(`sum(keyward_ring_acks_missing{@})`, "acks missing"),
 				ask(`sum(keyward_handoff_unconfirmed_members{@})`, "unconfirmed"),
@@ -134,21 +146,24 @@ func handoffs() []Panel {
 			},
 		}, {
 			Kind: Series, Title: "Delayed replies", Unit: "reqps", Width: 6, Runbook: "KeywardAcksMissing",
-			About: "Requests that waited for a replica or for a handoff of their key, by outcome, and requests that found no room to wait.",
+			About: "Requests that waited for a replica or for a handoff of their key, by outcome, and requests that " +
+				"found no room to wait.",
 			Queries: []Query{
 				ask(`sum by (result) (rate(keyward_answers_waited_total{@}[~]))`, "{{result}}"),
 				ask(`sum(rate(keyward_waits_refused_total{@}[~]))`, "no room"),
 			},
 		}, {
 			Kind: Series, Title: "Unreplicated charges", Unit: "count:hits", Width: 12,
-			About: "Hits that no second member has: the most of one key, and of all keys of a member. They are lost if it crashes now.",
+			About: "Hits that no second member has: the most of one key, and of all keys of a member. They are lost " +
+				"if it crashes now.",
 			Queries: []Query{
 				ask(`max by (instance) (keyward_unreplicated_hits{@,of="key"})`, "{{instance}} one key"),
 				ask(`sum by (instance) (keyward_unreplicated_hits{@,of="all"})`, "{{instance}} all"),
 			},
 		}, {
 			Kind: Series, Title: "Replicas for successors", Unit: "ops", Width: 12, Runbook: "KeywardOverflow",
-			About: "Batches of replicas by result; counters of other members that found no room; hits admitted from shares that will not be reported to the owner.",
+			About: "Batches of replicas by result; counters of other members that found no room; hits admitted from " +
+				"shares that will not be reported to the owner.",
 			Queries: []Query{
 				ask(`sum by (result) (rate(keyward_replica_batches_total{@}[~]))`, "{{result}}"),
 				ask(`sum(rate(keyward_copies_total{@,result="dropped"}[~]))`, "replicas dropped"),
@@ -169,14 +184,16 @@ func hotKeys() []Panel {
 			},
 		}, {
 			Kind: Series, Title: "Requests at owners", Unit: "reqps", Width: 8,
-			About: "Requests that other members sent to each owner, and requests that were decided from leases instead.",
+			About: "Requests that other members sent to each owner, and requests that were decided from leases " +
+				"instead.",
 			Queries: []Query{
 				ask(`sum by (instance) (rate(keyward_owner_requests_total{@}[~]))`, "{{instance}} received"),
 				ask(`sum(rate(keyward_decisions_total{@,path="lease"}[~]))`, "from leases"),
 			},
 		}, {
 			Kind: Series, Title: "Load", Unit: "percentunit", Width: 8,
-			About:   "CPU time of each member, expressed in requests, as part of what it could decide. Above 80 %, keys count as hot at half the rate.",
+			About: "CPU time of each member, expressed in requests, as part of what it could decide. Above 80 %, " +
+				"keys count as hot at half the rate.",
 			Queries: []Query{ask(`max by (instance) (keyward_load_questions{@}) / max by (instance) (keyward_capacity_questions{@})`, "{{instance}}")},
 		},
 	}
@@ -193,7 +210,8 @@ func leases() []Panel {
 			},
 		}, {
 			Kind: Series, Title: "Use of lent hits", Unit: "count:hits/s", Width: 6,
-			About: "Hits lent, returned, and reclaimed from silent holders; admitted by holders; unused when their window ended (stranded: charged, but never admitted).",
+			About: "Hits lent, returned, and reclaimed from silent holders; admitted by holders; unused when their " +
+				"window ended (stranded: charged, but never admitted).",
 			Queries: []Query{
 				ask(`sum by (event) (rate(keyward_lease_hits_total{@}[~]))`, "{{event}}"),
 				ask(`sum(rate(keyward_lease_local_hits_total{@}[~]))`, "admitted"),
@@ -201,25 +219,29 @@ func leases() []Panel {
 			},
 		}, {
 			Kind: Series, Title: "Holders", Unit: "short", Width: 6, Runbook: "KeywardLeaseHoldersUnreachable",
-			About: "Members that hold leases, summed over keys, and those that have been silent for 3 s. Their hits stay charged until the window ends.",
+			About: "Members that hold leases, summed over keys, and those that have been silent for 3 s. Their hits " +
+				"stay charged until the window ends.",
 			Queries: []Query{
 				ask(`sum(keyward_lease_holders{@})`, "holders"),
 				ask(`sum(keyward_lease_unreachable_holders{@})`, "silent"),
 			},
 		}, {
 			Kind: Series, Title: "Prevented violations", Unit: "short", Width: 6, Runbook: "KeywardLeaseViolation",
-			About:   "Prevented violations of the conditions C1 to C5 that make leases safe, in the last five minutes: always 0.",
+			About: "Prevented violations of the conditions C1 to C5 that make leases safe, in the last five " +
+				"minutes: always 0.",
 			Queries: []Query{ask(`sum by (condition) (increase(keyward_lease_violations_total{@}[5m]))`, "{{condition}}")},
 		}, {
 			Kind: Series, Title: "Renewals", Unit: "reqps", Width: 12,
-			About: "Lease requests that owners answered with hits (granted) or without (empty), and lease requests that failed. Each failure costs one more request to the owner.",
+			About: "Lease requests that owners answered with hits (granted) or without (empty), and lease requests " +
+				"that failed. Each failure costs one more request to the owner.",
 			Queries: []Query{
 				ask(`sum by (result) (rate(keyward_lease_renewals_total{@}[~]))`, "{{result}}"),
 				ask(`sum by (reason) (rate(keyward_lease_failures_total{@}[~]))`, "{{reason}}"),
 			},
 		}, {
 			Kind: Series, Title: "Size of a grant", Unit: "count:hits", Width: 12,
-			About:   "Hits of one grant, by the member that received it: its demand during the TTL of the lease, within its share of 5 % of the limit.",
+			About: "Hits of one grant, by the member that received it: its demand during the TTL of the lease, " +
+				"within its share of 5 % of the limit.",
 			Queries: []Query{ask(`sum by (instance) (rate(keyward_lease_size_sum{@}[1m])) / sum by (instance) (rate(keyward_lease_size_count{@}[1m]))`, "{{instance}}")},
 		},
 	}
@@ -233,7 +255,8 @@ func approximate() []Panel {
 			Queries: []Query{ask(`sum(rate(keyward_approximate_hits_total{@}[~]))`, "hits")},
 		}, {
 			Kind: Series, Title: "Not counted by the owner yet", Unit: "count:hits", Width: 8,
-			About:   "Of these, hits that were not reported to the owners yet: at most epsilon of the limit, or half of what remained at the last reply of the owner.",
+			About: "Of these, hits that were not reported to the owners yet: at most epsilon of the limit, or " +
+				"half of what remained at the last reply of the owner.",
 			Queries: []Query{ask(`sum by (instance) (keyward_approximate_unsynced_hits{@})`, "{{instance}}")},
 		}, {
 			Kind: Series, Title: "Reports", Unit: "ops", Width: 8,

@@ -65,7 +65,8 @@ func schemaIn(t *testing.T, npm string) string {
 	return dir
 }
 
-// asTypeScript returns a program that declares every board as a dashboard, and every panel's options with the type of its kind.
+// asTypeScript returns a program that declares every board as a dashboard, and every panel's options with the type of
+// its kind.
 func asTypeScript(t *testing.T) string {
 	t.Helper()
 	var s strings.Builder

@@ -1,4 +1,5 @@
-// Package release tests that the parts of a release agree: the workflow, its document, the files of the images and the licenses.
+// Package release tests that the parts of a release agree: the workflow, its document, the files of the images and the
+// licenses.
 package release
 
 import (
@@ -52,8 +53,8 @@ func bases(t *testing.T, file string) (all []string) {
 
 var pinned = regexp.MustCompile(`^[^@]+:[^@:]+@sha256:[0-9a-f]{64}$`)
 
-// TestBases requires that each base image has a tag and a digest, that both images have the same base, and that the compiler has the
-// version in go.mod.
+// TestBases requires that each base image has a tag and a digest, that both images have the same base, and that the
+// compiler has the version in go.mod.
 func TestBases(t *testing.T) {
 	own, release := bases(t, "Dockerfile"), bases(t, "Dockerfile.release")
 	local, err := filepath.Glob(filepath.Join(root, "deploy", "*", "*", "*Dockerfile"))
@@ -132,8 +133,8 @@ func licenses(t *testing.T, dir, goCommand string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// TestLicenses collects the licenses and checks those with special requirements. Then it adds a module without a license, which the
-// script must refuse.
+// TestLicenses collects the licenses and checks those with special requirements. Then it adds a module without a
+// license, which the script must refuse.
 func TestLicenses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some ten seconds of processor time")

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestUnreachableVulnerabilities requires that scripts/vuln reports an unreachable database, and that this makes a release fail.
+// TestUnreachableVulnerabilities requires that scripts/vuln reports an unreachable database, and that this makes a
+// release fail.
 func TestUnreachableVulnerabilities(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip(err)

@@ -39,8 +39,8 @@ var allowed = map[string]map[string]string{
 	"reproduce": {"contents": "read"},
 }
 
-// TestWorkflowPermissions requires that no permission is granted to all jobs, that each job has exactly the permissions it needs, and
-// that only tags start the workflow.
+// TestWorkflowPermissions requires that no permission is granted to all jobs, that each job has exactly the permissions
+// it needs, and that only tags start the workflow.
 func TestWorkflowPermissions(t *testing.T) {
 	var w workflow
 	parse(t, workflowFile, &w)
@@ -66,8 +66,8 @@ var (
 	tool    = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 )
 
-// TestWorkflowIsPinned requires that each action is pinned by one commit with the version in a comment, that tools have exact versions,
-// that scripts contain no expressions, and that no credential remains in the checkout.
+// TestWorkflowIsPinned requires that each action is pinned by one commit with the version in a comment, that tools have
+// exact versions, that scripts contain no expressions, and that no credential remains in the checkout.
 func TestWorkflowIsPinned(t *testing.T) {
 	var w workflow
 	parse(t, workflowFile, &w)
@@ -110,8 +110,8 @@ func TestWorkflowIsPinned(t *testing.T) {
 // named matches the steps in the document: "1. **Name**".
 var named = regexp.MustCompile(`(?m)^\d+\. \*\*([^*]+)\*\*`)
 
-// TestWorkflowMatchesDocument requires that docs/releasing.md lists steps of the workflow in order, including signing, attesting and
-// rebuilding.
+// TestWorkflowMatchesDocument requires that docs/releasing.md lists steps of the workflow in order, including signing,
+// attesting and rebuilding.
 func TestWorkflowMatchesDocument(t *testing.T) {
 	var w workflow
 	parse(t, workflowFile, &w)
@@ -180,7 +180,8 @@ func find(t *testing.T, w workflow, name string) step {
 	return step{}
 }
 
-// TestSigning requires that .goreleaser.yaml signs checksums and images without a key, and creates a bill of materials for every program.
+// TestSigning requires that .goreleaser.yaml signs checksums and images without a key, and creates a bill of materials
+// for every program.
 func TestSigning(t *testing.T) {
 	var c struct {
 		Signs, DockerSigns []struct {
