@@ -10,9 +10,10 @@ func Markdown() string {
 	var b strings.Builder
 	b.WriteString(`# The environment of envoyproxy/ratelimit
 
-Keyward reads the variables of ` + "`envoyproxy/ratelimit`" + `, with the same syntax: booleans are ` + "`1`, `t`, `true`, `0`, `f`, `false`" + ` in any usual
-case, durations such as ` + "`10s`" + `, maps such as ` + "`name:value,name:value`" + `. An invalid value stops the start, and the error lists all
-invalid values. This page is generated from the table in ` + "`internal/settings`" + `; a test keeps it up to date.
+Keyward reads the variables of ` + "`envoyproxy/ratelimit`" + `, with the same syntax: booleans are ` + "`1`, `t`" + `,
+` + "`true`, `0`, `f`, `false`" + ` in any usual case, durations such as ` + "`10s`" + `, maps such as
+` + "`name:value,name:value`" + `. An invalid value stops the start, and the error lists all invalid values.
+This page is generated from the table in ` + "`internal/settings`" + `; a test keeps it up to date.
 
 | variable | kind | default | effect | |
 |---|---|---|---|---|
