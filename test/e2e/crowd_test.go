@@ -136,7 +136,7 @@ func (a *account) since(from time.Time) (s span) {
 // used returns the fraction admitted of the hits requested within the limits.
 func (s span) used() float64 { return s.admitted / s.due }
 
-// hotKeys is what a member reports about the hot and leased keys that it owns.
+// hotKeys returns the report of a member about the hot and leased keys that it owns.
 func hotKeys(t testing.TB, s *lab.Sidecar) api.HotKeys {
 	t.Helper()
 	var h api.HotKeys
