@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // Envoy's limits and defaults of a RING_HASH cluster.
@@ -235,10 +233,6 @@ func (c *EnvoyCluster) place(weights []weighted) (circle, Gauges) {
 	}
 	// The conversions prevent fused multiply-add, which Envoy's x86-64 builds do not use.
 	scale := min(math.Ceil(float64(least*float64(c.MinimumRingSize)))/least, float64(c.MaximumRingSize))
-	hash := xxhash.Sum64
-	if c.HashFunction == Murmur2 {
-		hash = murmur2
-	}
 	g := Gauges{Size: uint64(math.Ceil(scale)), MinHashesPerHost: uint64(math.Ceil(scale))}
 	points := make([]point, 0, g.Size+1)
 	current, target := 0.0, 0.0
@@ -249,8 +243,7 @@ func (c *EnvoyCluster) place(weights []weighted) (circle, Gauges) {
 			current++
 			n++
 		}
-		name := append([]byte(c.Hosts[w.host].hashKey(c.UseHostname)), '_')
-		points = appendPoints(points, name, int32(w.host), n, hash)
+		points = c.appendPoints(points, w.host, n)
 		g.MinHashesPerHost, g.MaxHashesPerHost = min(g.MinHashesPerHost, n), max(g.MaxHashesPerHost, n)
 	}
 	return newCircle(points), g

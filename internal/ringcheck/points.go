@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sort"
 	"strconv"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // point is one place on the circle of hashes.
@@ -23,12 +25,17 @@ func newCircle(points []point) circle {
 	return points
 }
 
-// appendPoints appends n points of one host: the hashes of name followed by 0, 1, 2, ... in decimal.
-func appendPoints(points []point, name []byte, host int32, n uint64, hash func([]byte) uint64) []point {
+// appendPoints appends n points of a host: the hashes of its hash key followed by _0, _1, _2, ... in decimal.
+func (c *EnvoyCluster) appendPoints(points []point, host int, n uint64) []point {
+	hash := xxhash.Sum64
+	if c.HashFunction == Murmur2 {
+		hash = murmur2
+	}
+	name := append([]byte(c.Hosts[host].hashKey(c.UseHostname)), '_')
 	end := len(name)
 	for i := range n {
 		name = strconv.AppendUint(name[:end], i, 10)
-		points = append(points, point{hash(name), host})
+		points = append(points, point{hash(name), int32(host)})
 	}
 	return points
 }
