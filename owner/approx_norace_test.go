@@ -19,7 +19,7 @@ func TestApproximateStaysWithinItsSlack(t *testing.T) {
 			w := newNetwork(t, seed, Options{}, "a", "b", "c", "d")
 			w.lossy = float64(seed%3) * 0.1
 			req := ask(1, 20_000, time.Hour, 1)
-			req.Rule.Algorithm, req.Mechanism, req.LeaseConfig = algorithm, policy.Approximate, &lease.Terms{Slack: 200}
+			req.Rule.Algorithm, req.Mechanism, req.LeaseTerms = algorithm, policy.Approximate, &lease.Terms{Slack: 200}
 			before := w.leased
 			var sum tally
 			begin := w.now

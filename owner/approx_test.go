@@ -14,7 +14,7 @@ import (
 func TestApproximateWaitsForTheOwner(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	req := ask(1, 1_000_000, time.Hour, 1)
-	req.Mechanism, req.LeaseConfig = policy.Approximate, &lease.Terms{Slack: 200}
+	req.Mechanism, req.LeaseTerms = policy.Approximate, &lease.Terms{Slack: 200}
 	w.mute = true
 	var sum tally
 	w.pour(req, 2000, time.Second, &sum)
@@ -41,7 +41,7 @@ func TestApproximateWaitsForTheOwner(t *testing.T) {
 func TestApproximateReportsWhatHasDrained(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	req := ask(1, 36_000, time.Hour, 1) // ten a second
-	req.Rule.Algorithm, req.Rule.Burst, req.Mechanism, req.LeaseConfig = limit.TokenBucket, 100, policy.Approximate, &lease.Terms{Slack: 40}
+	req.Rule.Algorithm, req.Rule.Burst, req.Mechanism, req.LeaseTerms = limit.TokenBucket, 100, policy.Approximate, &lease.Terms{Slack: 40}
 	owner := w.ring().At(w.ring().Owner(req.RingPos)).ID
 	begin := w.now
 	for range 2 { // the first is reported at once, the second after two seconds

@@ -104,8 +104,8 @@ func (n *Node) addLease(s *shard, req *Request) *heldLease {
 // update sets what req's rule sets for leases.
 func (held *heldLease) update(req *Request) {
 	held.ringPos, held.domain, held.rule, held.mechanism = req.RingPos, req.Domain, req.Rule, req.Mechanism
-	if req.LeaseConfig != nil {
-		held.Terms = *req.LeaseConfig
+	if req.LeaseTerms != nil {
+		held.Terms = *req.LeaseTerms
 	}
 	if held.mechanism == policy.ByLease {
 		held.MarkHot()

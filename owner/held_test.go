@@ -112,7 +112,7 @@ func TestRefundLiftsRefusals(t *testing.T) {
 func TestSilentHoldersLoseTheirLease(t *testing.T) {
 	var sum tally
 	req := leased(1, 1000, time.Hour)
-	req.LeaseConfig = &lease.Terms{Reclaim: true, TTL: 2 * time.Second}
+	req.LeaseTerms = &lease.Terms{Reclaim: true, TTL: 2 * time.Second}
 	w, holder, owner := holderOf(t, req, &sum)
 	w.cut = func(from, to ring.ID) bool { return from == holder || to == holder }
 	before := take(w.nodes[owner], w.now, withOp(req, Read)).After

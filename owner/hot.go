@@ -254,22 +254,22 @@ func (n *Node) applyHotChanges(s *shard, now int64, changes []hotkey.HotChange, 
 type HotKey struct {
 	Key Key
 	KeyName
-	RingPos     uint64
-	Rate        float64 // requests per second, including those that holders decide
-	Hot         bool
-	Since       int64 // when it became hot, Unix nanoseconds
-	Rule        limit.Rule
-	LeaseConfig lease.Terms
-	Used, Lent  uint64 // hits that count against the limit, and of these, hits that holders may not have spent
-	Splittable  bool   // the limit is large enough to be lent to all members
-	Holders     []lease.HolderRecord
+	RingPos    uint64
+	Rate       float64 // requests per second, including those that holders decide
+	Hot        bool
+	Since      int64 // when it became hot, Unix nanoseconds
+	Rule       limit.Rule
+	LeaseTerms lease.Terms
+	Used, Lent uint64 // hits that count against the limit, and of these, hits that holders may not have spent
+	Splittable bool   // the limit is large enough to be lent to all members
+	Holders    []lease.HolderRecord
 }
 
 // hotKey describes key.
 func (n *Node) hotKey(s *shard, now int64, key Key, rate float64) HotKey {
 	y := HotKey{Key: key, Rate: rate, Since: s.hot.becameHot[key]}
 	if m := s.names[key]; m != nil {
-		y.KeyName, y.LeaseConfig = m.KeyName, m.terms
+		y.KeyName, y.LeaseTerms = m.KeyName, m.terms
 	}
 	_, hash := n.shard(key)
 	if e := s.counters.Owned.Find(hash, key); e != nil {
@@ -278,7 +278,7 @@ func (n *Node) hotKey(s *shard, now int64, key Key, rate float64) HotKey {
 		y.Used = y.Rule.Used(&s.state, s.clock(now))
 	}
 	if lent := s.lent[key]; lent != nil {
-		y.RingPos, y.Rule, y.LeaseConfig = lent.ringPos, lent.rule, lent.terms
+		y.RingPos, y.Rule, y.LeaseTerms = lent.ringPos, lent.rule, lent.terms
 		y.Lent, y.Holders = lent.Unspent(now), lent.Holders(now)
 	}
 	y.Hot = n.isHot(s, key, y.RingPos)

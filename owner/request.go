@@ -38,13 +38,13 @@ type Request struct {
 	Rules  uint64 // version of the rules that matched
 	Hits   uint64
 	Rule   limit.Rule
-	// LeaseConfig holds the rule's settings for leases; nil is all defaults. It is not forwarded with the request.
-	LeaseConfig *lease.Terms
-	LocalCap    uint32 // of FailOpen; 0 means this member's local share of the limit, at least 1
-	HotFactor   uint16 // a key is hot above this multiple of the mean rate; 0 means 10
-	Op          Op
-	Mechanism   policy.Mechanism
-	Degraded    policy.Degraded
+	// LeaseTerms holds the rule's settings for leases; nil is all defaults. It is not forwarded with the request.
+	LeaseTerms *lease.Terms
+	LocalCap   uint32 // of FailOpen; 0 means this member's local share of the limit, at least 1
+	HotFactor  uint16 // a key is hot above this multiple of the mean rate; 0 means 10
+	Op         Op
+	Mechanism  policy.Mechanism
+	Degraded   policy.Degraded
 	// Strict requires that no charge is admitted that only this member has recorded (durability: strict).
 	Strict bool
 }

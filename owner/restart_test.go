@@ -16,7 +16,7 @@ func TestApproximateLosesAtMostItsPart(t *testing.T) {
 	const most, slack, members = 1000, 200, 4
 	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
 	req := ask(1, most, 365*24*time.Hour, 1)
-	req.Mechanism, req.LeaseConfig = policy.Approximate, &lease.Terms{Slack: slack}
+	req.Mechanism, req.LeaseTerms = policy.Approximate, &lease.Terms{Slack: slack}
 	owner := w.ring().At(w.ring().Owner(req.RingPos)).ID
 	restarted := w.ids()[0]
 	if restarted == owner {

@@ -174,11 +174,11 @@ func TestMechanismInRequest(t *testing.T) {
 	r.lone.after = func(qs []owner.Request, _ []owner.Result) { asked = append(asked, qs...) }
 	resp := r.ask(t, request("d", descriptor("k", "v"), descriptor("k", "w"), override(descriptor("k", "v"), 20, 2), override(descriptor("x", "v"), 20, 2)))
 	for i, q := range asked[:3] {
-		if q.Mechanism != policy.ByLease || q.HotFactor != 7 || q.LeaseConfig != asked[0].LeaseConfig || *q.LeaseConfig != (lease.Terms{TTL: 3 * time.Second, Weight: 2}) {
-			t.Errorf("request %d: %+v, %+v", i, q, q.LeaseConfig)
+		if q.Mechanism != policy.ByLease || q.HotFactor != 7 || q.LeaseTerms != asked[0].LeaseTerms || *q.LeaseTerms != (lease.Terms{TTL: 3 * time.Second, Weight: 2}) {
+			t.Errorf("request %d: %+v, %+v", i, q, q.LeaseTerms)
 		}
 	}
-	if q := asked[3]; q.Mechanism != policy.ByOwner || q.HotFactor != 0 || q.LeaseConfig != nil {
+	if q := asked[3]; q.Mechanism != policy.ByOwner || q.HotFactor != 0 || q.LeaseTerms != nil {
 		t.Errorf("an override without a rule: %+v", q)
 	}
 	if text := resp.String(); strings.Contains(text, "mechanism") || strings.Contains(text, "keyward") {
@@ -188,7 +188,7 @@ func TestMechanismInRequest(t *testing.T) {
 	asked = nil
 	r.SetRules(load(t, rule("minute", "mechanism: approximate, epsilon: 50%")), Switches{})
 	r.ask(t, request("d", descriptor("k", "v"), override(descriptor("k", "v"), 9, 2)))
-	if q := asked[0]; q.Mechanism != policy.Approximate || q.LeaseConfig.Slack != 5 {
+	if q := asked[0]; q.Mechanism != policy.Approximate || q.LeaseTerms.Slack != 5 {
 		t.Errorf("approximate: %+v", q)
 	}
 	if q := asked[1]; q.Mechanism != policy.ByOwner {

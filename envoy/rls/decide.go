@@ -86,7 +86,7 @@ func NewRequest(domain, version uint64, m *config.Match) owner.Request {
 	return owner.Request{
 		Key: owner.Key(m.Digest), RingPos: m.Owner, Domain: domain, Rules: version, Rule: m.Limit,
 		Degraded: x.Degraded, LocalCap: x.LocalCap, Strict: x.Strict,
-		Mechanism: x.Mechanism, LeaseConfig: x.Lease, HotFactor: x.HotFactor,
+		Mechanism: x.Mechanism, LeaseTerms: x.Lease, HotFactor: x.HotFactor,
 	}
 }
 

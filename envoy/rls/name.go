@@ -28,7 +28,7 @@ func (s *Service) reportName(c *Call, v *view, i int, now time.Time) {
 	if len(place) > maxName {
 		place = ""
 	}
-	s.name(q.Key, owner.KeyName{Domain: strings.Clone(req.Domain), Name: shorten(name), Owner: place}, q.LeaseConfig)
+	s.name(q.Key, owner.KeyName{Domain: strings.Clone(req.Domain), Name: shorten(name), Owner: place}, q.LeaseTerms)
 }
 
 // shorten cuts s to at most maxName bytes, between runes.

@@ -74,7 +74,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q: names %q, want %q once", row.entries, b.lines, row.want)
 			continue
 		}
-		if b.keys[0] != asked[0].Key || b.knobs[0] != asked[0].LeaseConfig {
+		if b.keys[0] != asked[0].Key || b.knobs[0] != asked[0].LeaseTerms {
 			t.Errorf("%q: another key, or other knobs, than asked", row.entries)
 		}
 		if _, place, _ := strings.Cut(b.lines[0], " @ "); place != "" && xxhash.Sum64String(place) != asked[0].RingPos {

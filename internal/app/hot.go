@@ -85,7 +85,7 @@ func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err e
 	if o.Descriptor == nil {
 		for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
 			if k.Domain == o.Domain && k.Owner == o.OwnerString {
-				r.Name, r.Limit, r.Window, subs = k.Name, k.Rule.Limit, int64(k.Rule.Window), int(k.LeaseConfig.SubKeys)
+				r.Name, r.Limit, r.Window, subs = k.Name, k.Rule.Limit, int64(k.Rule.Window), int(k.LeaseTerms.SubKeys)
 			}
 		}
 		if r.Limit == 0 && hotkey.Mode(*o.Mode) == hotkey.Cap {

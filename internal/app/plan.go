@@ -40,7 +40,7 @@ func routable(keys []owner.HotKey) (hot []hotkey.HotCounter) {
 		}
 		hot = append(hot, hotkey.HotCounter{
 			Domain: k.Domain, Name: k.Name, Owner: k.Owner, Hash: k.RingPos, Rate: k.Rate, Limit: max(k.Rule.Limit, k.Rule.Depth()), Window: int64(k.Rule.Window),
-			SubKeys: k.LeaseConfig.SubKeys, Dedicated: k.LeaseConfig.Dedicated, Uncapped: k.LeaseConfig.Uncapped, Splittable: k.Splittable, Since: k.Since,
+			SubKeys: k.LeaseTerms.SubKeys, Dedicated: k.LeaseTerms.Dedicated, Uncapped: k.LeaseTerms.Uncapped, Splittable: k.Splittable, Since: k.Since,
 		})
 	}
 	return hot

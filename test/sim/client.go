@@ -78,7 +78,7 @@ func (w *world) sendTo(k int, m *member) {
 			q.req.Domain = uint64(k % w.o.Domains)
 		}
 		if w.o.Leases.On {
-			q.req.Mechanism, q.req.LeaseConfig, q.req.HotFactor = r.by, &r.knobs, 1
+			q.req.Mechanism, q.req.LeaseTerms, q.req.HotFactor = r.by, &r.knobs, 1
 			w.oracle.requestSent(q)
 		}
 		if w.verbose {
@@ -211,7 +211,7 @@ func (q *request) forward(to ring.ID) {
 // serve passes another member's request to this member's node.
 func (m *member) serve(q *request) {
 	qs, as := [1]owner.Request{q.req}, [1]owner.Result{}
-	qs[0].LeaseConfig = nil // not sent between members
+	qs[0].LeaseTerms = nil // not sent between members
 	took := m.clock()
 	m.node.Serve(took, false, qs[:], as[:])
 	a := as[0]

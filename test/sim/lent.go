@@ -227,7 +227,7 @@ func (o *oracle) addAhead(x *span, q *request, v *decision) {
 	if x.copiers == nil {
 		x.copiers = map[*member]uint64{}
 	}
-	s := uint64(q.req.LeaseConfig.Slack) / uint64(max(1, v.by.membership.NRef))
+	s := uint64(q.req.LeaseTerms.Slack) / uint64(max(1, v.by.membership.NRef))
 	if was := x.copiers[v.by]; s > was {
 		x.copiers[v.by] = s
 		x.ahead += s - was
