@@ -2,7 +2,6 @@ package peer
 
 import (
 	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -37,7 +36,7 @@ type call struct {
 	open       int   // groups and local results that are not complete
 	unsent     int   // groups
 	groups     []forwardGroup
-	slots      []slot // one for each request
+	slots      []slot // one for each request, or more; kept from one generation to the next
 	leaked     bool   // a result is still to come
 }
 
@@ -89,14 +88,15 @@ func (p *Peer) newCall() any {
 }
 
 // start begins a new generation at now. It and the methods below are called with mu held unless they state otherwise.
-func (c *call) start(now int64, args callArgs) {
+func (c *call) start(now int64, args *callArgs) {
 	start := c.p.clock.start
 	c.checkAt = int64(args.deadline.Silent.Sub(start))
 	c.giveUpAt = max(c.checkAt, int64(args.deadline.Alive.Sub(start)))
 	c.reqs, c.results, c.now, c.done = args.reqs, args.results, now, args.done
-	c.slots = slices.Grow(c.slots[:0], len(c.reqs))[:len(c.reqs)]
+	for n := len(c.slots); n < len(c.reqs); n++ {
+		c.slots = append(c.slots, slot{call: c, index: n})
+	}
 	for i := range c.reqs {
-		c.slots[i] = slot{call: c, index: i}
 		c.reqs[i].Waiter = &c.slots[i]
 	}
 }

@@ -335,7 +335,7 @@ func FuzzReply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := call{p: &Peer{clock: newClock(time.Now(), nil)}}
 		results := make([]owner.Result, 2)
-		c.start(0, callArgs{by(time.Hour), make([]owner.Request, 2), results, newSyncWaiter().(syncWaiter)})
+		c.start(0, &callArgs{by(time.Hour), make([]owner.Request, 2), results, newSyncWaiter().(syncWaiter)})
 		c.addRequest("x", 0, 0, 0)
 		c.addRequest("x", 1, 0, 0)
 		records := wire.NewReader(b)

@@ -18,7 +18,7 @@ import (
 func (p *Peer) Decide(deadline owner.Deadline, stop bool, reqs []owner.Request, results []owner.Result) {
 	s := p.syncWaiters.Get().(syncWaiter)
 	args := callArgs{deadline, reqs, results[:len(reqs)], s}
-	switch p.begin(stop, args) {
+	switch p.begin(stop, &args) {
 	case callOpen:
 		<-s
 	case callStops:
@@ -38,7 +38,7 @@ func (p *Peer) Begin(deadline owner.Deadline, stop bool, reqs []owner.Request, r
 	done interface{ Decided() },
 ) bool {
 	args := callArgs{deadline, reqs, results[:len(reqs)], done}
-	switch p.begin(stop, args) {
+	switch p.begin(stop, &args) {
 	case callOpen:
 		return false
 	case callStops:
@@ -58,7 +58,7 @@ const (
 
 // begin decides what this member decides and forwards the rest, except an all-or-nothing call with keys of other
 // members.
-func (p *Peer) begin(stop bool, args callArgs) callState {
+func (p *Peer) begin(stop bool, args *callArgs) callState {
 	defer p.requestFlush()
 	c := p.startCall(p.decisionTime(), args)
 	p.o.Node.DecideAll(p.clock.at(c.now), stop, args.reqs, args.results)
@@ -94,7 +94,7 @@ func (p *Peer) noteDecision() {
 }
 
 // startCall returns a call that is locked.
-func (p *Peer) startCall(mono int64, args callArgs) *call {
+func (p *Peer) startCall(mono int64, args *callArgs) *call {
 	p.noteDecision()
 	c := p.calls.Get().(*call)
 	c.mu.Lock()

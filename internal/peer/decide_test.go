@@ -281,7 +281,7 @@ func TestLateReply(t *testing.T) {
 	start := func() (gen uint64) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.start(0, callArgs{by(time.Hour), make([]owner.Request, 1), results, done})
+		c.start(0, &callArgs{by(time.Hour), make([]owner.Request, 1), results, done})
 		c.addRequest("x", 0, 0, 0)
 		c.groups[0].stage, c.unsent = groupSent, 0
 		return c.gen

@@ -78,7 +78,7 @@ func soleOwner(results []owner.Result) (ring.ID, bool) {
 func (p *Peer) forwardStop(s *scratch, to ring.ID, args callArgs) forwardStatus {
 	w := p.syncWaiters.Get().(syncWaiter)
 	args.done = w
-	c := p.startCall(p.clock.mono(), args)
+	c := p.startCall(p.clock.mono(), &args)
 	c.stopStatus = &s.status
 	for i := range args.reqs {
 		c.addRequest(to, i, 0, c.now)
@@ -103,7 +103,7 @@ func (p *Peer) decideRounds(s *scratch, args callArgs) {
 	}
 	s.chargeRequests(args.reqs, results)
 	w := p.syncWaiters.Get().(syncWaiter)
-	c := p.startCall(p.decisionTime(), callArgs{args.deadline, s.reqs, results, w})
+	c := p.startCall(p.decisionTime(), &callArgs{args.deadline, s.reqs, results, w})
 	now := p.clock.at(c.now)
 	p.o.Node.DecideAll(now, false, s.reqs, results)
 	for i := range results {

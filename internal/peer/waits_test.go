@@ -21,7 +21,7 @@ func TestResultAfterTheCall(t *testing.T) {
 	c := m.newCall().(*call)
 	results, done := make([]owner.Result, 1), newSyncWaiter().(syncWaiter)
 	c.mu.Lock()
-	c.start(0, callArgs{by(0), []owner.Request{newRequest("k", 10, 1)}, results, done})
+	c.start(0, &callArgs{by(0), []owner.Request{newRequest("k", 10, 1)}, results, done})
 	results[0].Kind = owner.Pending
 	c.dispatch(0, 0)
 	for range 2 { // Node does not know the request, as if its result were on the way: that is waited for once
