@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Diagnostic is a fault, a warning or a change at one place in the rules. Fields are only ever added.
+// Diagnostic is a fault, a warning or a change at one position in the rules. Fields are only ever added.
 type Diagnostic struct {
 	Kind   string `json:"kind"` // one word, such as BadYAML or unreachable
 	File   string `json:"file"`

@@ -70,7 +70,7 @@ type levelVisit struct {
 	at   level
 }
 
-// mapping checks the mapping m, which has the given level. up is the mapping around it, or the zero place for the root.
+// mapping checks the mapping m, which has the given level. up is the mapping around it, or the zero position for the root.
 func (w *levelWalk) mapping(m, up position, at level) {
 	m = m.resolve()
 	if m.node == nil || m.node.Kind != yamlv3.MappingNode || w.seen[levelVisit{m.node, at}] {

@@ -111,7 +111,7 @@ func (o *oracle) compareLoad(t *testing.T, files []File, opts Options) (upstream
 	if got == want || !o.middle && strings.Contains(want, "(ending with '*')") {
 		return nil, nil
 	}
-	// Upstream reports a random one of several bad keys; it must be one of ours.
+	// Upstream reports a random one of several bad keys; it must be among the faults.
 	named := slices.ContainsFunc(report.Faults, func(f Diagnostic) bool { return f.Error() == want })
 	if !named || !aboutKeys(got) || !aboutKeys(want) {
 		t.Fatalf("\n got %q\nwant %q\nof %v\n%s", got, want, report.Faults, dump(files))

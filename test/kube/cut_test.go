@@ -37,7 +37,7 @@ func TestCut(t *testing.T) {
 	r.agree(t, 3)
 	t.Logf("one ring again %.1f s after the cut", time.Since(begin).Seconds())
 	l.finish(t)
-	l.audit(t, bound(t, r, "the cluster is cut in two (share)"))
+	l.audit(t, bound(t, r, "the cluster is partitioned (share)"))
 	e.audit(t, 3)
 
 	healed := startLoad(t, l.url, rate)

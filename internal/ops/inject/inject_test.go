@@ -116,7 +116,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// FuzzInject holds that whatever is YAML either fails or is injected once and for all.
+// FuzzInject checks that Inject either fails or is idempotent for any YAML.
 func FuzzInject(f *testing.F) {
 	in, _ := os.ReadFile("testdata/many.yaml")
 	f.Add(string(in))

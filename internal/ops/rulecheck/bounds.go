@@ -43,7 +43,7 @@ type RuleBounds struct {
 	Spec *config.RuleSpec `json:"-"`
 }
 
-// Bound states how far an event can take the hits that one key is admitted in one window from the limit.
+// Bound states how many hits an event can add to the limit of one key in one window, or withhold from it.
 type Bound struct {
 	Event        string   `json:"event"`
 	Over         uint64   `json:"over"` // hits above the limit, at most

@@ -32,18 +32,18 @@ func (w *eventTable) write() {
 		w.lease()
 	}
 	if w.Drift > 0 {
-		w.add(sum("a member that counts by itself restarts", term{"E/N", w.Drift / uint64(w.conditions.Members)}))
+		w.add(sum("a member that counts locally restarts", term{"E/N", w.Drift / uint64(w.conditions.Members)}))
 	}
 	if w.conditions.Members > 1 {
 		u := term{"U", w.Unacked}
 		w.add(w.alone(w.moving("the owner crashes", nil, w.withoutOwner(u)...), "up to 6 s"))
-		w.add(w.alone(w.moving("the owner pauses, a one-way cut", w.traffic(inFlight), w.withoutOwner(u)...), "up to 6 s"))
-		w.add(w.alone(w.moving("the owner's machine moves, its clocks stopped", w.traffic(confirmed), w.withoutOwner(u)...),
+		w.add(w.alone(w.moving("the owner pauses, or a one-way partition", w.traffic(inFlight), w.withoutOwner(u)...), "up to 6 s"))
+		w.add(w.alone(w.moving("the owner's machine is migrated, its clocks stopped", w.traffic(confirmed), w.withoutOwner(u)...),
 			"up to 6 s"))
 		w.addSeparate(w.partition())
 		w.bothFail()
-		w.add(w.alone(sum("a silent owner, asked by Envoy directly", w.withoutOwner()...),
-			"until Envoy hears that it is gone"))
+		w.add(w.alone(sum("an unresponsive owner, called by Envoy directly", w.withoutOwner()...),
+			"until Envoy removes it"))
 		w.add(w.degraded())
 	}
 	w.restart()
@@ -75,10 +75,10 @@ func (w *eventTable) lease() {
 		until, over = "until ttl has passed", term{"lent", w.Lent}
 	}
 	w.add(Bound{
-		Event: "a key is lent (mechanism lease, or hot)", OverFormula: "0",
+		Event: "a key is leased (mechanism lease, or hot)", OverFormula: "0",
 		Under: w.Lent, UnderFormula: "lent", UnderTime: "while its holders have it",
 	})
-	gone := sum("a holder of a lent key dies, or its owner changes", over)
+	gone := sum("a holder of a leased key fails, or its owner changes", over)
 	gone.Under, gone.UnderFormula, gone.UnderTime = w.Lent, "lent", until
 	w.add(gone)
 }
@@ -157,7 +157,7 @@ func (w *eventTable) alone(b Bound, during string) Bound {
 
 func (w *eventTable) partition() Bound {
 	const until = "in the smaller part, until it heals"
-	event := fmt.Sprintf("the cluster is cut in two (%s)", w.conditions.Partition)
+	event := fmt.Sprintf("the cluster is partitioned (%s)", w.conditions.Partition)
 	u := term{"U", w.Unacked}
 	switch w.conditions.Partition {
 	case policy.PartAvailable:
@@ -210,7 +210,7 @@ func (w *eventTable) restart() {
 	}
 	w.addSeparate(Bound{Event: "all members restart", Over: again.n, OverFormula: again.symbol, UnderFormula: "0"})
 	w.addSeparate(Bound{
-		Event: "m clusters that never met (here 2)", Over: w.most, OverFormula: "(m - 1) x " + w.all, UnderFormula: "0",
+		Event: "m separate clusters (here 2)", Over: w.most, OverFormula: "(m - 1) x " + w.all, UnderFormula: "0",
 	})
 }
 

@@ -1,5 +1,5 @@
 // Package rulecheck checks rules before they are deployed: what in them is probably unintended ([Warnings]), what a new
-// version changes ([Changes]), and how far an event can take a limit ([BoundsOf]).
+// version changes ([Changes]), and by how much an event can exceed a limit ([BoundsOf]).
 package rulecheck
 
 import (

@@ -11,7 +11,7 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// position is a position in a YAML file. It serves line numbers and the order of keys only. The zero place knows neither,
+// position is a node in a YAML file. It serves line numbers and the order of keys only. The zero position knows neither,
 // so a disagreement between the two YAML parsers has no other effect.
 type position struct{ node *yamlv3.Node }
 
@@ -66,7 +66,7 @@ func (p position) column() int {
 	return p.node.Column
 }
 
-// or returns p, or another place if p is unknown.
+// or returns p, or another position if p is unknown.
 func (p position) or(other position) position {
 	if p.node == nil {
 		return other
@@ -113,7 +113,7 @@ func (p position) get(key string) position {
 	return position{}
 }
 
-// keyOf returns the place of a key in a mapping, without merges.
+// keyOf returns the position of a key in a mapping, without merges.
 func (p position) keyOf(key string) position {
 	p = p.resolve()
 	if p.node == nil || p.node.Kind != yamlv3.MappingNode {
