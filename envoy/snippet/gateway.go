@@ -47,25 +47,8 @@ func (o *Options) fillGateway() error {
 	gateway, k := o.Gateway, &o.Kube
 	k.fill()
 	o.Part = Part("for-" + string(gateway))
-	switch gateway {
-	case gatewayIstio, gatewayEnvoyGateway:
-		if o.Shape == Routes {
-			return errors.New("shape routes requires an Envoy of your own")
-		}
-	case gatewayContour, gatewayKGateway:
-		if o.Shape != "" && o.Shape != Plain {
-			return fmt.Errorf("%s has no resource that lets Envoy call the owner of a key: use shape plain, in which members forward requests", gateway)
-		}
-		o.Shape = Plain
-	default:
-		return fmt.Errorf("gateway %q: want envoy, %s, %s, %s or %s", gateway, gatewayIstio, gatewayEnvoyGateway,
-			gatewayContour, gatewayKGateway)
-	}
-	if gateway == gatewayEnvoyGateway && o.Shape == Plain {
-		return errors.New("envoy-gateway needs no resources for shape plain: the values of the chart's preset are enough")
-	}
-	if key, value, ok := strings.Cut(k.Selector, "="); !ok || key == "" || value == "" {
-		return fmt.Errorf("selector %q: want KEY=VALUE", k.Selector)
+	if err := o.checkGateway(); err != nil {
+		return err
 	}
 	service := "." + k.Namespace + ".svc"
 	setDefault(&o.Sidecar, net.JoinHostPort(k.Release+service, "8081"))
@@ -86,6 +69,32 @@ func (o *Options) fillGateway() error {
 	}
 	if len(o.ServerNames) == 0 {
 		o.ServerNames = []string{k.Release + service}
+	}
+	return nil
+}
+
+// checkGateway returns an error if the gateway does not support o. It chooses the shape if only one is supported.
+func (o *Options) checkGateway() error {
+	gateway, k := o.Gateway, &o.Kube
+	switch gateway {
+	case gatewayIstio, gatewayEnvoyGateway:
+		if o.Shape == Routes {
+			return errors.New("shape routes requires an Envoy of your own")
+		}
+	case gatewayContour, gatewayKGateway:
+		if o.Shape != "" && o.Shape != Plain {
+			return fmt.Errorf("%s has no resource that lets Envoy call the owner of a key: use shape plain, in which members forward requests", gateway)
+		}
+		o.Shape = Plain
+	default:
+		return fmt.Errorf("gateway %q: want envoy, %s, %s, %s or %s", gateway, gatewayIstio, gatewayEnvoyGateway,
+			gatewayContour, gatewayKGateway)
+	}
+	if gateway == gatewayEnvoyGateway && o.Shape == Plain {
+		return errors.New("envoy-gateway needs no resources for shape plain: the values of the chart's preset are enough")
+	}
+	if key, value, ok := strings.Cut(k.Selector, "="); !ok || key == "" || value == "" {
+		return fmt.Errorf("selector %q: want KEY=VALUE", k.Selector)
 	}
 	return nil
 }

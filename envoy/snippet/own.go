@@ -73,41 +73,21 @@ func (g *generator) collect(v any, found map[string][]source) {
 	}
 }
 
+// ownActions are the actions that have a body with further fields.
+var ownActions = []string{
+	"request_headers", "query_parameters", "generic_key", "metadata", "dynamic_metadata", "header_value_match",
+	"query_parameter_value_match", "remote_address_match", "extension",
+}
+
 // ownSource reads one action: the key of its entry and the source of its value.
 func ownSource(action any) (key string, s source) {
 	m, _ := action.(map[string]any)
-	for _, name := range []string{"request_headers", "query_parameters", "generic_key", "metadata",
-		"dynamic_metadata", "header_value_match", "query_parameter_value_match", "remote_address_match", "extension"} {
+	for _, name := range ownActions {
 		body := field(m, name)
 		if body == nil {
 			continue
 		}
-		key = textOf(body, "descriptor_key")
-		s = source{given: true}
-		known := 1
-		switch name {
-		case "request_headers":
-			s.kind, s.Name, known = header, strings.ToLower(textOf(body, "header_name")), 2
-		case "query_parameters":
-			s.kind, s.Name, known = query, textOf(body, "query_parameter_name"), 2
-		case "generic_key":
-			s.kind, s.Name = constant, textOf(body, "descriptor_value")
-			if key == "" {
-				key = "generic_key"
-			} else {
-				known = 2
-			}
-		case "metadata", "dynamic_metadata":
-			s, known = ownMetadata(body), 0
-		case "header_value_match":
-			key, s.kind, known = orElse(key, "header_match"), written, 0
-		case "query_parameter_value_match":
-			key, s.kind, known = orElse(key, "query_match"), written, 0
-		case "remote_address_match":
-			key, s.kind, known = orElse(key, "remote_address_match"), written, 0
-		case "extension":
-			key, s.kind, known = textOf(field(body, "typed_config"), "descriptor_key"), written, 0
-		}
+		key, s, known := readAction(name, body)
 		if fields, _ := body.(map[string]any); len(fields) != known {
 			s.written = flowMapping(m)
 		}
@@ -123,6 +103,35 @@ func ownSource(action any) (key string, s source) {
 		}
 	}
 	return "", source{}
+}
+
+// readAction reads the body of an action, and returns the number of fields that the source represents.
+func readAction(name string, body any) (key string, s source, known int) {
+	key, s, known = textOf(body, "descriptor_key"), source{given: true}, 1
+	switch name {
+	case "request_headers":
+		s.kind, s.Name, known = header, strings.ToLower(textOf(body, "header_name")), 2
+	case "query_parameters":
+		s.kind, s.Name, known = query, textOf(body, "query_parameter_name"), 2
+	case "generic_key":
+		s.kind, s.Name = constant, textOf(body, "descriptor_value")
+		if key == "" {
+			key = "generic_key"
+		} else {
+			known = 2
+		}
+	case "metadata", "dynamic_metadata":
+		s, known = ownMetadata(body), 0
+	case "header_value_match":
+		key, s.kind, known = orElse(key, "header_match"), written, 0
+	case "query_parameter_value_match":
+		key, s.kind, known = orElse(key, "query_match"), written, 0
+	case "remote_address_match":
+		key, s.kind, known = orElse(key, "remote_address_match"), written, 0
+	case "extension":
+		key, s.kind, known = textOf(field(body, "typed_config"), "descriptor_key"), written, 0
+	}
+	return key, s, known
 }
 
 // ownMetadata copies the action as written. The format of its value is known only for a path of keys in the request's
