@@ -226,7 +226,7 @@ func (n *Node) grantLease(s *shard, l *leaseOp, fx *Effects) {
 	size, last := uint64(0), false
 	if (l.lent.always || n.isHot(s, op.Key, op.RingPos)) && n.routeMode(op.RingPos) != hotkey.Never {
 		g.Flags |= lease.Hot
-		size, last = l.lent.Size(at, l.from, l.GrantRequest, depth, used)
+		size, last = l.lent.Size(at, l.from, l.GrantRequest, lease.Usage{Used: used, Depth: depth})
 	}
 	if s.names[op.Key] != nil {
 		g.Flags |= lease.Named

@@ -76,7 +76,7 @@ func TestLendNeedsASize(t *testing.T) {
 		t.Error("granted without a request")
 	}
 	b.Receive(0, Holder{"a", 1}, requestOf(2, 7, 50, 0), 7)
-	n, _ := b.Size(0, "a", requestOf(2, 7, 50, 0), 1000, 50)
+	n, _ := b.Size(0, "a", requestOf(2, 7, 50, 0), Usage{50, 1000})
 	if b.Grant(0, "a", 7, n+1) != 0 || b.Grant(0, "a", 8, n) != 0 {
 		t.Error("granted more than allowed, or in another window")
 	}
@@ -154,7 +154,7 @@ func FuzzReceive(f *testing.F) {
 				t.Fatalf("%d credited of %d", credit, lent)
 			}
 			if lent -= credit; ok {
-				n, _ := b.Size(now, holder, r, 1000, lent)
+				n, _ := b.Size(now, holder, r, Usage{lent, 1000})
 				g := Grant{
 					Seq: r.Seq, Window: window, Total: b.Grant(now, holder, window, n), Limit: 1000,
 					Left: time.Duration(c[7]) * time.Second, Flags: GrantFlags(c[6]),

@@ -26,18 +26,24 @@ func Lendable(r limit.Rule) (most uint64) {
 	return uint64(min(float64(r.Depth()/2), refill))
 }
 
-// Size returns how many hits to lend for the holder's newest request when the count is used of depth, including
-// everything that is lent. Holders with a recent request share what may be lent by weighted max-min fairness over
-// Weight x demand. last reports that the limit is nearly used up: nothing is lent any more.
-func (b *Book) Size(now int64, holder ring.ID, r *GrantRequest, depth uint32, used uint64) (n uint64, last bool) {
+// Usage is the state of a counter from which hits are lent.
+type Usage struct {
+	Used  uint64 // count, including everything that is lent
+	Depth uint32 // count up to which hits fit
+}
+
+// Size returns how many hits to lend for the holder's newest request. Holders with a recent request share what may be
+// lent by weighted max-min fairness over Weight x demand. last reports that the limit is nearly used up: nothing is lent
+// any more.
+func (b *Book) Size(now int64, holder ring.ID, r *GrantRequest, u Usage) (n uint64, last bool) {
 	i, found := b.find(holder)
 	if !found {
 		return 0, false
 	}
 	lines, me := b.recentRecords(now, i)
-	holders := uint64(len(lines))
-	left := uint64(depth) - min(used, uint64(depth))
-	reserve := max((uint64(depth)+reserveFraction-1)/reserveFraction, holders)
+	holders, depth := uint64(len(lines)), uint64(u.Depth)
+	left := depth - min(u.Used, depth)
+	reserve := max((depth+reserveFraction-1)/reserveFraction, holders)
 	if left <= reserve {
 		return 0, true
 	}

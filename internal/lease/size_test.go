@@ -51,7 +51,7 @@ func receiveAndGrant(
 		return 0, false
 	}
 	*used -= credit
-	n, last = b.Size(now, holder, r, depth, *used)
+	n, last = b.Size(now, holder, r, Usage{*used, depth})
 	*used += n
 	b.Grant(now, holder, window, n)
 	return n, last
