@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 )
 
-// Kind is a kind of world: how a seed expands to options, and the deliberate bugs that show in it.
-type Kind struct {
+// WorldKind is a kind of world: how a seed expands to options, and the deliberate bugs that show in it.
+type WorldKind struct {
 	Expand func(seed uint64) Options
 	Bugs   map[string]Bug
 }
 
 // Kinds has all kinds of worlds by name. The base kind has the empty name.
-var Kinds = map[string]Kind{
+var Kinds = map[string]WorldKind{
 	"":       {expandBase, baseBugs},
 	"leases": {expandLeases, leaseBugs},
 	"full":   {expandFull, fullBugs},
