@@ -203,7 +203,8 @@ func (o *benchOptions) calls() ([]loadtest.LoadCall, error) {
 	return calls, nil
 }
 
-// processes returns the processes whose CPU time counts, by address: those of --pid, or else the one that listens there.
+// processes returns the processes whose CPU time counts, by address: those of --pid, or else the one that listens
+// there.
 func (o *benchOptions) processes(messages io.Writer) (map[string][]int, error) {
 	all := map[string][]int{}
 	for _, text := range o.pids {

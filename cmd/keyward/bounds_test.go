@@ -94,8 +94,8 @@ func TestBoundsFaults(t *testing.T) {
 	}
 }
 
-// TestBoundsManual holds docs/bounds.md against the command: its example is the command's output, and its table has every
-// event with its formulas.
+// TestBoundsManual holds docs/bounds.md against the command: its example is the command's output, and its table has
+// every event with its formulas.
 func TestBoundsManual(t *testing.T) {
 	const file, begin = "../../docs/bounds.md", "```text\n"
 	page, err := os.ReadFile(file)
@@ -145,8 +145,8 @@ func rowOf(page, event string) string {
 	return ""
 }
 
-// plain is a formula without what every row may have on top: S of what is no fixed window, open of fail_open, E of what is
-// approximate.
+// plain is a formula without what every row may have on top: S of what is no fixed window, open of fail_open, E of
+// what is approximate.
 func plain(formula string) string {
 	for _, more := range []string{" + S", " + open", " + E", " + 2 E"} {
 		formula = strings.TrimSuffix(strings.ReplaceAll(formula, more+" + ", " + "), more)

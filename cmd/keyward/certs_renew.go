@@ -28,7 +28,8 @@ type clusterRenewal struct {
 	certs.RenewOptions
 }
 
-// run renews what is due, the CA first, and prints a line for each Secret. A Secret that cannot be renewed does not stop the others.
+// run renews what is due, the CA first, and prints a line for each Secret. A Secret that cannot be renewed does not
+// stop the others.
 func (r clusterRenewal) run(ctx context.Context, out io.Writer) error {
 	if r.CASecret == "" || len(r.Secrets) == 0 {
 		return errors.New("--ca-secret and --secret belong together: give both")
@@ -146,8 +147,8 @@ func newSecretsAPI(account string) (*secretsAPI, error) {
 	}, nil
 }
 
-// secret is a Secret with all of its fields, so that an update changes only its data. Its resourceVersion makes an update fail after
-// another update.
+// secret is a Secret with all of its fields, so that an update changes only its data. Its resourceVersion makes an
+// update fail after another update.
 type secret map[string]any
 
 func (s secret) entry(name string) []byte {

@@ -19,7 +19,8 @@ import (
 	"github.com/keyward/keyward/internal/certs"
 )
 
-// apiServer answers like a Kubernetes API server that knows one namespace and lets one token read and replace some Secrets.
+// apiServer answers like a Kubernetes API server that knows one namespace and lets one token read and replace some
+// Secrets.
 type apiServer struct {
 	t       *testing.T
 	secrets map[string]secret
@@ -68,7 +69,8 @@ func (a *apiServer) store(name string, s secret) {
 	a.secrets[name] = s
 }
 
-// cluster is an API server with the Secrets of a release whose certificates are so old, and the folder of a service account for it.
+// cluster is an API server with the Secrets of a release whose certificates are so old, and the folder of a service
+// account for it.
 func cluster(t *testing.T, age time.Duration) (*apiServer, string) {
 	t.Helper()
 	dir, account := t.TempDir(), t.TempDir()

@@ -219,8 +219,8 @@ func visible(line string) string {
 	}, line)
 }
 
-// indent returns the line up to the column, with blanks for all characters except tabs. Without a column, it ends at the first
-// character that is not blank.
+// indent returns the line up to the column, with blanks for all characters except tabs. Without a column, it ends at
+// the first character that is not blank.
 func indent(line string, column int) string {
 	if column == 0 {
 		column = 1 + len(line) - len(strings.TrimLeft(line, " \t-"))

@@ -14,8 +14,9 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
-// ending ends a demo. After the first Ctrl-C the demo stops its processes in order and prints what it does. After a second one, SIGHUP,
-// SIGTERM or the end of the process that has started it (make, a script), it kills its processes at once.
+// ending ends a demo. After the first Ctrl-C the demo stops its processes in order and prints what it does. After a
+// second one, SIGHUP, SIGTERM or the end of the process that has started it (make, a script), it kills its processes
+// at once.
 type ending struct {
 	inOrder func()
 
@@ -91,8 +92,8 @@ func (e *ending) atOnce(s syscall.Signal) {
 // endsWithParent is the environment variable by which make requires that the demo ends with it.
 const endsWithParent = "KEYWARD_DEMO_ENDS_WITH_PARENT"
 
-// detached reports whether the demo must outlive its terminal and its shell. nohup ignores SIGHUP and redirects the output to a file. An
-// ignored SIGHUP alone is not enough, because it may be inherited from any background process.
+// detached reports whether the demo must outlive its terminal and its shell. nohup ignores SIGHUP and redirects the
+// output to a file. An ignored SIGHUP alone is not enough, because it may be inherited from any background process.
 func detached() bool {
 	out, err := os.Stdout.Stat()
 	return signal.Ignored(syscall.SIGHUP) && os.Getenv(endsWithParent) == "" && len(terminals()) == 0 && err == nil && out.Mode().IsRegular()
@@ -108,8 +109,8 @@ func terminals() (all []int) {
 	return all
 }
 
-// leftAlone returns a channel that is closed when a terminal of this process is closed, or its parent process ends. A terminal sends
-// SIGHUP only to the leader of its session, which may be a make that waits for the demo.
+// leftAlone returns a channel that is closed when a terminal of this process is closed, or its parent process ends. A
+// terminal sends SIGHUP only to the leader of its session, which may be a make that waits for the demo.
 func leftAlone(ctx context.Context) <-chan struct{} {
 	left, parent, terminals := make(chan struct{}), os.Getppid(), terminals()
 	closed := func(fd int) bool { return !term.IsTerminal(fd) }

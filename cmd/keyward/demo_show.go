@@ -18,8 +18,8 @@ import (
 // notesShown is the number of notes below the table.
 const notesShown = 6
 
-// showDemo sends traffic, executes acts and draws the state: twice a second on a terminal, and every five seconds without one, when the
-// acts run by themselves.
+// showDemo sends traffic, executes acts and draws the state: twice a second on a terminal, and every five seconds
+// without one, when the acts run by themselves.
 func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 	if err := nextSecond(ctx); err != nil {
 		return err

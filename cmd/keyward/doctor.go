@@ -164,8 +164,8 @@ func probes(c *clusterSeen) (all []doctor.Probe) {
 	return all
 }
 
-// probeBound is the time for a port to answer. An open UDP port does not answer a packet without the gossip key. A closed one refuses
-// it.
+// probeBound is the time for a port to answer. An open UDP port does not answer a packet without the gossip key. A
+// closed one refuses it.
 const (
 	probeBound = 2 * time.Second
 	udpBound   = 300 * time.Millisecond

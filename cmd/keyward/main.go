@@ -1,5 +1,5 @@
-// Command keyward is the tool of operators. It checks rules, explains decisions, prints Envoy's configuration, diagnoses clusters and
-// runs a demo.
+// Command keyward is the tool of operators. It checks rules, explains decisions, prints Envoy's configuration,
+// diagnoses clusters and runs a demo.
 package main
 
 import (

@@ -14,7 +14,8 @@ import (
 
 const manual = "../../docs/configuration.md"
 
-// TestManualIsUpToDate requires that docs/configuration.md lists the flags, the keys of rules and the commands of the code.
+// TestManualIsUpToDate requires that docs/configuration.md lists the flags, the keys of rules and the commands of the
+// code.
 func TestManualIsUpToDate(t *testing.T) {
 	want := configuration()
 	if *update {
@@ -82,8 +83,8 @@ func codeSpan(s string) string {
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-// TestQuickstartEnds holds that what the quickstart waits for is waited for with a bound and with the reason at its end,
-// and that what it starts on the reader's machine is reached from there only.
+// TestQuickstartEnds holds that what the quickstart waits for is waited for with a bound and with the reason at its
+// end, and that what it starts on the reader's machine is reached from there only.
 func TestQuickstartEnds(t *testing.T) {
 	text, err := os.ReadFile("../../docs/quickstart.md")
 	if err != nil {

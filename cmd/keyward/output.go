@@ -73,8 +73,8 @@ func memberFlag(cmd *cobra.Command) *[]string {
 // pageFlag marks the --member flags that take pages.
 const pageFlag = "page"
 
-// nameMembersAlike adds --members and --addr as aliases of --member to every command that takes pages, unless the command has flags
-// with these names.
+// nameMembersAlike adds --members and --addr as aliases of --member to every command that takes pages, unless the
+// command has flags with these names.
 func nameMembersAlike(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		nameMembersAlike(sub)

@@ -42,8 +42,8 @@ func fenced(t *testing.T, page, language string) (blocks []string) {
 	return blocks
 }
 
-// TestPagesShowCommandsAsTheyAre holds the pages that lead an operator step by step against the program: each command has
-// its flags, and what needs no member prints what the page says.
+// TestPagesShowCommandsAsTheyAre holds the pages that lead an operator step by step against the program: each command
+// has its flags, and what needs no member prints what the page says.
 func TestPagesShowCommandsAsTheyAre(t *testing.T) {
 	const introduce = "../../docs/introduce-a-limit.md"
 	commands := append(shownCommands(t, introduce), shownCommands(t, "../../docs/answer-429.md")...)

@@ -31,7 +31,8 @@ func socketFlag(f *pflag.FlagSet) *string {
 	return f.String("admin", socket, "the sidecar's admin `socket`, also KEYWARD_ADMIN")
 }
 
-// overSocket sends a request to the sidecar behind an admin socket. The path begins with /. Any status but 200 is an error.
+// overSocket sends a request to the sidecar behind an admin socket. The path begins with /. Any status but 200 is an
+// error.
 func overSocket(ctx context.Context, socket, method, path string, body any) (*http.Response, error) {
 	file, err := api.SocketPath(socket)
 	if err != nil {

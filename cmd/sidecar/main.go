@@ -1,6 +1,6 @@
-// Command sidecar is one member of a Keyward cluster. It answers Envoy's rate limit calls, counts the keys that it owns, and
-// forwards requests for other keys to their owners. When it is called by the name ratelimit, it listens where
-// envoyproxy/ratelimit does.
+// Command sidecar is one member of a Keyward cluster. It answers Envoy's rate limit calls, counts the keys that it
+// owns, and forwards requests for other keys to their owners. When it is called by the name ratelimit, it listens
+// where envoyproxy/ratelimit does.
 package main
 
 import (
@@ -32,8 +32,8 @@ func main() {
 	os.Exit(p.Main(os.Args[1:]))
 }
 
-// podDefaults keeps the listeners that need no certificate within the pod, and sends no statistics to statsd, unless the
-// environment says otherwise.
+// podDefaults keeps the listeners that need no certificate within the pod, and sends no statistics to statsd, unless
+// the environment says otherwise.
 func podDefaults(s *settings.Settings) {
 	for name, host := range map[string]*string{"GRPC_HOST": &s.Server.GRPCHost, "HOST": &s.Server.Host, "DEBUG_HOST": &s.Server.DebugHost} {
 		if !s.Set(name) {

@@ -1,5 +1,5 @@
-// Command xds serves Envoys the ring of a Keyward cluster: CDS, EDS, LDS, RDS and RateLimitConfig. It watches the members'
-// gossip and counts nothing.
+// Command xds serves Envoys the ring of a Keyward cluster: CDS, EDS, LDS, RDS and RateLimitConfig. It watches the
+// members' gossip and counts nothing.
 package main
 
 import (

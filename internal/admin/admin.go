@@ -1,6 +1,6 @@
-// Package admin serves the endpoints for operators and Kubernetes. A port serves what only reads: /metrics, /cluster, the
-// API below /v1/, the page at /ui/, /healthz and /readyz. A unix socket serves what changes something, /drain, /hot and
-// /reset, and what shows callers' values, /v1/tap. Package api declares the JSON documents.
+// Package admin serves the endpoints for operators and Kubernetes. A port serves what only reads: /metrics, /cluster,
+// the API below /v1/, the page at /ui/, /healthz and /readyz. A unix socket serves what changes something, /drain,
+// /hot and /reset, and what shows callers' values, /v1/tap. Package api declares the JSON documents.
 package admin
 
 import (
@@ -16,7 +16,8 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// Options configures Handler. All functions may be called concurrently. An endpoint whose function is nil is not served.
+// Options configures Handler. All functions may be called concurrently. An endpoint whose function is nil is not
+// served.
 type Options struct {
 	Gatherer    prometheus.Gatherer
 	MetricsPath string                   // default /metrics

@@ -10,8 +10,8 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// NewExplanation explains a descriptor by the rules alone, and returns the match. It leaves Owner, Successor, Counter and
-// Headers empty; SetDecision sets them except Successor.
+// NewExplanation explains a descriptor by the rules alone, and returns the match. It leaves Owner, Successor, Counter
+// and Headers empty; SetDecision sets them except Successor.
 func NewExplanation(rules *config.Rules, domain string, entries []config.Entry) (api.Explanation, config.Match) {
 	t := rules.Trace(domain, entries)
 	e := api.Explanation{Domain: domain, Why: t.Why, Verdict: api.VerdictNoRule}
@@ -63,8 +63,8 @@ func explainRule(r *config.RuleSpec) *api.ExplainRule {
 	return e
 }
 
-// SetDecision adds the owner's decision about the next hit to e: the counter c, and whether the hit is over the limit. lenient
-// reports whether SHADOW_MODE or QUOTA_MODE is set.
+// SetDecision adds the owner's decision about the next hit to e: the counter c, and whether the hit is over the
+// limit. lenient reports whether SHADOW_MODE or QUOTA_MODE is set.
 func SetDecision(e *api.Explanation, m *config.Match, c api.CounterStatus, over, lenient bool) {
 	e.Counter, e.Owner = &c, c.Owner
 	so := fmt.Sprintf("%d of %d hits are counted in the current window", c.Count, c.Limit)
@@ -88,8 +88,8 @@ func SetDecision(e *api.Explanation, m *config.Match, c api.CounterStatus, over,
 	e.Headers = headers(m, c, e.Verdict == api.VerdictOver)
 }
 
-// headers returns the headers of Envoy's response to the next hit: x-ratelimit-* with enable_x_ratelimit_headers, retry-after
-// with enable_retry_after_header.
+// headers returns the headers of Envoy's response to the next hit: x-ratelimit-* with enable_x_ratelimit_headers,
+// retry-after with enable_retry_after_header.
 func headers(m *config.Match, c api.CounterStatus, over bool) map[string]string {
 	amount := strconv.FormatUint(c.Limit, 10)
 	h := map[string]string{"x-ratelimit-limit": amount, "x-ratelimit-reset": fmt.Sprintf("%.0f", c.Reset)}

@@ -30,9 +30,10 @@ const (
 	tooManyPages   = "too many requests for pages"
 )
 
-// pageLimiter bounds the work and the memory for pages. It renders one page at a time, into memory, so that a client that reads
-// slowly does not block others. Requests that wait for the same page share one, which is rendered after the last of them arrived.
-// When the pages being sent exceed maxPageBytes, it disconnects the client that has been reading longest, if that had minSendTime.
+// pageLimiter bounds the work and the memory for pages. It renders one page at a time, into memory, so that a client
+// that reads slowly does not block others. Requests that wait for the same page share one, which is rendered after
+// the last of them arrived. When the pages being sent exceed maxPageBytes, it disconnects the client that has been
+// reading longest, if that had minSendTime.
 type pageLimiter struct {
 	refuse  func(reason string)
 	renders chan struct{}
@@ -74,8 +75,8 @@ func (p *pageLimiter) wrap(next http.Handler) http.HandlerFunc {
 	}
 }
 
-// normalize returns r reduced to what determines a page: the path, the format, and whether to compress. Pages have no parameters. So
-// few pages differ, however clients request them.
+// normalize returns r reduced to what determines a page: the path, the format, and whether to compress. Pages have no
+// parameters. So few pages differ, however clients request them.
 func normalize(r *http.Request) *http.Request {
 	format, _, _ := strings.Cut(string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)), "; escaping=")
 	out := *r
@@ -130,9 +131,9 @@ func (p *pageLimiter) page(next http.Handler, r *http.Request) *renderedPage {
 	return m
 }
 
-// collect collects garbage after collectAfter bytes of pages. Rendering allocates several times the size of a page; clients that
-// request pages all the time would let the heap grow by all that is rendered between two collections. The caller has a place in
-// renders.
+// collect collects garbage after collectAfter bytes of pages. Rendering allocates several times the size of a page;
+// clients that request pages all the time would let the heap grow by all that is rendered between two collections.
+// The caller has a place in renders.
 func (p *pageLimiter) collect(bytes int) {
 	if p.made += bytes; p.made >= collectAfter {
 		p.made = 0

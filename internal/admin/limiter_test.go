@@ -49,7 +49,8 @@ func largePage(t *testing.T) (addr string, refused, open *atomic.Int64) {
 	return l.Addr().String(), refused, open
 }
 
-// Clients that do not read their pages hold a bounded amount of memory, do not block other clients, and are disconnected.
+// Clients that do not read their pages hold a bounded amount of memory, do not block other clients, and are
+// disconnected.
 func TestClientsThatDoNotRead(t *testing.T) {
 	addr, refused, open := largePage(t)
 	for range 20 {

@@ -15,7 +15,8 @@ import (
 //go:embed page
 var assets embed.FS
 
-// pagePolicy restricts the page to what this port serves. It forbids inline code, text that becomes markup, and framing.
+// pagePolicy restricts the page to what this port serves. It forbids inline code, text that becomes markup, and
+// framing.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; " +
 	"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 

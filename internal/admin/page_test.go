@@ -119,8 +119,8 @@ func TestAssetsAreSelfContained(t *testing.T) {
 	}
 }
 
-// A browser that uses another site's host name is refused. Probes and Prometheus, which use an address or a name of the cluster, are
-// answered.
+// A browser that uses another site's host name is refused. Probes and Prometheus, which use an address or a name of
+// the cluster, are answered.
 func TestForeignHosts(t *testing.T) {
 	names, err := browser.NewHosts("keyward.example.org")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 // Sectors is the number of parts of the hash space whose owners /v1/ring lists.
 const Sectors = 720
 
-// NewRingMap describes r for drawing. fingerprint is r's, as other documents show it. NewRingMap walks all points of the
-// ring, so callers cache the result.
+// NewRingMap describes r for drawing. fingerprint is r's, as other documents show it. NewRingMap walks all points of
+// the ring, so callers cache the result.
 func NewRingMap(r *ring.Ring, fingerprint string) api.RingMap {
 	m := api.RingMap{Fingerprint: fingerprint, Members: []api.RingShare{}, Sectors: []int{}}
 	shares := map[ring.ID]float64{}

@@ -17,8 +17,8 @@ import (
 // SocketOptions configures SocketHandler. All functions may be called concurrently. A nil function is not served.
 type SocketOptions struct {
 	Status func() api.SidecarStatus // required
-	// Drain makes the member leave the ring and returns a channel that is closed when it has drained or given up. The process
-	// continues. Further calls return the same channel. Required.
+	// Drain makes the member leave the ring and returns a channel that is closed when it has drained or given up. The
+	// process continues. Further calls return the same channel. Required.
 	Drain func() (done <-chan struct{})
 	// Progress returns the progress of the drain. Required.
 	Progress func() api.DrainStatus
@@ -34,8 +34,9 @@ type SocketOptions struct {
 	HotKeys func() api.HotKeys
 }
 
-// SocketHandler serves GET /status, /v1/hotkeys and /v1/tap, and POST /hot, /reset and /drain. The answer to /drain is one
-// line of JSON after the other until the member has drained. A client that disconnects does not stop the drain.
+// SocketHandler serves GET /status, /v1/hotkeys and /v1/tap, and POST /hot, /reset and /drain. The answer to /drain
+// is one line of JSON after the other until the member has drained. A client that disconnects does not stop the
+// drain.
 func SocketHandler(o SocketOptions) http.Handler {
 	if o.Every <= 0 {
 		o.Every = 500 * time.Millisecond
@@ -83,8 +84,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_ = e.Encode(v) // the client has disconnected
 }
 
-// ListenSocket listens on a unix socket to which only this user may connect. It replaces a socket whose process has ended,
-// and fails if another process serves it.
+// ListenSocket listens on a unix socket to which only this user may connect. It replaces a socket whose process has
+// ended, and fails if another process serves it.
 func ListenSocket(path string) (net.Listener, error) {
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = conn.Close()

@@ -28,8 +28,8 @@ const (
 // tapBuffer is the number of decisions that wait for a slow reader. Further ones are dropped.
 const tapBuffer = 256
 
-// tap serves GET /v1/tap?n=&rate=&domain=&key=&over=true. The answer has one line of JSON for each decision and ends after n
-// of them, or when the client disconnects.
+// tap serves GET /v1/tap?n=&rate=&domain=&key=&over=true. The answer has one line of JSON for each decision and ends
+// after n of them, or when the client disconnects.
 func tap(listen func(TapQuery, func(api.TapDecision)) (stop func())) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, n, err := parseTap(r.URL.Query())

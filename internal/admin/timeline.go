@@ -16,8 +16,8 @@ type Timeline struct {
 	events []api.TimelineEvent // oldest first; guarded by mu
 }
 
-// Add adds e. A full Timeline drops the oldest event of its most frequent kind, so that a key which becomes hot again and
-// again does not displace the last changes of the ring.
+// Add adds e. A full Timeline drops the oldest event of its most frequent kind, so that a key which becomes hot again
+// and again does not displace the last changes of the ring.
 func (t *Timeline) Add(e api.TimelineEvent) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,5 +1,6 @@
-// Package api declares the JSON documents of the admin endpoints: GET /cluster, the API below /v1/, and the admin socket's
-// /status, /drain, /hot, /reset and /v1/tap. The server (internal/admin) and all of its clients use these types.
+// Package api declares the JSON documents of the admin endpoints: GET /cluster, the API below /v1/, and the admin
+// socket's /status, /drain, /hot, /reset and /v1/tap. The server (internal/admin) and all of its clients use these
+// types.
 //
 // Fields are only ever added: a command must understand the answer of a member of an older or newer version.
 package api

@@ -8,10 +8,11 @@ import (
 	"github.com/keyward/keyward/hotkey"
 )
 
-// HotKeys is the answer of GET /v1/hotkeys: the keys of one member that are hot or leased, and the routes of all members.
+// HotKeys is the answer of GET /v1/hotkeys: the keys of one member that are hot or leased, and the routes of all
+// members.
 //
-// This document, HeldLeases, the timeline, the page built from them and the admin socket are the only places that show keys
-// to a reader who does not already know them.
+// This document, HeldLeases, the timeline, the page built from them and the admin socket are the only places that
+// show keys to a reader who does not already know them.
 type HotKeys struct {
 	Member string         `json:"member"`
 	Keys   []HotKeyStatus `json:"keys"`

@@ -6,9 +6,9 @@ import "time"
 type RingMap struct {
 	Fingerprint string      `json:"fingerprint"`
 	Members     []RingShare `json:"members"` // sorted by ID
-	// Sectors divides the hash space into equal parts, from hash 0 on: for each part, the index in Members of the owner of its
-	// middle. A member of weight 1 has 1024 points, so several members usually own points of one sector. It is empty when the
-	// ring is empty.
+	// Sectors divides the hash space into equal parts, from hash 0 on: for each part, the index in Members of the
+	// owner of its middle. A member of weight 1 has 1024 points, so several members usually own points of one sector.
+	// It is empty when the ring is empty.
 	Sectors []int `json:"sectors"`
 }
 

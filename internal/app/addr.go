@@ -18,8 +18,8 @@ func loopback(addr string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// reachable returns the address at which others reach a listening address. It replaces a wildcard host by the advertised one; if
-// that is empty, the host remains empty and gossip fills it in.
+// reachable returns the address at which others reach a listening address. It replaces a wildcard host by the
+// advertised one; if that is empty, the host remains empty and gossip fills it in.
 func reachable(listen, advertise string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

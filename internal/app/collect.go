@@ -19,9 +19,9 @@ const (
 	releaseEvery = 60                     // seconds after which an idle process returns memory again
 )
 
-// memoryTuner trades memory for processor time while the process is busy, and returns memory to the system while it is idle. A
-// sidecar's heap is small. With Go's default, a collection whenever it doubles, load would cause many collections per second, and a
-// change of the ring would leave several times the memory that is needed afterwards.
+// memoryTuner trades memory for processor time while the process is busy, and returns memory to the system while it
+// is idle. A sidecar's heap is small. With Go's default, a collection whenever it doubles, load would cause many
+// collections per second, and a change of the ring would leave several times the memory that is needed afterwards.
 type memoryTuner struct {
 	set    func(percent int) int // debug.SetGCPercent, or nothing if the user has set GOGC
 	read   []metrics.Sample
@@ -63,8 +63,8 @@ func (c *memoryTuner) run(ctx context.Context) {
 	}
 }
 
-// step adjusts GOGC. It takes the bytes allocated and the processor time used since the start, and the live bytes after the last
-// collection. It reports whether to return memory to the system now.
+// step adjusts GOGC. It takes the bytes allocated and the processor time used since the start, and the live bytes
+// after the last collection. It reports whether to return memory to the system now.
 func (c *memoryTuner) step(bytes uint64, worked time.Duration, live uint64) (release bool) {
 	percent := c.now
 	if bytes-c.bytes >= busyBytes || worked-c.worked >= busyTime {

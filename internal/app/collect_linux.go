@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// releaseProgram unmaps the pages of the program file, most of which are only used at start. They stay in the page cache while the
-// memory is not needed otherwise, and are mapped again when they are used.
+// releaseProgram unmaps the pages of the program file, most of which are only used at start. They stay in the page
+// cache while the memory is not needed otherwise, and are mapped again when they are used.
 func releaseProgram() {
 	program, err1 := os.Readlink("/proc/self/exe")
 	maps, err2 := os.ReadFile("/proc/self/maps")

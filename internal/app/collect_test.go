@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A busy process lets the heap grow by an amount, not by a factor. An idle one returns memory: when it becomes idle, and at
-// intervals.
+// A busy process lets the heap grow by an amount, not by a factor. An idle one returns memory: when it becomes idle,
+// and at intervals.
 func TestCollector(t *testing.T) {
 	var set []int
 	c := &memoryTuner{now: 100, set: func(p int) int { set = append(set, p); return 0 }}

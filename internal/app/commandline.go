@@ -9,8 +9,8 @@ import (
 	"github.com/keyward/keyward/internal/suggest"
 )
 
-// setAll sets the flags of a command line and returns all faults, where FlagSet.Parse would stop at the first one. The faults
-// contain pflag.ErrHelp if the command line asks for help.
+// setAll sets the flags of a command line and returns all faults, where FlagSet.Parse would stop at the first one.
+// The faults contain pflag.ErrHelp if the command line asks for help.
 func setAll(s *pflag.FlagSet, args []string) (faults []error) {
 	var stray []string
 	for len(args) > 0 {
@@ -61,8 +61,8 @@ func setOne(s *pflag.FlagSet, arg string, args []string) ([]string, error) {
 	return args, nil
 }
 
-// set sets a flag and reports whether the value is of its kind. Otherwise the flag keeps its value, so that validate reports no
-// further fault for it.
+// set sets a flag and reports whether the value is of its kind. Otherwise the flag keeps its value, so that validate
+// reports no further fault for it.
 func set(fl *pflag.Flag, value string) bool {
 	before := fl.Value.String()
 	if fl.Value.Set(value) == nil {
@@ -74,8 +74,8 @@ func set(fl *pflag.Flag, value string) bool {
 	return false
 }
 
-// noSuchFlag returns an error that suggests the flag with the most similar name. It skips the argument after an unknown flag, unless
-// that looks like a flag.
+// noSuchFlag returns an error that suggests the flag with the most similar name. It skips the argument after an
+// unknown flag, unless that looks like a flag.
 func noSuchFlag(s *pflag.FlagSet, given string, assigned bool, args []string) ([]string, error) {
 	var names []string
 	s.VisitAll(func(fl *pflag.Flag) { names = append(names, fl.Name) })

@@ -43,8 +43,8 @@ func (p *process) post(t *testing.T, path string, body, res any) (status int) {
 	return r.StatusCode
 }
 
-// TestExplainAndReset has every member explain a key that is over its limit, resets the key through a member that does not own it,
-// and has it explained again.
+// TestExplainAndReset has every member explain a key that is over its limit, resets the key through a member that
+// does not own it, and has it explained again.
 func TestExplainAndReset(t *testing.T) {
 	t.Parallel()
 	all := trio(t)

@@ -1,7 +1,9 @@
-// Package app assembles the parts of a sidecar and of an xDS server from flags and environment, and starts and stops them.
+// Package app assembles the parts of a sidecar and of an xDS server from flags and environment, and starts and stops
+// them.
 //
-// It makes the few decisions that concern several parts: when a member is ready (progress.go), how it leaves the cluster
-// (leave.go), how an operator's order becomes a hot key's route (hot.go), and what the timeline records (timeline.go).
+// It makes the few decisions that concern several parts: when a member is ready (progress.go), how it leaves the
+// cluster (leave.go), how an operator's order becomes a hot key's route (hot.go), and what the timeline records
+// (timeline.go).
 package app
 
 import (
@@ -18,8 +20,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// flags are the command-line flags of cmd/sidecar and cmd/xds. Each is also read from the environment, as KEYWARD_ and its
-// name in upper snake case. The command line takes precedence. The comments of define's texts explain them.
+// flags are the command-line flags of cmd/sidecar and cmd/xds. Each is also read from the environment, as KEYWARD_
+// and its name in upper snake case. The command line takes precedence. The comments of define's texts explain them.
 type flags struct {
 	memberFlags
 	addressFlags
@@ -222,8 +224,8 @@ func defaultNode(getenv func(string) string) string {
 	return n
 }
 
-// Parse reads the command line and the environment. It returns all faults, joined, or pflag.ErrHelp after printing the help
-// that was asked for.
+// Parse reads the command line and the environment. It returns all faults, joined, or pflag.ErrHelp after printing
+// the help that was asked for.
 func Parse(name, about string, args []string, getenv func(string) string) (flags, error) {
 	f := flags{effective: map[string]string{}}
 	s := pflag.NewFlagSet(name, pflag.ContinueOnError)

@@ -18,11 +18,13 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// manualRoutes are the routes that operators have ordered. The cluster keeps and announces them; this keeps what the cluster does not.
+// manualRoutes are the routes that operators have ordered. The cluster keeps and announces them; this keeps what the
+// cluster does not.
 type manualRoutes struct {
 	known atomic.Pointer[[]hotkey.Route] // the routes of all members; nil until the first change
 	mu    sync.Mutex                     // guards wanted, and orders one after the other
-	// wanted is the number of sub-keys of each order, by domain and owner string. A route has fewer while there are fewer members.
+	// wanted is the number of sub-keys of each order, by domain and owner string. A route has fewer while there are
+	// fewer members.
 	wanted map[[2]string]int
 }
 
@@ -78,8 +80,8 @@ func (m *sidecar) orderHot(o api.HotOrder) (api.HotRoute, error) {
 	return routeStatus(&r), nil
 }
 
-// resolveOrder returns a route for the key of an order, with its limit if that is known, and the number of sub-keys that its rule
-// asks for.
+// resolveOrder returns a route for the key of an order, with its limit if that is known, and the number of sub-keys
+// that its rule asks for.
 func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err error) {
 	r = hotkey.Route{Domain: o.Domain, Owner: o.OwnerString}
 	if o.Descriptor == nil {

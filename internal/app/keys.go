@@ -99,8 +99,8 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (api.Explan
 	return e, nil
 }
 
-// reset refunds the hits of a descriptor's key at its owner. Hits that are counted meanwhile and hits that members hold by a lease
-// remain.
+// reset refunds the hits of a descriptor's key at its owner. Hits that are counted meanwhile and hits that members
+// hold by a lease remain.
 func (m *sidecar) reset(domain string, entries []config.Entry) (api.ResetResult, error) {
 	k, err := m.findKey(domain, entries)
 	if err != nil {
@@ -123,7 +123,8 @@ func (m *sidecar) reset(domain string, entries []config.Entry) (api.ResetResult,
 	return r, nil
 }
 
-// lent returns how many hits of k's count holders of leases may not have spent, or nil unless this member owns and leases k.
+// lent returns how many hits of k's count holders of leases may not have spent, or nil unless this member owns and
+// leases k.
 func (m *sidecar) lent(k owner.Key) *uint64 {
 	for _, h := range m.node.HotKeys(time.Now().UnixNano()) {
 		if h.Key == k {

@@ -34,9 +34,9 @@ type drain struct {
 
 func newDrain() *drain { return &drain{done: make(chan struct{})} }
 
-// startDrain makes the member leave the ring and returns a channel that is closed when it has. The member first reports that it
-// is unhealthy, so that Envoys stop sending calls, while its listeners stay open. Then it leaves the ring and sends its counters
-// to the next owners. It forwards the calls that still arrive.
+// startDrain makes the member leave the ring and returns a channel that is closed when it has. The member first
+// reports that it is unhealthy, so that Envoys stop sending calls, while its listeners stay open. Then it leaves the
+// ring and sends its counters to the next owners. It forwards the calls that still arrive.
 func (m *sidecar) startDrain() <-chan struct{} {
 	d := m.drain
 	d.once.Do(func() {
@@ -126,7 +126,8 @@ func (m *sidecar) watchCalls(ctx context.Context) {
 	}
 }
 
-// quietIn returns the time until the member counts as not called anymore, if no call arrives. It is not positive if it does now.
+// quietIn returns the time until the member counts as not called anymore, if no call arrives. It is not positive if
+// it does now.
 func (d *drain) quietIn(now time.Time) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()

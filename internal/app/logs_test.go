@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestRefusalsAreLogged requires one line per second with the number of denials that were not logged, without values of callers.
+// TestRefusalsAreLogged requires one line per second with the number of denials that were not logged, without values
+// of callers.
 func TestRefusalsAreLogged(t *testing.T) {
 	t.Parallel()
 	p := launch(t, "a")

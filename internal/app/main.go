@@ -42,8 +42,8 @@ type Program struct {
 	Run         func(ctx context.Context, p Setup) error
 }
 
-// Main parses the command line, runs the program until SIGTERM or SIGINT, and returns the exit code. A second signal ends the
-// process at once.
+// Main parses the command line, runs the program until SIGTERM or SIGINT, and returns the exit code. A second signal
+// ends the process at once.
 func (p Program) Main(args []string) int {
 	f, err1 := Parse(p.Name, p.About, args, os.Getenv)
 	if errors.Is(err1, pflag.ErrHelp) {

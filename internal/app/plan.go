@@ -30,8 +30,9 @@ func (m *sidecar) plan(ctx context.Context) {
 	}
 }
 
-// routable returns the keys that may have routes: those that have a name and were measured as hot. Since is zero for a key that is
-// hot only because a rule or a route declares it. A route must not be its own reason, or it would never end.
+// routable returns the keys that may have routes: those that have a name and were measured as hot. Since is zero for
+// a key that is hot only because a rule or a route declares it. A route must not be its own reason, or it would never
+// end.
 func routable(keys []owner.HotKey) (hot []hotkey.HotCounter) {
 	for i := range keys {
 		k := &keys[i]

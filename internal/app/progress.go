@@ -7,7 +7,8 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// progress is the progress of the last change of the ring at this member, and whether the member is ready because of it.
+// progress is the progress of the last change of the ring at this member, and whether the member is ready because of
+// it.
 type progress struct {
 	mu sync.Mutex // also orders what the cluster is given
 	membership.Progress
@@ -31,8 +32,9 @@ func (m *sidecar) onProgress(p membership.Progress) {
 	m.updateReadinessLocked()
 }
 
-// setOnRing records whether this member is on the ring. The member becomes ready when it has also received its counters: until
-// then it would have to wait or guess for keys whose holders do not use the new ring yet. It then stays ready.
+// setOnRing records whether this member is on the ring. The member becomes ready when it has also received its
+// counters: until then it would have to wait or guess for keys whose holders do not use the new ring yet. It then
+// stays ready.
 func (m *sidecar) setOnRing(onRing bool) {
 	p := &m.progress
 	p.mu.Lock()

@@ -19,8 +19,9 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// peerNames returns the names, one of which another member's certificate must carry: those of --tls-peer-names, or else the URI and
-// DNS names of this member's own certificate. An Envoy's certificate of the same CA carries none of them.
+// peerNames returns the names, one of which another member's certificate must carry: those of --tls-peer-names, or
+// else the URI and DNS names of this member's own certificate. An Envoy's certificate of the same CA carries none of
+// them.
 func (f *flags) peerNames() ([]string, error) {
 	if len(f.TLSPeerNames) > 0 || f.TLS.Cert == "" {
 		return f.TLSPeerNames, nil
@@ -55,7 +56,8 @@ type security struct {
 	certs  *certs.Metrics
 }
 
-// newSecurity registers the metrics of certificates and refused connections. rls is the certificate of GRPC_SERVER_TLS_CERT.
+// newSecurity registers the metrics of certificates and refused connections. rls is the certificate of
+// GRPC_SERVER_TLS_CERT.
 func newSecurity(f *flags, rls certs.Files, reg prometheus.Registerer, log *slog.Logger) *security {
 	kinds := map[string]certs.Files{}
 	if !f.TLS.Empty() {
@@ -95,8 +97,8 @@ func (s *security) peer(o *peer.Options) error {
 	return errors.Join(err1, err2)
 }
 
-// envoyTLS returns the configuration of a listener for Envoys, or nil without certificates. Envoy's default for such calls is
-// TLS 1.2.
+// envoyTLS returns the configuration of a listener for Envoys, or nil without certificates. Envoy's default for such
+// calls is TLS 1.2.
 func (s *security) envoyTLS() (*tls.Config, error) {
 	f := s.flags
 	if f.TLS.Empty() {

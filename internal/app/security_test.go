@@ -12,7 +12,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// With --tls-bind-name a certificate proves the one member name in it, and no name that a client could choose to match it.
+// With --tls-bind-name a certificate proves the one member name in it, and no name that a client could choose to
+// match it.
 func TestBoundNames(t *testing.T) {
 	dir := t.TempDir()
 	if err := certs.MakeDemo(dir, certs.DemoOptions{Hosts: []string{"a.keyward.test", "*.wild.test"}}); err != nil {

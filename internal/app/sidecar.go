@@ -73,8 +73,8 @@ type sidecar struct {
 	tracer *trace.CallTracer // nil: none
 }
 
-// RunSidecar runs one member until ctx ends, then leaves the cluster and stops. It returns an error if the member cannot start or
-// cannot continue.
+// RunSidecar runs one member until ctx ends, then leaves the cluster and stops. It returns an error if the member
+// cannot start or cannot continue.
 func RunSidecar(ctx context.Context, p Setup) error {
 	m := &sidecar{
 		Setup: p, reg: newRegistry(), started: time.Now(), drain: newDrain(), tasks: newTasks(),
@@ -156,7 +156,8 @@ func (m *sidecar) start() error {
 	return m.startSocket()
 }
 
-// startCounting creates the counters and listens for other members. It also creates the health that all parts report to.
+// startCounting creates the counters and listens for other members. It also creates the health that all parts report
+// to.
 func (m *sidecar) startCounting() error {
 	m.health = rls.NewHealthServer(partRunning, partCluster, partRules)
 	m.health.Set(partRules, !m.Settings.Behavior.HealthyWithRulesOnly)
@@ -258,8 +259,9 @@ func (m *sidecar) onView(v *membership.View) {
 	m.timeline.addView(time.Now(), v)
 }
 
-// updateRulesHealth makes this member unready while every version of the rules that it has loaded was faulty: it would answer
-// every call with an error. A fault in a later version changes nothing, because the version before stays in force.
+// updateRulesHealth makes this member unready while every version of the rules that it has loaded was faulty: it
+// would answer every call with an error. A fault in a later version changes nothing, because the version before stays
+// in force.
 func (m *sidecar) updateRulesHealth(e source.LoadResult) {
 	switch {
 	case m.Settings.Behavior.HealthyWithRulesOnly: // applyRules reports it

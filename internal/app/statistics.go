@@ -28,8 +28,8 @@ func (m *sidecar) startStats() error {
 	return err
 }
 
-// denyCacheStats returns a function that exports the deny cache under the names of envoyproxy/ratelimit's local cache. The names that
-// concern evictions of a particular implementation would always be zero and are left out.
+// denyCacheStats returns a function that exports the deny cache under the names of envoyproxy/ratelimit's local
+// cache. The names that concern evictions of a particular implementation would always be zero and are left out.
 func (m *sidecar) denyCacheStats() func() {
 	gauge := func(name string) *stats.Gauge { return m.stats.Gauge("ratelimit.localcache." + name) }
 	hits, misses, lookups, entries := gauge("hitCount"), gauge("missCount"), gauge("lookupCount"), gauge("entryCount")

@@ -2,8 +2,8 @@ package app
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// newTables returns the metric of the largest numbers of exact counters, of this member and of one domain. Its defaults are those of
-// owner.Options.
+// newTables returns the metric of the largest numbers of exact counters, of this member and of one domain. Its
+// defaults are those of owner.Options.
 func newTables(f *flags) prometheus.Collector {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "keyward_keys_max", Help: "Largest number of exact counters: of this member, and of one domain.",

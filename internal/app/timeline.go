@@ -16,8 +16,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// timeline derives events from changes of the view, the handoff, the rules and the routes. The zero timeline is ready for use and
-// safe for concurrent use.
+// timeline derives events from changes of the view, the handoff, the rules and the routes. The zero timeline is ready
+// for use and safe for concurrent use.
 type timeline struct {
 	admin.Timeline
 

@@ -15,8 +15,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// seen returns a view of member a. Members are written as ID, state (j, a or l) and boot ID, as in "b-a-1"; active ones are on the
-// ring.
+// seen returns a view of member a. Members are written as ID, state (j, a or l) and boot ID, as in "b-a-1"; active
+// ones are on the ring.
 func seen(left string, members ...string) *membership.View {
 	v := &membership.View{Self: "a", Joined: true}
 	var places []ring.Member

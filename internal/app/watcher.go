@@ -60,8 +60,8 @@ func (w *watcher) start() (err error) {
 	if w.xds, err = startXDS(w.Flags.XDS, w.Flags.TLSPeerNames, w.security, w.reg); err != nil {
 		return err
 	}
-	// A version is in force here as soon as it is loaded: this process decides nothing, and the members that take their rules
-	// from it agree among themselves.
+	// A version is in force here as soon as it is loaded: this process decides nothing, and the members that take
+	// their rules from it agree among themselves.
 	w.versions = source.NewVersions(source.VersionsOptions{Self: w.Flags.Node, OnSwitch: w.xds.setRules, Registerer: w.reg, Logger: w.Log})
 	if w.Settings.Config.Type != "FILE" || w.Settings.Set("RUNTIME_ROOT") {
 		rules := &ruleSource{w.Settings.Config, w.ruleOptions, w.Log, w.versions.Offer}
@@ -106,7 +106,8 @@ func (w *watcher) selfStatus() api.Self {
 	return w.Flags.selfStatus(membership.RoleObserver, w.started, w.cluster)
 }
 
-// ready returns an error while the view is unusable. The server then still serves what it has, and Envoys keep what they have.
+// ready returns an error while the view is unusable. The server then still serves what it has, and Envoys keep what
+// they have.
 func (w *watcher) ready() error {
 	if why := w.cluster.View().Problem; why != "" {
 		return fmt.Errorf("not ready: cluster (%s)", why)

@@ -30,8 +30,8 @@ type xdsServer struct {
 	state xds.ServedState // guarded by mu
 }
 
-// startXDS starts to serve xDS. Envoys require one of the names in the certificates of the sidecars that they call, or, without names,
-// any certificate of the CA.
+// startXDS starts to serve xDS. Envoys require one of the names in the certificates of the sidecars that they call,
+// or, without names, any certificate of the CA.
 func startXDS(addr string, names []string, s *security, reg prometheus.Registerer) (*xdsServer, error) {
 	f, log := s.flags, s.log
 	tls, err := s.envoyTLS()
@@ -69,8 +69,8 @@ func startXDS(addr string, names []string, s *security, reg prometheus.Registere
 	return x, nil
 }
 
-// setView serves a new ring. A leaving member is not on the ring, and its connections drain. Until the first view with a member the
-// server serves nothing, so that an Envoy waits instead of using an empty ring.
+// setView serves a new ring. A leaving member is not on the ring, and its connections drain. Until the first view
+// with a member the server serves nothing, so that an Envoy waits instead of using an empty ring.
 func (x *xdsServer) setView(v *membership.View) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

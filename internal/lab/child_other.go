@@ -4,6 +4,6 @@ package lab
 
 import "syscall"
 
-// child returns the attributes of processes: their own group, because a terminal's Ctrl-C must reach only the lab, which then stops
-// them in order.
+// child returns the attributes of processes: their own group, because a terminal's Ctrl-C must reach only the lab,
+// which then stops them in order.
 func child() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

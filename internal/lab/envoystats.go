@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// StatSum returns the sum of Envoy's statistics whose names end with suffix, as in ".ratelimit.error", over clusters and listeners.
+// StatSum returns the sum of Envoy's statistics whose names end with suffix, as in ".ratelimit.error", over clusters
+// and listeners.
 func (e *Envoy) StatSum(ctx context.Context, suffix string) (float64, error) {
 	body, err := Get(ctx, "http://"+e.Admin+"/stats?filter="+strings.ReplaceAll(suffix, ".", "%5C."))
 	if err != nil {

@@ -1,7 +1,8 @@
-// Package lab runs a Keyward cluster on loopback: sidecars, xDS servers and Envoys as processes, for the demo, the end-to-end tests
-// and the benchmarks.
+// Package lab runs a Keyward cluster on loopback: sidecars, xDS servers and Envoys as processes, for the demo, the
+// end-to-end tests and the benchmarks.
 //
-// It treats programs as black boxes: it starts them with documented flags and environment variables and reads documented endpoints.
+// It treats programs as black boxes: it starts them with documented flags and environment variables and reads
+// documented endpoints.
 package lab
 
 import (
@@ -196,7 +197,8 @@ func (l *Lab) AddXDS(name string, args ...string) (*XDSServer, error) {
 	return x, nil
 }
 
-// Stop stops all processes in the order they were started, Envoys first. It returns an error for each that had to be killed.
+// Stop stops all processes in the order they were started, Envoys first. It returns an error for each that had to be
+// killed.
 func (l *Lab) Stop() error {
 	var errs []error
 	for _, e := range l.Envoys {

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Processes and folders must end with this process, however it ends: killed, its terminal closed, out of memory. Two mechanisms
-// ensure this.
+// Processes and folders must end with this process, however it ends: killed, its terminal closed, out of memory. Two
+// mechanisms ensure this.
 //
 //   - On Linux each child is killed by the kernel when the thread that started it ends (see onLastingThread).
 //   - A shell in a session of its own reads a pipe that this process alone can write to. When the pipe is closed it kills the process
@@ -39,8 +39,8 @@ for folder; do
 done
 `
 
-// watcher is a shell that cleans up after this process has ended. The zero value is ready for use. Its methods are safe for
-// concurrent use.
+// watcher is a shell that cleans up after this process has ended. The zero value is ready for use. Its methods are
+// safe for concurrent use.
 type watcher struct {
 	mu  sync.Mutex
 	cmd *exec.Cmd // guarded by mu; nil: none runs
@@ -131,8 +131,8 @@ func TempDir(pattern string) (string, error) {
 	return dir, nil
 }
 
-// onLastingThread runs f on a thread that lives as long as this process: the kernel sends Pdeathsig when the thread that started the
-// child ends.
+// onLastingThread runs f on a thread that lives as long as this process: the kernel sends Pdeathsig when the thread
+// that started the child ends.
 func onLastingThread(f func()) {
 	done := make(chan struct{})
 	lasting() <- func() { defer close(done); f() }

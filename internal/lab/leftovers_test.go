@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// parent starts a process that has a child, creates a folder with a busy writer in it, prints them, and ends in the given way.
+// parent starts a process that has a child, creates a folder with a busy writer in it, prints them, and ends in the
+// given way.
 func parent(mode string) error {
 	if mode == "network" {
 		return parentOfNetwork()
@@ -211,7 +212,8 @@ func runs(pid int) bool {
 	return err == nil && ok && len(rest) > 0 && rest[0] != 'Z'
 }
 
-// TestNothingIsLeft: however a process ends, what it has started with this package and its temporary folders end with it.
+// TestNothingIsLeft: however a process ends, what it has started with this package and its temporary folders end with
+// it.
 func TestNothingIsLeft(t *testing.T) {
 	kill := func(s syscall.Signal) func(*family) { return func(f *family) { _ = f.cmd.Process.Signal(s) } }
 	tell := func(f *family) { _ = f.in.Close() }

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// Network is a set of network namespaces on one bridge, which can be partitioned while this machine still reaches all of them. It
-// requires root, ip and iptables, and is removed when this process ends, however it ends.
+// Network is a set of network namespaces on one bridge, which can be partitioned while this machine still reaches all
+// of them. It requires root, ip and iptables, and is removed when this process ends, however it ends.
 type Network struct {
 	id     string // of this network on this machine
 	subnet string // the first three bytes of its addresses, with a dot at the end

@@ -8,10 +8,12 @@ import (
 	"sync"
 )
 
-// The range of ports: below the range of ephemeral ports, or a connection could use the port of a member while it restarts.
+// The range of ports: below the range of ephemeral ports, or a connection could use the port of a member while it
+// restarts.
 const lowestPort, highestPort = 10_000, 32_000
 
-// given holds the ports that this process has allocated. The ports of a member are free while it restarts; no other Lab may get them.
+// given holds the ports that this process has allocated. The ports of a member are free while it restarts; no other
+// Lab may get them.
 var given = struct {
 	mu    sync.Mutex
 	ports map[int]bool // guarded by mu

@@ -34,7 +34,8 @@ type Spec struct {
 	Dir  string   // working directory
 }
 
-// StartProcess starts a program with its output in logDir. The program is killed when this process ends, however it ends.
+// StartProcess starts a program with its output in logDir. The program is killed when this process ends, however it
+// ends.
 func StartProcess(logDir string, s Spec) (*Process, error) {
 	p := &Process{Name: s.Name, Log: filepath.Join(logDir, s.Name+".log"), exited: make(chan struct{})}
 	out, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -108,7 +109,8 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
-// Pause stops the process with SIGSTOP until it gets SIGCONT. It waits until all threads have stopped: until then they may answer.
+// Pause stops the process with SIGSTOP until it gets SIGCONT. It waits until all threads have stopped: until then
+// they may answer.
 func (p *Process) Pause() error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err

@@ -63,7 +63,8 @@ var loads = map[string]float64{
 	"TestSignals":                   0.25,
 }
 
-// alone lists the tests during which no other job runs, not even an idle one: TestHotKey sends 8,000 requests a second, on time.
+// alone lists the tests during which no other job runs, not even an idle one: TestHotKey sends 8,000 requests a
+// second, on time.
 var alone = map[string]bool{"TestHotKey": true}
 
 // long lists the longest tests. They start first.

@@ -1,5 +1,5 @@
-// Command run runs the project's tests in stages. It prints a line when a stage begins and ends, and finally tables of the stages
-// with their budgets, of the slowest tests, and of tests that were skipped.
+// Command run runs the project's tests in stages. It prints a line when a stage begins and ends, and finally tables
+// of the stages with their budgets, of the slowest tests, and of tests that were skipped.
 //
 //	go run ./test/run quick              # lint, unit tests without the race detector, one Envoy, one cluster: a few minutes
 //	go run ./test/run test               # everything that has to pass before a change lands
@@ -7,10 +7,10 @@
 //	go run ./test/run -only e2e,sim test # some of its stages
 //	go run ./test/run -only e2e -match 'Hot|Lease' test
 //
-// Stages with real processes share the processors by the load that each test declares. Each test has its own network namespace (on
-// Linux, as root). Stages that only compute run at idle priority. What a stage needs and the machine lacks is installed on Debian as
-// root. Elsewhere the stage is skipped, and the last table shows the command that installs it. With KEYWARD_REQUIRE=all a skipped
-// stage or test is a failure.
+// Stages with real processes share the processors by the load that each test declares. Each test has its own network
+// namespace (on Linux, as root). Stages that only compute run at idle priority. What a stage needs and the machine
+// lacks is installed on Debian as root. Elsewhere the stage is skipped, and the last table shows the command that
+// installs it. With KEYWARD_REQUIRE=all a skipped stage or test is a failure.
 package main
 
 import (
@@ -27,7 +27,8 @@ import (
 	"syscall"
 )
 
-// room is the largest sum of declared loads, as a fraction of the processors: tests sometimes use more than they declare.
+// room is the largest sum of declared loads, as a fraction of the processors: tests sometimes use more than they
+// declare.
 const room = 0.75
 
 func main() {

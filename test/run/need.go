@@ -86,8 +86,8 @@ func missingPackages(stages []*stage) (out []string) {
 	return out
 }
 
-// installer returns the command that installs packages, or why there is none. It does not start services of the packages: the tests
-// start their own.
+// installer returns the command that installs packages, or why there is none. It does not start services of the
+// packages: the tests start their own.
 func (m *machine) installer(packages []string) ([]string, error) {
 	if !m.install {
 		return nil, fmt.Errorf("not installed: %s", strings.Join(packages, " "))

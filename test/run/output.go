@@ -21,7 +21,8 @@ var (
 	packageLine = regexp.MustCompile(`^(ok|FAIL|---|\?)\s*\t(\S+)\t`)
 )
 
-// parser reads the output of `go test -v`, or of anything else, line by line, and collects the results of top-level tests.
+// parser reads the output of `go test -v`, or of anything else, line by line, and collects the results of top-level
+// tests.
 type parser struct {
 	results []result
 	open    int                         // results of the package whose name has not come yet

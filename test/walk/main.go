@@ -1,10 +1,11 @@
-// Command walk executes a page of the documentation: it runs the page's ```sh blocks, one after the other, in one shell in the working
-// directory. It stops at the first that fails and prints how long each took.
+// Command walk executes a page of the documentation: it runs the page's ```sh blocks, one after the other, in one
+// shell in the working directory. It stops at the first that fails and prints how long each took.
 //
 //	go run ./test/walk docs/quickstart.md                     # the whole page
 //	go run ./test/walk docs/quickstart.md "On this machine"   # one chapter, a ## heading
 //
-// It skips blocks that start with ```sh no-run, and prints that it does. It ends every process that the page has started.
+// It skips blocks that start with ```sh no-run, and prints that it does. It ends every process that the page has
+// started.
 package main
 
 import (
