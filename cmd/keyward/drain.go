@@ -61,7 +61,7 @@ func drainEnvoy(ctx context.Context, address string) error {
 
 // drain makes the sidecar behind socket leave, and prints its progress until it has.
 func drain(ctx context.Context, out io.Writer, socket string) error {
-	res, err := overSocket(ctx, socket, http.MethodPost, "/drain", nil)
+	res, err := overSocket(ctx, socket, "POST /drain", nil)
 	if err != nil {
 		return err
 	}

@@ -20,9 +20,7 @@ import (
 )
 
 func newExplain() *cobra.Command {
-	var o config.Options
-	var rules string
-	var names []string
+	var offline offlineRules
 	cmd := &cobra.Command{
 		Use:     "explain DOMAIN KEY=VALUE... [+ KEY=VALUE...]",
 		Short:   "Show which rule limits a descriptor and why, its owner, its count and the next decision",
@@ -31,9 +29,9 @@ func newExplain() *cobra.Command {
 		Args:    cobra.MinimumNArgs(2),
 	}
 	members, output := memberFlag(cmd), outputFlag(cmd)
-	cmd.Flags().StringVar(&rules, "rules", "", "`directory` or file of rules, instead of a running member")
-	cmd.Flags().StringSliceVar(&names, "members", nil, "with --rules: names of the members, as `name` or name=weight")
-	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "with --rules: merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().StringVar(&offline.path, "rules", "", "`directory` or file of rules, instead of a running member")
+	cmd.Flags().StringSliceVar(&offline.members, "members", nil, "with --rules: names of the members, as `name` or name=weight")
+	cmd.Flags().BoolVar(&offline.options.MergeDomains, "merge-domain-configs", false, "with --rules: merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		descriptors, err := parseDescriptors(args[1:])
 		if err != nil {
@@ -41,8 +39,8 @@ func newExplain() *cobra.Command {
 		}
 		all := make([]api.Explanation, len(descriptors))
 		for i, entries := range descriptors {
-			if rules != "" {
-				all[i], err = explainFiles(rules, o, names, args[0], entries)
+			if offline.path != "" {
+				all[i], err = offline.explain(args[0], entries)
 			} else {
 				all[i], err = askFirst[api.Explanation](cmd.Context(), *members, "/v1/explain?"+descriptorQuery(args[0], entries))
 			}
@@ -101,17 +99,24 @@ func askFirst[T any](ctx context.Context, members []string, path string) (v T, e
 	return v, errors.Join(faults...)
 }
 
-// explainFiles explains a descriptor by rule files and the ring of the given members.
-func explainFiles(path string, o config.Options, names []string, domain string, entries []config.Entry) (api.Explanation, error) {
-	rules, err := loadPath(path, o)
+// offlineRules are rules and members that are not running.
+type offlineRules struct {
+	path    string // of the rules
+	options config.Options
+	members []string // as NAME or NAME=WEIGHT; none: owners are unknown
+}
+
+// explain explains a descriptor by the rules and the ring of the members.
+func (o *offlineRules) explain(domain string, entries []config.Entry) (api.Explanation, error) {
+	rules, err := loadPath(o.path, o.options)
 	if err != nil {
 		return api.Explanation{}, err
 	}
 	e, found := admin.NewExplanation(rules, domain, entries)
-	if len(names) == 0 || found.Kind != config.Limited {
+	if len(o.members) == 0 || found.Kind != config.Limited {
 		return e, nil
 	}
-	r, err := ringOf(names)
+	r, err := ringOf(o.members)
 	if err != nil {
 		return e, err
 	}

@@ -100,7 +100,7 @@ func TestExplainRequest(t *testing.T) {
 			e, m := admin.NewExplanation(rules, domain, entries)
 			if m.Kind == config.Limited {
 				over := entries[0].Value == "busy"
-				admin.SetDecision(&e, &m, api.CounterStatus{Count: 5, Limit: 5, Reset: 12, Authority: "full"}, over, false)
+				admin.SetDecision(&e, &m, admin.KeyDecision{Counter: api.CounterStatus{Count: 5, Limit: 5, Reset: 12, Authority: "full"}, Over: over, Lenient: false})
 			}
 			return e, nil
 		},

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -58,7 +57,7 @@ func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Co
 		if err := o.Validate(); err != nil {
 			return err
 		}
-		return suggestExplain(giveOrder(cmd.Context(), cmd.OutOrStdout(), *socket, *output, &o), o.Domain, entries)
+		return suggestExplain(order(cmd, *socket, *output, &o), o.Domain, entries)
 	}
 	cmd.Flags().StringVar(&o.OwnerString, "owner-string", "", "the key's x-keyward-key `header`")
 	if mode == hotkey.Spread {
@@ -67,10 +66,11 @@ func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Co
 	return cmd
 }
 
-func giveOrder(ctx context.Context, out io.Writer, socket, output string, o *api.HotOrder) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+// order sends an order to the sidecar and prints the route that it announces.
+func order(cmd *cobra.Command, socket, output string, o *api.HotOrder) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
 	defer cancel()
-	res, err := overSocket(ctx, socket, http.MethodPost, "/hot", o)
+	res, err := overSocket(ctx, socket, "POST /hot", o)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func giveOrder(ctx context.Context, out io.Writer, socket, output string, o *api
 	if err := json.NewDecoder(res.Body).Decode(&r); err != nil {
 		return fmt.Errorf("decode the sidecar's answer: %w", err)
 	}
-	return show(out, output, r, func(out io.Writer) error {
+	return show(cmd.OutOrStdout(), output, r, func(out io.Writer) error {
 		_, err := fmt.Fprintf(out, "%s: %s; %s announces it\n", keyName(r.Domain, r.Name, r.OwnerString), routeText(&r), printable(r.By))
 		return err
 	})
@@ -138,7 +138,7 @@ func newHotList(socket *string) *cobra.Command {
 func listHot(ctx context.Context, out io.Writer, socket, output string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	res, err := overSocket(ctx, socket, http.MethodGet, "/v1/hotkeys", nil)
+	res, err := overSocket(ctx, socket, "GET /v1/hotkeys", nil)
 	if err != nil {
 		return err
 	}

@@ -24,21 +24,7 @@ func newInject() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.TLS = !noTLS
 			for _, file := range files {
-				text, err := readManifest(cmd.InOrStdin(), file)
-				if err != nil {
-					return err
-				}
-				out, notes, err := inject.Inject(text, o)
-				if err != nil {
-					return fmt.Errorf("%s: %w", file, err)
-				}
-				for _, n := range notes {
-					fmt.Fprintln(cmd.ErrOrStderr(), n)
-				}
-				if len(notes) == 0 {
-					fmt.Fprintf(cmd.ErrOrStderr(), "WARNING: %s: nothing in it has pods\n", file)
-				}
-				if _, err := cmd.OutOrStdout().Write(out); err != nil {
+				if err := injectFile(cmd, file, o); err != nil {
 					return err
 				}
 			}
@@ -47,7 +33,7 @@ func newInject() *cobra.Command {
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	s.StringArrayVarP(&files, "filename", "f", nil, "`file` of manifests, - for standard input; again for more")
+	s.StringArrayVarP(&files, "filename", "f", nil, "`file` of manifests, - for standard input; repeat it for more")
 	s.StringVar(&o.Release, "release", "keyward", "full `name` of the chart's objects: that of the Service NAME-gossip without -gossip")
 	s.StringVar(&o.Image, "image", o.Image, "the sidecar's `image`")
 	s.StringVar(&o.PullPolicy, "pull-policy", "IfNotPresent", "its imagePullPolicy")
@@ -63,6 +49,26 @@ func newInject() *cobra.Command {
 	s.IntVar(&o.Grace, "grace", 60, "minimum `seconds` that a pod has to stop")
 	_ = cmd.MarkFlagRequired("filename") // the flag exists
 	return cmd
+}
+
+// injectFile prints a file with the sidecar added, and warnings to standard error.
+func injectFile(cmd *cobra.Command, file string, o inject.Options) error {
+	text, err := readManifest(cmd.InOrStdin(), file)
+	if err != nil {
+		return err
+	}
+	out, notes, err := inject.Inject(text, o)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for _, n := range notes {
+		fmt.Fprintln(cmd.ErrOrStderr(), n)
+	}
+	if len(notes) == 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "WARNING: %s: nothing in it has pods\n", file)
+	}
+	_, err = cmd.OutOrStdout().Write(out)
+	return err
 }
 
 func readManifest(stdin io.Reader, file string) ([]byte, error) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,7 +88,7 @@ func resetKey(ctx context.Context, socket, domain string, entries []config.Entry
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	o := api.ResetOrder{Domain: domain, Descriptor: *descriptorOf(entries)}
-	res, err := overSocket(ctx, socket, http.MethodPost, "/reset", o)
+	res, err := overSocket(ctx, socket, "POST /reset", o)
 	if err != nil {
 		return r, err
 	}

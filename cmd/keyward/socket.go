@@ -31,9 +31,10 @@ func socketFlag(f *pflag.FlagSet) *string {
 	return f.String("admin", socket, "the sidecar's admin `socket`, also KEYWARD_ADMIN")
 }
 
-// overSocket sends a request to the sidecar behind an admin socket. The path begins with /. Any status but 200 is an
-// error.
-func overSocket(ctx context.Context, socket, method, path string, body any) (*http.Response, error) {
+// overSocket sends a request, such as "GET /status", to the sidecar behind an
+// admin socket. Any status but 200 is an error.
+func overSocket(ctx context.Context, socket, request string, body any) (*http.Response, error) {
+	method, path, _ := strings.Cut(request, " ")
 	file, err := api.SocketPath(socket)
 	if err != nil {
 		return nil, fmt.Errorf("--admin %q: %w", socket, err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
@@ -65,7 +64,7 @@ func runTap(ctx context.Context, out io.Writer, o *tapOptions) error {
 		return fmt.Errorf("--output %q: want text or json", o.output)
 	}
 	q := url.Values{"domain": {o.domain}, "key": {o.key}, "over": {strconv.FormatBool(o.over)}, "rate": {fmt.Sprint(o.rate)}, "n": {strconv.Itoa(o.n)}}
-	res, err := overSocket(ctx, *o.socket, http.MethodGet, "/v1/tap?"+q.Encode(), nil)
+	res, err := overSocket(ctx, *o.socket, "GET /v1/tap?"+q.Encode(), nil)
 	if err != nil {
 		if ctx.Err() != nil { // Ctrl-C
 			err = nil

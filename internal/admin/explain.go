@@ -63,9 +63,16 @@ func explainRule(r *config.RuleSpec) *api.ExplainRule {
 	return e
 }
 
-// SetDecision adds the owner's decision about the next hit to e: the counter c, and whether the hit is over the
-// limit. lenient reports whether SHADOW_MODE or QUOTA_MODE is set.
-func SetDecision(e *api.Explanation, m *config.Match, c api.CounterStatus, over, lenient bool) {
+// KeyDecision is an owner's decision about the next hit on a key.
+type KeyDecision struct {
+	Counter api.CounterStatus
+	Over    bool // the hit is over the limit
+	Lenient bool // SHADOW_MODE or QUOTA_MODE is set
+}
+
+// SetDecision adds the owner's decision to e. m is the match of its descriptor.
+func SetDecision(e *api.Explanation, m *config.Match, d KeyDecision) {
+	c := d.Counter
 	e.Counter, e.Owner = &c, c.Owner
 	so := fmt.Sprintf("%d of %d hits are counted in the current window", c.Count, c.Limit)
 	if m.Limit.Algorithm.Bucket() {
@@ -75,10 +82,10 @@ func SetDecision(e *api.Explanation, m *config.Match, c api.CounterStatus, over,
 		so += fmt.Sprintf(" (authority %q: the owner did not decide with the complete limit)", c.Authority)
 	}
 	switch {
-	case !over:
+	case !d.Over:
 		e.Verdict = api.VerdictOK
 		e.Why += fmt.Sprintf(" The next hit is admitted: %s.", so)
-	case m.Rule.Shadow || m.Rule.Quota || lenient:
+	case m.Rule.Shadow || m.Rule.Quota || d.Lenient:
 		e.Verdict = api.VerdictShadow
 		e.Why += fmt.Sprintf(" The next hit is over the limit, and is admitted because of shadow or quota mode: %s.", so)
 	default:

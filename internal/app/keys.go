@@ -95,7 +95,7 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (api.Explan
 		c.Remaining = uint64(a.Remaining) + 1 // a.Remaining excludes the hit
 	}
 	sw, _ := settings.ReadReloadable(m.Getenv) // applyRules logs a fault
-	admin.SetDecision(&e, &match, c, a.Over, sw.Shadow || sw.Quota)
+	admin.SetDecision(&e, &match, admin.KeyDecision{Counter: c, Over: a.Over, Lenient: sw.Shadow || sw.Quota})
 	return e, nil
 }
 

@@ -24,6 +24,13 @@ type faults []error
 
 func (e *faults) add(format string, args ...any) { *e = append(*e, fmt.Errorf(format, args...)) }
 
+// unless adds a fault unless ok.
+func (e *faults) unless(ok bool, format string, args ...any) {
+	if !ok {
+		e.add(format, args...)
+	}
+}
+
 // validate returns all faults of the flags, joined.
 func (f *flags) validate() error {
 	var e faults
@@ -60,20 +67,15 @@ func (f *flags) validateNames(e *faults) {
 	if _, ok := policy.ParsePartition(f.Partition); !ok {
 		e.add("--partition %q: want share, available or quorum", f.Partition)
 	}
-	oneOf(e, "rls-server", f.RLSServer, rlsServers(), "inline or grpc")
-	oneOf(e, "lost-state", f.LostState, map[string]bool{"prorata": true, "full": true}, "prorata or full")
-	oneOf(e, "allow-negative-hits", f.NegativeHits, refundPolicies(), "local, certificate or any")
+	_, ok := rlsServers()[f.RLSServer]
+	e.unless(ok, "--rls-server %q: want inline or grpc", f.RLSServer)
+	e.unless(f.LostState == "prorata" || f.LostState == "full", "--lost-state %q: want prorata or full", f.LostState)
+	_, ok = refundPolicies()[f.NegativeHits]
+	e.unless(ok, "--allow-negative-hits %q: want local, certificate or any", f.NegativeHits)
 	if f.Admin != "" {
 		if _, err := api.SocketPath(f.Admin); err != nil {
 			e.add("--admin %q: %w", f.Admin, err)
 		}
-	}
-}
-
-// oneOf adds a fault unless value is a key of values.
-func oneOf[T any](e *faults, flag, value string, values map[string]T, want string) {
-	if _, ok := values[value]; !ok {
-		e.add("--%s %q: want %s", flag, value, want)
 	}
 }
 
