@@ -76,13 +76,9 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 	r, in := c.Rule, &s.other
 	in.TAT, in.Slots = c.State.TAT, append(in.Slots[:0], c.State.Slots...)
 	refused = r.Clean(in, now)
-	e := s.counters.Owned.Find(hash, c.Key)
-	if e != nil && (!sameWindows(s.counters.Rule(e), r) || e.RingPos() != c.RingPos) {
-		if s.counters.End(e, s.counters.Rule(e)) > now {
-			return true, refused + 1 // a different window or ring position: members never disagree on these
-		}
-		s.counters.Renew(e, r, now)
-		e.Move(c.RingPos)
+	e, ok := s.mergeTarget(hash, now, c)
+	if !ok {
+		return true, refused + 1
 	}
 	op := shardOp{
 		Request: &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: r},
@@ -122,6 +118,21 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 	}
 	n.afterMerge(s, e, r)
 	return true, refused
+}
+
+// mergeTarget returns the counter of c's key, or nil. ok is false if that counts in other windows or is at another ring
+// position, on which members never disagree. Such a counter is reset if it has no effect any more.
+func (s *shard) mergeTarget(hash uint64, now int64, c *handoff.CounterRecord) (e *counter.Owned, ok bool) {
+	e = s.counters.Owned.Find(hash, c.Key)
+	if e == nil || sameWindows(s.counters.Rule(e), c.Rule) && e.RingPos() == c.RingPos {
+		return e, true
+	}
+	if s.counters.End(e, s.counters.Rule(e)) > now {
+		return e, false
+	}
+	s.counters.Renew(e, c.Rule, now)
+	e.Move(c.RingPos)
+	return e, true
 }
 
 // completeIfOwned is completeEntry if this member decides op's key: what others send is added to what its sketches have
