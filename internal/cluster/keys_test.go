@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 func TestParseKeys(t *testing.T) {
@@ -91,4 +92,55 @@ func FuzzParseKeys(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestGossipKeys(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	keys := func(name string, lines ...string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	k1, k2 := strings.Repeat("1", 32), strings.Repeat("2", 32)
+	all := three(t, func(o *Options) {
+		withProbes(o)
+		o.Insecure, o.KeyFile = false, keys(o.Node, k1)
+	})
+	for name, o := range map[string]Options{
+		"wrong key":   {KeyFile: keys("wrong", k2), Cluster: "test"},
+		"no key":      {Insecure: true, Cluster: "test"},
+		"wrong label": {KeyFile: keys("label", k1), Cluster: "other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			full := options("x", all[0].Gossip())
+			full.KeyFile, full.Insecure, full.Cluster = o.KeyFile, o.Insecure, o.Cluster
+			x := up(t, full)
+			throughout(t, "rejected",
+				func() bool { return whole(all...) && len(x.View().Members) == 1 && !x.View().Joined }, rounds(x, 3))
+			if got := testutil.ToFloat64(x.metrics.joinFailures.WithLabelValues(failedJoin)); got < 1 {
+				t.Error("the failed join is not counted")
+			}
+		})
+	}
+	// Change the key in three steps without losing a member.
+	for _, step := range [][]string{{k1, k2}, {k2, k1}, {k2}} {
+		for _, c := range all {
+			keys(c.o.Node, step...)
+		}
+		for _, c := range all {
+			throughout(t, "whole", func() bool { return whole(all...) }, func() bool {
+				return string(c.gossip.keys.GetPrimaryKey()) == string(parseKey([]byte(step[0]))) &&
+					len(c.gossip.keys.GetKeys()) == len(step)
+			})
+		}
+	}
+	late := options("late", all[1].Gossip())
+	late.Insecure, late.KeyFile = false, keys("late", k2)
+	eventually(t, "a member with the new key alone", func() func() bool {
+		c := up(t, late)
+		return func() bool { return whole(append([]*Cluster{c}, all...)...) }
+	}())
 }
