@@ -339,7 +339,7 @@ func testLost(b *browser, l *lab.Lab) {
 	if s := b.text("#members"); !strings.Contains(s, "lost") {
 		b.Errorf("members: %s", s)
 	}
-	b.await("the loss on the time line", `document.querySelector("#timeline .on-lost")?.innerText.includes("shop-2 is lost")`)
+	b.await("the loss on the time line", `document.querySelector("#timeline .on-lost")?.innerText.includes("shop-2 failed")`)
 	if s := b.text("#health"); strings.Contains(s, "No problems") {
 		b.Errorf("health: %s", s)
 	}
