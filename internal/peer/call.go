@@ -89,9 +89,6 @@ func (p *Peer) newCall() any {
 
 // start begins a new generation at now. It and the methods below are called with mu held unless they state otherwise.
 func (c *call) start(now int64, args *callArgs) {
-	start := c.p.clock.start
-	c.checkAt = int64(args.deadline.Silent.Sub(start))
-	c.giveUpAt = max(c.checkAt, int64(args.deadline.Alive.Sub(start)))
 	c.reqs, c.results, c.now, c.done = args.reqs, args.results, now, args.done
 	for n := len(c.slots); n < len(c.reqs); n++ {
 		c.slots = append(c.slots, slot{call: c, index: n})
@@ -99,6 +96,13 @@ func (c *call) start(now int64, args *callArgs) {
 	for i := range c.reqs {
 		c.reqs[i].Waiter = &c.slots[i]
 	}
+}
+
+// setDeadline converts d to the monotonic clock. It is called before anything is open.
+func (c *call) setDeadline(d owner.Deadline) {
+	start := c.p.clock.start
+	c.checkAt = int64(d.Silent.Sub(start))
+	c.giveUpAt = max(c.checkAt, int64(d.Alive.Sub(start)))
 }
 
 // addRequest adds request i to a group for member to that is sent at due.

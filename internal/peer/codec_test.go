@@ -336,6 +336,7 @@ func FuzzReply(f *testing.F) {
 		c := call{p: &Peer{clock: newClock(time.Now(), nil)}}
 		results := make([]owner.Result, 2)
 		c.start(0, &callArgs{by(time.Hour), make([]owner.Request, 2), results, newSyncWaiter().(syncWaiter)})
+		c.setDeadline(by(time.Hour))
 		c.addRequest("x", 0, 0, 0)
 		c.addRequest("x", 1, 0, 0)
 		records := wire.NewReader(b)

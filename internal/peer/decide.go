@@ -72,7 +72,7 @@ func (p *Peer) begin(stop bool, args *callArgs) callState {
 		c.reqs = slices.Clone(args.reqs) // the caller's are not to be changed
 		owner.ApplyStop(c.reqs, args.results)
 	}
-	if c.dispatchAll() {
+	if c.dispatchAll(args.deadline) {
 		return callDecided
 	}
 	return callOpen

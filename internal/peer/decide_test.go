@@ -282,6 +282,7 @@ func TestLateReply(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.start(0, &callArgs{by(time.Hour), make([]owner.Request, 1), results, done})
+		c.setDeadline(by(time.Hour))
 		c.addRequest("x", 0, 0, 0)
 		c.groups[0].stage, c.unsent = groupSent, 0
 		return c.gen

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/keyward/keyward/owner"
@@ -12,9 +13,11 @@ import (
 
 // dispatchAll forwards the requests that Node does not decide, and unlocks c. It reports whether all requests are
 // decided.
-func (c *call) dispatchAll() bool {
-	for i := range c.results {
-		if c.results[i].Kind != owner.Decided {
+func (c *call) dispatchAll(d owner.Deadline) bool {
+	first := slices.IndexFunc(c.results, func(r owner.Result) bool { return r.Kind != owner.Decided })
+	if first >= 0 {
+		c.setDeadline(d)
+		for i := first; i < len(c.results); i++ {
 			c.dispatch(i, 0)
 		}
 	}

@@ -79,6 +79,7 @@ func (p *Peer) forwardStop(s *scratch, to ring.ID, args callArgs) forwardStatus 
 	w := p.syncWaiters.Get().(syncWaiter)
 	args.done = w
 	c := p.startCall(p.clock.mono(), &args)
+	c.setDeadline(args.deadline)
 	c.stopStatus = &s.status
 	for i := range args.reqs {
 		c.addRequest(to, i, 0, c.now)
@@ -112,7 +113,7 @@ func (p *Peer) decideRounds(s *scratch, args callArgs) {
 			results[i] = p.resultWithoutOwner(now, s.statuses[i], &s.reqs[i])
 		}
 	}
-	if !c.dispatchAll() {
+	if !c.dispatchAll(args.deadline) {
 		<-w
 	}
 	p.syncWaiters.Put(w)

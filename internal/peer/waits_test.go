@@ -22,6 +22,7 @@ func TestResultAfterTheCall(t *testing.T) {
 	results, done := make([]owner.Result, 1), newSyncWaiter().(syncWaiter)
 	c.mu.Lock()
 	c.start(0, &callArgs{by(0), []owner.Request{newRequest("k", 10, 1)}, results, done})
+	c.setDeadline(by(0))
 	results[0].Kind = owner.Pending
 	c.dispatch(0, 0)
 	for range 2 { // Node does not know the request, as if its result were on the way: that is waited for once
