@@ -163,6 +163,7 @@ func WholeSeconds(left int64) time.Duration {
 	return (time.Duration(left) + time.Second - 1).Truncate(time.Second)
 }
 
+// SaturatingAdd returns a+b, or the largest uint64 if the sum is larger.
 func SaturatingAdd(a, b uint64) uint64 {
 	if s := a + b; s >= a {
 		return s
