@@ -111,7 +111,7 @@ func TestAbsentFilesOfXDS(t *testing.T) {
 		return err
 	}
 	await("an error", func(context.Context) error {
-		if log := taker.Tail(1 << 20); !strings.Contains(log, "rules not loaded") || !strings.Contains(log, filepath.Join(volume, "sidecar.crt")) {
+		if log := taker.Tail(1 << 20); !strings.Contains(log, "cannot load rules") || !strings.Contains(log, filepath.Join(volume, "sidecar.crt")) {
 			return fmt.Errorf("the log says\n%s", log)
 		}
 		return nil

@@ -66,10 +66,10 @@ def concurrent(ask, n):
     return tally(verdict(f.result()) for f in futures)
 
 
-def cancelled(ask, n):
+def canceled(ask, n):
     """Gives up n calls, then asks once more."""
     for _ in range(n):
-        ask.future(request("key", "cancelled"), timeout=20).cancel()
+        ask.future(request("key", "canceled"), timeout=20).cancel()
     return attempt(ask, request("key", "after"))
 
 
@@ -114,7 +114,7 @@ def main():
             "no domain": attempt(ask, b""),
             "unknown": attempt(caller(channel, "/other.Service/Method"), b""),
             "health": attempt(caller(channel, "/grpc.health.v1.Health/Check"), b""),
-            "cancelled": cancelled(ask, 200),
+            "canceled": canceled(ask, 200),
             "pinging": [attempt(caller(pinging), request("key", "pinging")), idle(2), attempt(caller(pinging), request("key", "pinging"))],
         }))
 
