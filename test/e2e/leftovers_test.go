@@ -192,7 +192,7 @@ func TestDemoLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	alone, byMake, byScript := []string{program, "demo"}, []string{"make", "-f", makefile, "demo"}, []string{"sh", "-c", program + " demo; exit $?"}
-	const members, traffic = "started xds", "[q] end"
+	const members, traffic = "started xds", "[q] quit"
 	signal := func(s syscall.Signal, to string) func(*testing.T, *demo) {
 		return func(t *testing.T, d *demo) { _ = syscall.Kill(d.process(t, to), s) }
 	}
