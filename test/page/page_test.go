@@ -318,7 +318,7 @@ func testBroken(b *browser, l *lab.Lab) {
 	}
 	l.Sidecars = well
 	b.run(chromedp.Navigate("http://" + well[0].Metrics + "/"))
-	b.await("its name on another's page", `document.getElementById("health").innerText.includes("shop-9 and this member cannot ask each other")`)
+	b.await("its name on another's page", `document.getElementById("health").innerText.includes("shop-9 and this member cannot exchange requests")`)
 	if text := b.text("#health"); strings.Contains(text, "No problems") {
 		b.Errorf("health: %s", text)
 	}
@@ -334,7 +334,7 @@ func testBroken(b *browser, l *lab.Lab) {
 
 func testLost(b *browser, l *lab.Lab) {
 	l.Sidecars[2].Kill()
-	b.await("the loss in words", `document.getElementById("health").innerText.includes("shop-2 was lost")`)
+	b.await("the loss in words", `document.getElementById("health").innerText.includes("shop-2 failed")`)
 	b.await("a ring of two", `document.querySelectorAll(".owner").length === 2 && document.querySelectorAll("#members tr").length === 3`)
 	if s := b.text("#members"); !strings.Contains(s, "lost") {
 		b.Errorf("members: %s", s)
@@ -364,7 +364,7 @@ func TestPictures(t *testing.T) {
 	}{{"page-light", 1280, "light", false}, {"page-dark", 1280, "dark", false}, {"page-narrow", 390, "light", false}, {"page-lost", 1280, "light", true}} {
 		if x.killed {
 			l.Sidecars[2].Kill()
-			b.await("the loss", `document.getElementById("health").innerText.includes("shop-2 was lost")`)
+			b.await("the loss", `document.getElementById("health").innerText.includes("shop-2 failed")`)
 		}
 		b.view(x.width, 900, x.theme)
 		b.shot(x.name)

@@ -133,8 +133,8 @@ func search(ctx context.Context, m *machine) ([]*job, error) {
 	}
 	var packages, tests []string
 	for _, path := range strings.Fields(text) {
-		if strings.HasPrefix(path, "charts/") {
-			continue // the stage chart runs all of it
+		if strings.HasPrefix(path, "charts/") || strings.HasPrefix(path, "bench/") {
+			continue // the stages chart and bench run all of them
 		}
 		source, err := os.ReadFile(path)
 		if err != nil {
