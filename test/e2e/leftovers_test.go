@@ -229,7 +229,7 @@ func TestDemoLeavesNothing(t *testing.T) {
 		{"Ctrl-C twice", alone, traffic, func(t *testing.T, d *demo) { keys(t, d, "\x03\x03") }},
 		{"Ctrl-C, and again while it stops", alone, traffic, func(t *testing.T, d *demo) {
 			keys(t, d, "\x03")
-			d.shows(t, "stopping: Envoy")
+			d.shows(t, "stopping Envoy")
 			keys(t, d, "\x03")
 		}},
 		{"Ctrl-C twice on make", byMake, members, func(t *testing.T, d *demo) { keys(t, d, "\x03\x03") }},
