@@ -177,7 +177,7 @@ func (c *Cluster) Leave(ctx context.Context) {
 		}
 		if rest > 0 {
 			// Memberlist's leave message does not report a handoff, and may overtake the announcement that does.
-			_ = c.gossip.list.UpdateNode(rest / 2)
+			c.gossip.announce(rest / 2)
 		}
 	}
 	c.shutdown(rest)
@@ -189,7 +189,7 @@ func (c *Cluster) Close() { c.shutdown(0) }
 func (c *Cluster) shutdown(bound time.Duration) {
 	c.stop.Do(func() {
 		if c.gossip != nil && bound > 0 {
-			if err := c.gossip.list.Leave(bound); err != nil {
+			if err := c.gossip.leave(bound); err != nil {
 				c.log.Debug("leave message not confirmed", "error", err)
 			}
 		}
@@ -321,7 +321,7 @@ func (c *Cluster) announce(now time.Time, o *outcome) {
 	}
 	c.announced, c.announcedAt = b, now
 	// It spreads in the background. Waiting for it would delay the processing of other members' announcements.
-	_ = c.gossip.list.UpdateNode(time.Nanosecond)
+	c.gossip.announce(time.Nanosecond)
 }
 
 // checkDrained closes drained when every other member uses a ring without this one and has all of its counters.

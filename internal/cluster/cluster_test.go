@@ -302,3 +302,20 @@ func TestJoinListContainsSelf(t *testing.T) {
 		}
 	}
 }
+
+// A member that is leaving may still want to announce something when memberlist has forgotten it already.
+func TestNothingIsAnnouncedAfterLeave(t *testing.T) {
+	o := options("a")
+	o.Timing.Probe = 10 * time.Millisecond
+	shortStart(&o)
+	a := up(t, o)
+	eventually(t, "one", func() bool { return whole(a) })
+	if err := a.gossip.leave(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "memberlist to forget this member", func() (forgotten bool) {
+		defer func() { forgotten = recover() != nil }()
+		return a.gossip.list.UpdateNode(time.Nanosecond) == nil && false
+	})
+	a.gossip.announce(time.Nanosecond)
+}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
 	"os"
 	"strconv"
 	"strings"
@@ -29,6 +30,27 @@ type gossip struct {
 	port          gossipPort
 
 	refusals refusals
+
+	mu   sync.Mutex // held while list announces
+	left bool       // guarded by mu
+}
+
+// announce spreads the state of this member, and waits for that at most so long. After leave it does nothing: memberlist
+// forgets a member that has left, itself included, and UpdateNode would panic.
+func (g *gossip) announce(wait time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.left {
+		_ = g.list.UpdateNode(wait) // it spreads in the background
+	}
+}
+
+// leave sends memberlist's leave message, and waits for that at most so long.
+func (g *gossip) leave(wait time.Duration) error {
+	g.mu.Lock()
+	g.left = true
+	g.mu.Unlock()
+	return g.list.Leave(wait)
 }
 
 // gossipPort is the port that memberlist uses. *transport implements it; tests replace it by a virtual network.
