@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"sync"
 	"os"
 	"strconv"
 	"strings"
@@ -31,15 +30,15 @@ type gossip struct {
 
 	refusals refusals
 
-	mu   sync.Mutex // held while list announces
-	left bool       // guarded by mu
+	turn chan struct{} // holds a value while list announces; a mutex would stop the virtual time of tests
+	left bool          // guarded by turn
 }
 
 // announce spreads the state of this member, and waits for that at most so long. After leave it does nothing: memberlist
 // forgets a member that has left, itself included, and UpdateNode would panic.
 func (g *gossip) announce(wait time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.turn <- struct{}{}
+	defer func() { <-g.turn }()
 	if !g.left {
 		_ = g.list.UpdateNode(wait) // it spreads in the background
 	}
@@ -47,9 +46,9 @@ func (g *gossip) announce(wait time.Duration) {
 
 // leave sends memberlist's leave message, and waits for that at most so long.
 func (g *gossip) leave(wait time.Duration) error {
-	g.mu.Lock()
+	g.turn <- struct{}{}
 	g.left = true
-	g.mu.Unlock()
+	<-g.turn
 	return g.list.Leave(wait)
 }
 
@@ -73,7 +72,7 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	if err != nil {
 		return nil, err
 	}
-	g := &gossip{keys: ring}
+	g := &gossip{keys: ring, turn: make(chan struct{}, 1)}
 	lines := &logWriter{logger: logger, limit: rate.NewLimiter(5, 20), refused: o.OnRefused, refusals: &g.refusals}
 	out := log.New(lines, "", 0)
 	config := transportConfig{host: host, port: port, plaintext: ring == nil, refused: o.OnRefused, log: out}
