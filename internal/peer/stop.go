@@ -59,7 +59,9 @@ func (p *Peer) finishStop(args callArgs) {
 	p.decideRounds(s, args)
 }
 
-func isForward(r owner.Result) bool { return r.Kind == owner.Forward }
+// isForward reports whether another member is to decide. Authority Shed is no such case: Node has charged the request, and
+// too many are pending for it to wait.
+func isForward(r owner.Result) bool { return r.Kind == owner.Forward && r.Authority != owner.Shed }
 
 func isCached(r owner.Result) bool { return r.Authority == owner.Cached }
 

@@ -84,16 +84,42 @@ func TestDeferredGroup(t *testing.T) {
 	}
 }
 
-// Above the bound no request waits: requests are degraded here, and returned to their requesters.
-func TestTooManyWaits(t *testing.T) {
-	m, q := loneOwner(t)
-	q.Strict = true
+// fillPending makes as many requests wait in m's Node as it allows.
+func fillPending(m *member) {
 	other := newRequest(ownedBy(ringOf("m0", "m1"), "m0", 2)[1], 1<<30, 1)
 	other.Strict = true
 	for i := range 8192 { // owner.Options.MaxWaiting
 		other.Waiter = noWaiter(i)
 		m.node.Decide(m.Now(), &other)
 	}
+}
+
+// Above the bound an all-or-nothing call is charged once, as any other call: it is not sent to owners for a second round.
+func TestTooManyWaitsOfAStopCall(t *testing.T) {
+	m, _ := loneOwner(t)
+	fillPending(m)
+	var charged []uint64
+	for i, stop := range []bool{false, true} {
+		q := newRequest(ownedBy(ringOf("m0", "m1"), "m0", 4)[2+i], 100, 1)
+		q.Strict = true
+		results := make([]owner.Result, 1)
+		m.Decide(by(time.Hour), stop, []owner.Request{q}, results)
+		if results[0].Kind != owner.Decided || results[0].Path != owner.Fallback {
+			t.Errorf("stop %v: %+v", stop, results[0])
+		}
+		q.Op, q.Hits = owner.Read, 0
+		charged = append(charged, m.decideOne(time.Hour, q).After)
+	}
+	if charged[0] == 0 || charged[0] != charged[1] {
+		t.Errorf("charged %d, and %d by an all-or-nothing call", charged[0], charged[1])
+	}
+}
+
+// Above the bound no request waits: requests are degraded here, and returned to their requesters.
+func TestTooManyWaits(t *testing.T) {
+	m, q := loneOwner(t)
+	q.Strict = true
+	fillPending(m)
 	if a := m.decideOne(time.Hour, q); a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}
