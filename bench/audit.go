@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -161,7 +160,7 @@ func loadOf(ctx context.Context, targets []target, conns int, r *ring.Ring, n in
 func runOnly(ctx context.Context, l *loadtest.Load, rate float64, length time.Duration) (loadtest.Calls, error) {
 	got, err := l.Run(ctx, loadtest.Phase{Rate: rate}, length)
 	if err == nil && got.Answered() == 0 {
-		err = fmt.Errorf("no call was answered, %d failed: %w", got.Errors, errors.Join(got.Err))
+		err = fmt.Errorf("no call was answered, %d failed: %w", got.Errors, got.Err)
 	}
 	return got, err
 }

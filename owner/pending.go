@@ -2,6 +2,7 @@ package owner
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"time"
 
@@ -85,6 +86,25 @@ type pendingRequest struct {
 	grant   *pendingGrant // not nil: a holder waits for this grant, and no caller
 }
 
+// all returns the requests of both lists.
+func (x *pendingKey) all() iter.Seq[*pendingRequest] {
+	return func(yield func(*pendingRequest) bool) {
+		for _, w := range x.replicas {
+			if !yield(w) {
+				return
+			}
+		}
+		if x.ownership == nil {
+			return
+		}
+		for _, w := range x.ownership.requests {
+			if !yield(w) {
+				return
+			}
+		}
+	}
+}
+
 // key returns the requests for k, which it adds if there are none.
 func (p *pendingRequests) key(k Key) *pendingKey {
 	x := p.keys[k]
@@ -158,15 +178,9 @@ func (p *pendingRequests) find(k Key, to Waiter) *pendingRequest {
 	if x == nil {
 		return nil
 	}
-	lists := [][]*pendingRequest{x.replicas}
-	if x.ownership != nil {
-		lists = append(lists, x.ownership.requests)
-	}
-	for _, list := range lists {
-		for _, w := range list {
-			if w.grant == nil && w.request.Waiter == to {
-				return w
-			}
+	for w := range x.all() {
+		if w.grant == nil && w.request.Waiter == to {
+			return w
 		}
 	}
 	return nil
@@ -174,17 +188,11 @@ func (p *pendingRequests) find(k Key, to Waiter) *pendingRequest {
 
 // expired returns the requests that began to wait before then, in their order.
 func (p *pendingRequests) expired(then int64) (old []*pendingRequest) {
-	add := func(list []*pendingRequest) {
-		for _, w := range list {
+	for _, x := range p.keys {
+		for w := range x.all() {
 			if w.since < then {
 				old = append(old, w)
 			}
-		}
-	}
-	for _, x := range p.keys {
-		add(x.replicas)
-		if x.ownership != nil {
-			add(x.ownership.requests)
 		}
 	}
 	slices.SortFunc(old, func(a, b *pendingRequest) int { return cmp.Compare(a.order, b.order) })
