@@ -196,7 +196,7 @@ func (n *Node) mergeRecord(s *shard, now int64, c handoff.CounterRecord) {
 }
 
 // reconcile merges a member's report, and replies with all that is recorded of the key.
-func (n *Node) reconcile(s *shard, l *leaseOp, fx *Effects) {
+func (n *Node) reconcile(s *shard, l *leaseOp, fx *Ready) {
 	op, share := &l.op, l.bootID&^1
 	in := l.State
 	in.Slots = slices.DeleteFunc(slices.Clone(in.Slots), func(f limit.Slot) bool { return f.Writer != share })

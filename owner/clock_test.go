@@ -24,7 +24,7 @@ func TestClockStopped(t *testing.T) {
 	if ans := a.Decide(now, &req); ans.Kind != Decided || ans.Authority != Full {
 		t.Fatalf("before anybody was heard: %+v", ans)
 	}
-	step := func(i int) Effects {
+	step := func(i int) Ready {
 		v := a.serial.view
 		msg := handoff.Message{Kind: handoff.Ping, Ring: v.Ring().Fingerprint(), Seq: 1, Sent: w.now, Now: w.now}
 		id := w.ids()[i]

@@ -9,7 +9,7 @@ import (
 )
 
 // SetRing makes r the ring and m the membership. When it returns, no request is decided by the previous ones.
-func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Effects) {
+func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Ready) {
 	if r == nil {
 		r = ring.New(nil)
 	}
@@ -81,7 +81,7 @@ func (n *Node) recordChange(c change, legacy map[ring.ID]bool, m handoff.Members
 }
 
 // publish gives all shards the machine's view, if it is a new one, and decides the requests that waited for it.
-func (n *Node) publish(now int64, fx *Effects) {
+func (n *Node) publish(now int64, fx *Ready) {
 	m := n.serial.machine
 	n.serial.transfers = m.Transfers()
 	was := n.serial.view
@@ -111,7 +111,7 @@ func (n *Node) publish(now int64, fx *Effects) {
 
 // Tick does what is due at time now: it extends this member's ownership, sends heartbeats, and drops a part of the
 // expired counters. It must be called several times a second.
-func (n *Node) Tick(now int64) (fx Effects) {
+func (n *Node) Tick(now int64) (fx Ready) {
 	n.ticked.Store(now)
 	n.serial.Lock()
 	fx.Out = n.serial.machine.Tick(now)
@@ -173,14 +173,14 @@ func (s *shard) sweepOn(t counter.Table, now int64) {
 
 // Flush returns the messages that earlier decisions require: requests for ownership, replicas, and messages about
 // leases. It must be called at once when Urgent, and every few milliseconds while Dirty.
-func (n *Node) Flush(now int64) (fx Effects) {
+func (n *Node) Flush(now int64) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	n.flush(now, &fx)
 	return fx
 }
 
-func (n *Node) flush(now int64, fx *Effects) {
+func (n *Node) flush(now int64, fx *Ready) {
 	n.urgent.Store(false)
 	n.dirty.Store(false)
 	if len(n.serial.replicator.order) > 0 {
@@ -196,7 +196,7 @@ func (n *Node) flush(now int64, fx *Effects) {
 }
 
 // flushLeases sends the pending requests for leases and notices to holders.
-func (n *Node) flushLeases(now int64, fx *Effects) {
+func (n *Node) flushLeases(now int64, fx *Ready) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
@@ -251,7 +251,7 @@ type messageCounts struct {
 
 // Step processes a message from the given boot of member from. It refuses messages from members that are not live, and
 // from earlier boots.
-func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message) (fx Effects) {
+func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	if p, ok := n.serial.peers[from]; !ok || p.BootID != bootID {

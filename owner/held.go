@@ -152,7 +152,7 @@ func (n *Node) observeHot(s *shard, now int64, req *Request, res *Result) {
 }
 
 // sendLeaseRequests sends the queued requests for leases.
-func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Effects) {
+func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Ready) {
 	at := s.clock(now)
 	for _, key := range s.leaseRequests {
 		held := s.held[key]

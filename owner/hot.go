@@ -196,7 +196,7 @@ func (n *Node) forwardsMany(s *shard, now int64, key Key) bool {
 }
 
 // evaluateHot determines twice a second which keys are hot. A key at twice the threshold is hot within two seconds.
-func (n *Node) evaluateHot(now int64, fx *Effects) {
+func (n *Node) evaluateHot(now int64, fx *Ready) {
 	if h := &n.hotState; now-h.evaluatedAt < int64(evaluateEvery) && now >= h.evaluatedAt {
 		return
 	}
@@ -229,7 +229,7 @@ func (n *Node) evaluateHot(now int64, fx *Effects) {
 }
 
 // applyHotChanges updates the keys that became hot or are not hot any more, and notifies holders.
-func (n *Node) applyHotChanges(s *shard, now int64, changes []hotkey.HotChange, fx *Effects) {
+func (n *Node) applyHotChanges(s *shard, now int64, changes []hotkey.HotChange, fx *Ready) {
 	for _, c := range changes {
 		key := Key(c.Key)
 		_, hash := n.shard(key)

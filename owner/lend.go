@@ -45,7 +45,7 @@ type pendingGrant struct {
 
 // StepLease processes a message about leases from the given boot of member from. It refuses messages from members that
 // are not live, and from earlier boots.
-func (n *Node) StepLease(now int64, from ring.ID, bootID uint64, m *lease.Batch) (fx Effects) {
+func (n *Node) StepLease(now int64, from ring.ID, bootID uint64, m *lease.Batch) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	p, ok := n.serial.peers[from]
@@ -98,7 +98,7 @@ type leaseOp struct {
 }
 
 // handleLeaseRequest handles a request for a part of a limit, if this member owns the key.
-func (n *Node) handleLeaseRequest(now int64, l *leaseOp, fx *Effects) {
+func (n *Node) handleLeaseRequest(now int64, l *leaseOp, fx *Ready) {
 	s, hash := n.shard(l.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,7 +210,7 @@ func (n *Node) credit(s *shard, op *shardOp, e *counter.Owned, u unspent) {
 }
 
 // grantLease lends as much as it may, and replies to the request.
-func (n *Node) grantLease(s *shard, l *leaseOp, fx *Effects) {
+func (n *Node) grantLease(s *shard, l *leaseOp, fx *Ready) {
 	op := &l.op
 	r, at := op.rule, op.now
 	depth, used := r.Depth(), l.used
@@ -249,7 +249,7 @@ func (n *Node) grantLease(s *shard, l *leaseOp, fx *Effects) {
 }
 
 // audit adds an Audit if l's rule requires it.
-func (s *shard) audit(l *leaseOp, hits, count uint64, fx *Effects) {
+func (s *shard) audit(l *leaseOp, hits, count uint64, fx *Ready) {
 	if !l.Terms.Audit {
 		return
 	}
@@ -314,7 +314,7 @@ func (n *Node) chargeLease(s *shard, l *leaseOp, size uint64) {
 }
 
 // sendGrant sends g, or makes it wait until the successor has confirmed its charge (C5).
-func (n *Node) sendGrant(s *shard, l *leaseOp, g pendingGrant, fx *Effects) {
+func (n *Node) sendGrant(s *shard, l *leaseOp, g pendingGrant, fx *Ready) {
 	if l.size > 0 && s.view.copies {
 		if w := n.awaitReplication(s, &l.op, l.e, &l.res); w != nil {
 			w.grant = &g
@@ -327,7 +327,7 @@ func (n *Node) sendGrant(s *shard, l *leaseOp, g pendingGrant, fx *Effects) {
 	g.send(fx)
 }
 
-func (g *pendingGrant) send(fx *Effects) {
+func (g *pendingGrant) send(fx *Ready) {
 	m := leaseTo(&fx.Leases, g.to, lease.Lend)
 	m.Grants = append(m.Grants, g.grant)
 }

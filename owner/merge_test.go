@@ -74,12 +74,12 @@ func TestOwnershipThatDoesNotArrive(t *testing.T) {
 }
 
 // pairOf returns member "a", alone in the ring with full authority, and a function that sends it messages of "b".
-func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Effects) {
+func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Ready) {
 	t.Helper()
 	o.Self, o.BootID = "a", 0x101
 	n := New(o)
 	n.SetRing(t0, ring.New([]ring.Member{{ID: "a", BootID: 0x101}}), handoff.Membership{NRef: 1, Joined: true, Peers: []handoff.LivePeer{{ID: "b", BootID: 0x201}}})
-	return n, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Effects {
+	return n, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Ready {
 		return n.Step(now, "b", 0x201, &handoff.Message{Kind: k, Seq: 1, Counters: cs})
 	}
 }

@@ -112,7 +112,7 @@ func (w *network) adoptAt(id ring.ID, r *ring.Ring) {
 	w.effects(id, w.nodes[id].SetRing(w.clock(id), r, m))
 }
 
-func (w *network) effects(id ring.ID, fx Effects) {
+func (w *network) effects(id ring.ID, fx Ready) {
 	for _, o := range fx.Out {
 		w.queue = append(w.queue, envelope{from: id, to: o.To, inst: w.insts[id] | 1, msg: o.Msg})
 	}

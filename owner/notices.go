@@ -69,7 +69,7 @@ func (n *Node) updateLevel(s *shard, lent *lentKey, r limit.Rule, u usage) {
 }
 
 // sendNotices sends the queued notices.
-func (n *Node) sendNotices(s *shard, now int64, fx *Effects) {
+func (n *Node) sendNotices(s *shard, now int64, fx *Ready) {
 	at := s.clock(now)
 	for _, key := range s.pendingNotices {
 		lent := s.lent[key]
@@ -93,7 +93,7 @@ func (n *Node) sendNotices(s *shard, now int64, fx *Effects) {
 }
 
 // notifyHolders sends a notice to all holders of the key.
-func (k *lentKey) notifyHolders(now int64, notice *lease.Notice, fx *Effects) {
+func (k *lentKey) notifyHolders(now int64, notice *lease.Notice, fx *Ready) {
 	notice.Key = k.key
 	for _, l := range k.Holders(now) {
 		m := leaseTo(&fx.Leases, l.Holder, lease.Notify)

@@ -12,7 +12,7 @@ import (
 const ownershipRetry = int64(25 * time.Millisecond)
 
 // requestOwnership asks for the ownership of the keys that requests wait for.
-func (n *Node) requestOwnership(now int64, fx *Effects) {
+func (n *Node) requestOwnership(now int64, fx *Ready) {
 	v := n.serial.view
 	var out []handoff.Outbound
 	msg := handoff.Message{
@@ -51,7 +51,7 @@ func messageTo(out *[]handoff.Outbound, to ring.ID, msg handoff.Message) *handof
 
 // releaseOwnership replies to a request for ownership. The handoff machine has processed the request already, so this
 // member no longer decides the keys that it gives.
-func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Effects) {
+func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Ready) {
 	if len(msg.Counters) > maxBatch {
 		n.serial.counts.refused++
 		return
@@ -98,7 +98,7 @@ func (n *Node) release(s *shard, hash uint64, now int64, c *handoff.CounterRecor
 }
 
 // acceptOwnership processes the reply to a request for ownership.
-func (n *Node) acceptOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Effects) {
+func (n *Node) acceptOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Ready) {
 	v := n.serial.view
 	given := msg.Status == handoff.KeyGiven
 	if given {

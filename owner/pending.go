@@ -26,9 +26,9 @@ type Done struct {
 	Result Result
 }
 
-// Effects lists the work of the driver after a call: to send the messages in their order, and to deliver Done in any
+// Ready lists the work of the driver after a call: to send the messages in their order, and to deliver Done in any
 // order.
-type Effects struct {
+type Ready struct {
 	Out    []handoff.Outbound
 	Done   []Done
 	Leases []lease.Delivery
@@ -256,7 +256,7 @@ func (n *Node) endPending(s *shard) {
 }
 
 // resolve delivers the result of w, which is in no list any more.
-func (n *Node) resolve(s *shard, w *pendingRequest, res Result, fx *Effects) {
+func (n *Node) resolve(s *shard, w *pendingRequest, res Result, fx *Ready) {
 	n.endPending(s)
 	switch {
 	case w.grant == nil:
@@ -267,7 +267,7 @@ func (n *Node) resolve(s *shard, w *pendingRequest, res Result, fx *Effects) {
 }
 
 // decidePending decides the requests that wait for the ownership of k, which this member has now.
-func (n *Node) decidePending(s *shard, now int64, k Key, fx *Effects) {
+func (n *Node) decidePending(s *shard, now int64, k Key, fx *Ready) {
 	requests := s.pending.takeOwnership(k)
 	if len(requests) == 0 {
 		return
@@ -291,14 +291,14 @@ func (n *Node) decidePending(s *shard, now int64, k Key, fx *Effects) {
 }
 
 // forwardAll resolves the requests that wait for the ownership of k: they are to be forwarded to member.
-func (n *Node) forwardAll(s *shard, k Key, member ring.ID, fx *Effects) {
+func (n *Node) forwardAll(s *shard, k Key, member ring.ID, fx *Ready) {
 	for _, w := range s.pending.takeOwnership(k) {
 		n.resolve(s, w, Result{Kind: Forward, Member: member}, fx)
 	}
 }
 
 // reviewPending applies a new view to all keys whose ownership requests wait for.
-func (n *Node) reviewPending(s *shard, now int64, fx *Effects) {
+func (n *Node) reviewPending(s *shard, now int64, fx *Ready) {
 	for _, k := range s.pending.ownershipKeys() {
 		t := s.pending.ownership(k)
 		_, hash := n.shard(k)
@@ -316,7 +316,7 @@ func (n *Node) reviewPending(s *shard, now int64, fx *Effects) {
 
 // resolveReplicated resolves the requests for r's key that wait for a confirmation that r contains: those of earlier
 // Unreplicated, and of the present one those that wait for at most r.upTo hits.
-func (n *Node) resolveReplicated(s *shard, r ref, fx *Effects) {
+func (n *Node) resolveReplicated(s *shard, r ref, fx *Ready) {
 	x := s.pending.keys[r.key]
 	if x == nil {
 		return
@@ -333,7 +333,7 @@ func (n *Node) resolveReplicated(s *shard, r ref, fx *Effects) {
 }
 
 // expirePending resolves the requests that have been pending for longer than maxPending.
-func (n *Node) expirePending(s *shard, now int64, fx *Effects) {
+func (n *Node) expirePending(s *shard, now int64, fx *Ready) {
 	for _, w := range s.pending.expired(now - maxPending) {
 		s.pending.remove(w)
 		n.resolve(s, w, Result{Kind: Forward}, fx)

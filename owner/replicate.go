@@ -130,7 +130,7 @@ func (g *gathering) add(s *shard, e *counter.Owned, r ref) {
 }
 
 // replicate sends the counters whose keys the shards have queued.
-func (n *Node) replicate(now int64, fx *Effects) {
+func (n *Node) replicate(now int64, fx *Ready) {
 	var open []*gathering
 	for i := range n.shards {
 		s := &n.shards[i]
@@ -148,7 +148,7 @@ func (n *Node) replicate(now int64, fx *Effects) {
 }
 
 // gather adds some of the keys that s has queued to the open batches. It reports whether there are more.
-func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Effects) (_ []*gathering, more bool) {
+func (n *Node) gather(s *shard, now int64, open []*gathering, fx *Ready) (_ []*gathering, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	deferred := 0
@@ -211,7 +211,7 @@ func gatheringFor(open *[]*gathering, to ring.ID) *gathering {
 }
 
 // dispatch sends g as one batch.
-func (n *Node) dispatch(now int64, g *gathering, fx *Effects) {
+func (n *Node) dispatch(now int64, g *gathering, fx *Ready) {
 	if len(g.refs) == 0 {
 		return
 	}
@@ -330,7 +330,7 @@ func (n *Node) requeue(s *shard, e *counter.Owned, r ref) {
 }
 
 // confirmBatch processes the confirmation of a batch.
-func (n *Node) confirmBatch(seq uint64, from ring.ID, fx *Effects) {
+func (n *Node) confirmBatch(seq uint64, from ring.ID, fx *Ready) {
 	c := &n.serial.replicator
 	b := c.batches[seq]
 	if b == nil || b.to != from {

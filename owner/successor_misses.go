@@ -42,7 +42,7 @@ func (c *replicator) dropMiss(id ring.ID, key Key) {
 
 // resendToSuccessors sends each successor that can be heard a batch of what other members have confirmed in its place.
 // It does so with each Tick until the successor has confirmed it.
-func (n *Node) resendToSuccessors(now int64, fx *Effects) {
+func (n *Node) resendToSuccessors(now int64, fx *Ready) {
 	c := &n.serial.replicator
 	for _, id := range slices.Sorted(maps.Keys(c.successorMisses)) {
 		if !n.heardRecently(id, now) || n.inflight.Load() >= maxFlight {

@@ -68,7 +68,7 @@ func (p *Peer) lostTime(r reading) time.Duration {
 
 // adjustClock makes the clock follow the wall clock. It revokes ownership if that takes a step or if the monotonic
 // clock has lost time.
-func (p *Peer) adjustClock() (fx owner.Effects) {
+func (p *Peer) adjustClock() (fx owner.Ready) {
 	w := &p.clockCheck
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -21,12 +21,12 @@ const (
 
 // apply performs the effects that Node returned. All messages to a member, also replies, leave on this member's own
 // link to it, so one queue bounds them and keeps their order.
-func (p *Peer) apply(e owner.Effects) { p.perform(e, false) }
+func (p *Peer) apply(e owner.Ready) { p.perform(e, false) }
 
 // applyInline is apply for a caller that holds no lock: it writes heartbeats on the calling goroutine.
-func (p *Peer) applyInline(e owner.Effects) { p.perform(e, true) }
+func (p *Peer) applyInline(e owner.Ready) { p.perform(e, true) }
 
-func (p *Peer) perform(e owner.Effects, inline bool) {
+func (p *Peer) perform(e owner.Ready, inline bool) {
 	links := *p.links.Load()
 	for out := e.Out; len(out) > 0; {
 		l, n := links[out[0].To], heartbeats(out)

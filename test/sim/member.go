@@ -128,7 +128,7 @@ func (m *member) do(fn func()) {
 	}
 }
 
-func (m *member) apply(e owner.Effects) {
+func (m *member) apply(e owner.Ready) {
 	if e.ClockStopped > 0 {
 		m.w.stats.count("fence: by the peers' clocks")
 		m.w.trace("%s has stood still for %v", m.name(), e.ClockStopped)
