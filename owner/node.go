@@ -12,7 +12,7 @@ import (
 )
 
 // Node is the state machine of one member. It counts the keys that the member owns, and decides requests for other
-// keys when their owners do not. All of its methods are safe for concurrent use; those that return Effects run one at
+// keys when their owners do not. All of its methods are safe for concurrent use; those that return Ready run one at
 // a time.
 type Node struct {
 	options      Options
@@ -70,7 +70,7 @@ func (n *Node) shard(key Key) (*shard, uint64) {
 }
 
 // Decide decides req if this member owns its key, and names the owner otherwise. If the decision has to wait, for the
-// key's ownership or for a replica's confirmation, the result is Pending, and the decision is in the Effects of a later
+// key's ownership or for a replica's confirmation, the result is Pending, and the decision is in the Ready of a later
 // call, with the request's Waiter. Decide does not allocate when the key is local.
 func (n *Node) Decide(now int64, req *Request) Result {
 	var res Result

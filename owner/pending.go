@@ -235,7 +235,7 @@ func (n *Node) awaitOwnership(s *shard, op *shardOp, holder ring.ID, res *Result
 }
 
 // Cancel removes the pending request for k with this waiter. It returns false if the request was not pending: then its
-// result has been returned in Effects, or will be.
+// result has been returned in Ready, or will be.
 func (n *Node) Cancel(k Key, to Waiter) bool {
 	s, _ := n.shard(k)
 	s.mu.Lock()

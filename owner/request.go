@@ -33,7 +33,7 @@ type Request struct {
 	Key     Key
 	RingPos uint64 // Envoy's hash of the owner string
 	Domain  uint64 // hash of the domain, for memory quotas
-	// Waiter is returned with the result in Effects.Done if the request was pending. It is not forwarded.
+	// Waiter is returned with the result in Ready.Done if the request was pending. It is not forwarded.
 	Waiter Waiter
 	Rules  uint64 // version of the rules that matched
 	Hits   uint64
@@ -56,7 +56,7 @@ type ResultKind uint8
 const (
 	Decided ResultKind = iota // the Decision is valid
 	Forward                   // this member does not decide the key: send the request to Member, if there is one
-	Pending                   // the result follows in Effects.Done
+	Pending                   // the result follows in Ready.Done
 )
 
 // Authority describes the basis of a decision: full ownership, a partition's part, or a local share. The numbers are
