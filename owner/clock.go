@@ -19,6 +19,6 @@ func (n *Node) revokeAll(now int64, fx *Ready) {
 		s.forgetLeases(now)
 		s.mu.Unlock()
 	}
-	fx.Out = append(fx.Out, n.serial.machine.RevokeAll(now)...)
+	fx.Messages = append(fx.Messages, n.serial.machine.RevokeAll(now)...)
 	n.publish(now, fx)
 }

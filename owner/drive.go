@@ -29,7 +29,7 @@ func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Ready)
 		}
 	}
 	n.serial.peers = peers
-	fx.Out = n.serial.machine.SetRing(now, r, m)
+	fx.Messages = n.serial.machine.SetRing(now, r, m)
 	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
 		c.ring, c.self, c.first, legacy = r, r.Index(n.options.Self), true, n.legacyMembers()
@@ -114,7 +114,7 @@ func (n *Node) publish(now int64, fx *Ready) {
 func (n *Node) Tick(now int64) (fx Ready) {
 	n.ticked.Store(now)
 	n.serial.Lock()
-	fx.Out = n.serial.machine.Tick(now)
+	fx.Messages = n.serial.machine.Tick(now)
 	n.publish(now, &fx)
 	n.evaluateHot(now, &fx)
 	n.tickLeases(now)
@@ -266,16 +266,16 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message
 		if msg.Sketch != nil && !n.counters.Sketches.Import(msg.Sketch, now) {
 			n.serial.counts.refused++
 		}
-		fx.Out = m.Step(now, from, bootID, msg)
+		fx.Messages = m.Step(now, from, bootID, msg)
 	case handoff.Replica:
 		n.merge(now, msg.Counters)
 		ack := handoff.Message{Kind: handoff.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}
-		fx.Out = append(fx.Out, handoff.Outbound{To: from, Msg: ack})
+		fx.Messages = append(fx.Messages, handoff.Outbound{To: from, Msg: ack})
 	case handoff.ReplicaAck:
 		n.confirmBatch(msg.Seq, from, &fx)
 		return fx
 	case handoff.OwnershipRequest:
-		fx.Out = m.Step(now, from, bootID, msg)
+		fx.Messages = m.Step(now, from, bootID, msg)
 		n.publish(now, &fx)
 		n.releaseOwnership(now, from, msg, &fx)
 	case handoff.OwnershipReply:
@@ -285,7 +285,7 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message
 		if fx.ClockStopped = m.ClockStall(now, from, bootID, msg); fx.ClockStopped > 0 {
 			n.revokeAll(now, &fx)
 		}
-		fx.Out = append(fx.Out, m.Step(now, from, bootID, msg)...)
+		fx.Messages = append(fx.Messages, m.Step(now, from, bootID, msg)...)
 	}
 	n.publish(now, &fx)
 	return fx

@@ -159,7 +159,7 @@ func TestLeasesOfStrangersAreRefused(t *testing.T) {
 		inst     uint64
 	}{{owner, "x", 1}, {owner, holder, 12345}, {holder, owner, w.insts[owner] | 1}} {
 		n := w.nodes[c.at]
-		if fx := n.StepLease(w.now, c.from, c.inst, &m); len(fx.Leases)+len(fx.Out) > 0 {
+		if fx := n.StepLease(w.now, c.from, c.inst, &m); len(fx.Leases)+len(fx.Messages) > 0 {
 			t.Errorf("%+v: %+v", c, fx)
 		}
 	}

@@ -56,10 +56,10 @@ func TestGrantWaitsForTheSuccessor(t *testing.T) {
 		t.Fatal("nothing is charged")
 	}
 	copies := n.Flush(w.now)
-	if len(copies.Leases) > 0 || len(copies.Out) == 0 {
+	if len(copies.Leases) > 0 || len(copies.Messages) == 0 {
 		t.Fatalf("no copy goes before the grant: %+v", copies)
 	}
-	for _, o := range copies.Out {
+	for _, o := range copies.Messages {
 		if o.Msg.Kind == handoff.Replica {
 			got := handoff.Message{Kind: handoff.ReplicaAck, Seq: o.Msg.Seq, Ring: o.Msg.Ring}
 			fx = n.Step(w.now, o.To, w.insts[o.To]|1, &got)

@@ -112,8 +112,8 @@ func TestMergedSlots(t *testing.T) {
 		n, send := pairOf(t, Options{})
 		take(n, t0, ask(1, 100, time.Minute, 5))
 		fx := send(t0, handoff.Replica, counterOf(req, c.slots...))
-		if len(fx.Out) != 1 || fx.Out[0].To != "b" || fx.Out[0].Msg.Kind != handoff.ReplicaAck || fx.Out[0].Msg.Seq != 1 {
-			t.Errorf("%s: %+v", c.name, fx.Out)
+		if len(fx.Messages) != 1 || fx.Messages[0].To != "b" || fx.Messages[0].Msg.Kind != handoff.ReplicaAck || fx.Messages[0].Msg.Seq != 1 {
+			t.Errorf("%s: %+v", c.name, fx.Messages)
 		}
 		if res := take(n, t0+1, withOp(req, DryRun)); res.Before != c.want || res.Reset > time.Minute {
 			t.Errorf("%s: %+v, want %d", c.name, res, c.want)
@@ -180,9 +180,9 @@ func TestLateConfirmation(t *testing.T) {
 	req := ask(ownedBy(t, w.ring(), "a", 0), 1000, time.Hour, 5)
 	w.queue = nil
 	take(n, w.now, req)
-	first := n.Flush(w.now).Out[0]
+	first := n.Flush(w.now).Messages[0]
 	w.now += 11 * milli
-	second := n.Flush(w.now).Out[0]
+	second := n.Flush(w.now).Messages[0]
 	if first.To == second.To {
 		t.Fatalf("both went to %s", first.To)
 	}

@@ -113,7 +113,7 @@ func (w *network) adoptAt(id ring.ID, r *ring.Ring) {
 }
 
 func (w *network) effects(id ring.ID, fx Ready) {
-	for _, o := range fx.Out {
+	for _, o := range fx.Messages {
 		w.queue = append(w.queue, envelope{from: id, to: o.To, inst: w.insts[id] | 1, msg: o.Msg})
 	}
 	for _, o := range fx.Leases {

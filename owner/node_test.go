@@ -244,8 +244,8 @@ func BenchmarkTakeWithCopies(b *testing.B) {
 		n.Decide(w.now, &reqs[i%len(reqs)])
 		if i%5000 == 4999 { // as at a million decisions a second
 			fx := n.Flush(w.now)
-			for _, o := range fx.Out {
-				for _, back := range w.nodes["b"].Step(w.now, "a", w.insts["a"]|1, &o.Msg).Out {
+			for _, o := range fx.Messages {
+				for _, back := range w.nodes["b"].Step(w.now, "a", w.insts["a"]|1, &o.Msg).Messages {
 					n.Step(w.now, "b", w.insts["b"]|1, &back.Msg)
 				}
 			}

@@ -32,7 +32,7 @@ func (n *Node) requestOwnership(now int64, fx *Ready) {
 		}
 		s.mu.Unlock()
 	}
-	fx.Out = append(fx.Out, out...)
+	fx.Messages = append(fx.Messages, out...)
 }
 
 // messageTo returns a message of out to a member that has the status of msg and room for a counter. If there is none,
@@ -75,7 +75,7 @@ func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, f
 		m.Counters = append(m.Counters, record)
 		s.mu.Unlock()
 	}
-	fx.Out = append(fx.Out, out...)
+	fx.Messages = append(fx.Messages, out...)
 }
 
 // release fills c, which names a key that this member gives away, with its counter and what sketches have counted of

@@ -29,10 +29,10 @@ type Done struct {
 // Ready lists the work of the driver after a call: to send the messages in their order, and to deliver Done in any
 // order.
 type Ready struct {
-	Out    []handoff.Outbound
-	Done   []Done
-	Leases []lease.Delivery
-	Audits []Audit
+	Messages []handoff.Outbound
+	Done     []Done
+	Leases   []lease.Delivery
+	Audits   []Audit
 	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it
 	// has not.
 	ClockStopped time.Duration

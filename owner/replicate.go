@@ -221,7 +221,7 @@ func (n *Node) dispatch(now int64, g *gathering, fx *Ready) {
 	c.order = append(c.order, c.next)
 	n.inflight.Add(1)
 	g.msg.Kind, g.msg.Seq, g.msg.Ring = handoff.Replica, c.next, n.serial.view.Ring().Fingerprint()
-	fx.Out = append(fx.Out, handoff.Outbound{To: g.to, Msg: g.msg})
+	fx.Messages = append(fx.Messages, handoff.Outbound{To: g.to, Msg: g.msg})
 	*g = gathering{to: g.to}
 }
 

@@ -28,7 +28,7 @@ func (p *Peer) applyInline(e owner.Ready) { p.perform(e, true) }
 
 func (p *Peer) perform(e owner.Ready, inline bool) {
 	links := *p.links.Load()
-	for out := e.Out; len(out) > 0; {
+	for out := e.Messages; len(out) > 0; {
 		l, n := links[out[0].To], heartbeats(out)
 		if inline && l != nil && n > 0 {
 			l.writeInline(out[:n])

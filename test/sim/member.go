@@ -134,11 +134,11 @@ func (m *member) apply(e owner.Ready) {
 		m.w.trace("%s has stood still for %v", m.name(), e.ClockStopped)
 		m.w.oracle.revoked(m)
 	}
-	for i := range e.Out {
-		if e.Out[i].Msg.Kind == handoff.Ping {
-			m.seq = e.Out[i].Msg.Seq
+	for i := range e.Messages {
+		if e.Messages[i].Msg.Kind == handoff.Ping {
+			m.seq = e.Messages[i].Msg.Seq
 		}
-		m.w.send(m, &e.Out[i])
+		m.w.send(m, &e.Messages[i])
 	}
 	for i := range e.Leases {
 		m.w.sendLease(m, &e.Leases[i])
