@@ -79,6 +79,7 @@ func sarifRules() []sarifRule {
 		rule("short-window", "The window is too short for members whose clocks differ."),
 		rule("one-owner", "One member counts all requests of a busy rule."),
 		rule("nothing-to-lend", "The limit is too small for leases."),
+		rule("short-ttl", "A lease ends before its holder has renewed it twice."),
 		rule("replaces-nothing", "No rule has the name that this rule replaces."),
 		rule(rulecheck.RuleAdded, "A new rule."),
 		rule(rulecheck.RuleRemoved, "A removed rule."),

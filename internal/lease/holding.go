@@ -6,12 +6,14 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
+// RenewalInterval is the time between two requests of a busy holder.
+const RenewalInterval = time.Second
+
 const (
 	minWait          = 100 * time.Millisecond // first timeout of a request; doubles
 	maxWait          = time.Second            // longest timeout, and pause after grants without hits
 	idleAfter        = time.Second            // a holder without requests for this long returns its balance
 	idleAfterNearEnd = 100 * time.Millisecond // the same, when the limit is nearly used up
-	reportEvery      = time.Second            // interval of a busy holder's requests
 	windowGrace      = time.Second            // after a window has ended by the holder's clock, it has ended by all clocks
 	urgentWithin     = minWait                // a balance that lasts for less is renewed at once
 	lowPercent       = 30                     // percent of the balance after the last grant at which more is requested
@@ -159,7 +161,7 @@ func (h *Holding) Due(now int64) bool {
 	if h.inFlight {
 		return now-h.sentAt >= h.wait(h.tries) && now-h.decidedAt < int64(forgetAfter)
 	}
-	return h.surplus(now) > 0 || h.wants(now) || h.busy && h.coldSince == 0 && now-h.sentAt >= int64(reportEvery)
+	return h.surplus(now) > 0 || h.wants(now) || h.busy && h.coldSince == 0 && now-h.sentAt >= int64(RenewalInterval)
 }
 
 // Urgent reports whether the balance will be spent before a reply arrives if the request waits for others.

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/policy"
 )
 
 // Warnings returns what is probably unintended in files that load: the parts without effect that [config.Warnings]
-// finds, then limits that refuse everything, windows that are very long or short, and busy rules with one owner. rules
-// are the rules loaded from files, or nil if the files have faults; then only the files themselves are checked.
+// finds, then limits that refuse everything, windows that are very long or short, busy rules with one owner, and leases that
+// expire before they are renewed. rules are the rules loaded from files, or nil if the files have faults; then only the files themselves are checked.
 func Warnings(files []config.File, rules *config.Rules) []config.Diagnostic {
 	w := linter{all: config.Warnings(files, rules)}
 	if rules == nil {
@@ -73,6 +74,23 @@ func (w *linter) rule(r *config.RuleSpec, holders int) {
 		w.add(r, "nothing-to-lend", "'%s' has too low a limit to lend parts of it: its owner decides every request",
 			r.FullKey)
 	}
+	w.shortLease(r)
+}
+
+// shortLease warns about a ttl that leaves a holder only one renewal, or none, before its lease ends.
+func (w *linter) shortLease(r *config.RuleSpec) {
+	x := &r.Extension
+	const least = 2 * lease.RenewalInterval
+	if x.Lease == nil || x.Lease.TTL == 0 || x.Lease.TTL >= least || r.Limit.Algorithm.Bucket() ||
+		lent(r, 1) == 0 {
+		return
+	}
+	cost := "grants are small and renewed more often"
+	if x.Lease.Reclaim {
+		cost = "one late renewal ends the lease, and the owner lends the same hits again"
+	}
+	w.add(r, "short-ttl", "'%s' has a ttl of %s, less than two renewals (%s): %s; use %s to %s",
+		r.FullKey, x.Lease.TTL, least, cost, least, 5*lease.RenewalInterval)
 }
 
 // windowName names the window of a rule: its unit, or the duration that replaces the unit.

@@ -79,6 +79,12 @@ func TestWarnings(t *testing.T) {
 			[]string{"f0.yaml:3: 'd.k' has too low a limit to lend parts of it: its owner decides every request"}},
 		{"just enough to lend", strings.Replace(extendedYAML("mechanism: lease"), "unit: 5", "unit: 20", 1), nil},
 		{"a bucket to lend", strings.Replace(extendedYAML("mechanism: lease, algorithm: token_bucket, window: 1s"), "unit: 5", "unit: 20", 1), nil},
+		{"a short ttl", leaseYAML("mechanism: lease, ttl: 1999ms"),
+			[]string{"f0.yaml:3: 'd.k' has a ttl of 1.999s, less than two renewals (2s): grants are small and renewed more often; use 2s to 5s"}},
+		{"a short ttl with reclaim", leaseYAML("reclaim: ttl, ttl: 1s"),
+			[]string{"f0.yaml:3: 'd.k' has a ttl of 1s, less than two renewals (2s): one late renewal ends the lease, and the owner lends the same hits again; use 2s to 5s"}},
+		{"a ttl of two renewals", leaseYAML("mechanism: lease, reclaim: ttl, ttl: 2s"), nil},
+		{"a short ttl of a limit that is never lent", extendedYAML("ttl: 1s"), nil},
 		{"a slow bucket", strings.Replace(extendedYAML("mechanism: lease, algorithm: token_bucket, window: 1m"), "unit: 5", "unit: 20", 1),
 			[]string{"f0.yaml:3: 'd.k' has too low a limit to lend parts of it: its owner decides every request"}},
 	} {
@@ -133,6 +139,11 @@ func filesOf(texts ...string) []config.File {
 // limitYAML returns a file with one descriptor that has the given rate_limit.
 func limitYAML(limit string) string {
 	return "domain: d\ndescriptors:\n- key: k\n  rate_limit: " + limit + "\n"
+}
+
+// leaseYAML returns a file with one rule that has the given metadata.keyward and a limit that can be lent.
+func leaseYAML(extension string) string {
+	return strings.Replace(extendedYAML(extension), "unit: 5", "unit: 500", 1)
 }
 
 // extendedYAML returns a file with one rule that has the given metadata.keyward.
