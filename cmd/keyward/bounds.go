@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -44,9 +45,13 @@ func newBounds() *cobra.Command {
 	cmd.Flags().StringVar(&partition, "policy", policy.PartShare.String(), "the members' `policy` (--partition): share, available or quorum")
 	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "largest number of `hits` per second for one key (default: unknown)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().DurationVar(&c.Outage, "outage", 0, "also print the cost of an outage of this `duration`, in which no member reaches the owner")
 	_ = cmd.MarkFlagRequired("members") // the flag exists
 	return cmd
 }
+
+// maxOutage is the longest outage: a year.
+const maxOutage = 365 * 24 * time.Hour
 
 // boundsOf checks the flags and computes the bounds of all rules.
 func boundsOf(path string, o config.Options, c rulecheck.Conditions) ([]rulecheck.RuleBounds, error) {
@@ -56,6 +61,9 @@ func boundsOf(path string, o config.Options, c rulecheck.Conditions) ([]rulechec
 	}
 	if !(c.Rate >= 0) {
 		faults = append(faults, fmt.Errorf("--rate %v: want hits a second", c.Rate))
+	}
+	if c.Outage < 0 || c.Outage > maxOutage {
+		faults = append(faults, fmt.Errorf("--outage %v: want 0s to %v", c.Outage, maxOutage))
 	}
 	rules, err := loadPath(path, o)
 	if err = errors.Join(append(faults, err)...); err != nil {
@@ -88,11 +96,35 @@ func writeBounds(out io.Writer, c rulecheck.Conditions, rules []rulecheck.RuleBo
 		if err := w.Flush(); err != nil {
 			return err
 		}
+		if err := writeOutage(&table, c, b.Outage); err != nil {
+			return err
+		}
 		for line := range strings.Lines(table.String()) {
 			fmt.Fprintln(out, strings.TrimRight(line, " \n"))
 		}
 	}
 	return nil
+}
+
+// writeOutage writes what an outage costs with each degraded policy. o may be nil.
+func writeOutage(out io.Writer, c rulecheck.Conditions, o *rulecheck.OutageCost) error {
+	if o == nil {
+		return nil
+	}
+	fmt.Fprintf(out, "  an outage of %v (windows: %d)\n", c.Outage, o.Windows)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "    degraded\tover, in all\t\tunder, in each window\t\t")
+	for _, p := range o.Policies {
+		name, over := p.Policy, fmt.Sprint(p.Over)
+		if p.Current {
+			name += " (this rule)"
+		}
+		if p.Partial > 0 {
+			over += fmt.Sprintf(", and %d if it begins within a window", p.Partial)
+		}
+		fmt.Fprintf(w, "    %s\t%s\t%s\t%d\t%s\t%s\n", name, over, known(p.OverFormula), p.Under, known(p.UnderFormula), p.UnderAfter)
+	}
+	return w.Flush()
 }
 
 // known returns the formula of a bound, or "" if it is simply 0.

@@ -50,6 +50,8 @@ func TestBoundsGolden(t *testing.T) {
 		"bounds.available.txt": {"shop.yaml", "--members", "4", "--policy", "available", "--rate", "200"},
 		"bounds.quorum.txt":    {"shop.yaml", "--members", "2", "--policy", "quorum"},
 		"bounds.alone.txt":     {"shop.yaml", "--members", "1"},
+		"bounds.outage.txt":    {"outage.yaml", "--members", "20", "--outage", "5m"},
+		"bounds.outage.json":   {"outage.yaml", "--members", "20", "--outage", "5m", "-o", "json"},
 		"bounds.json":          {"shop.yaml", "--members", "5", "-o", "json"},
 	} {
 		out, err := runBounds(args...)
@@ -77,11 +79,11 @@ func TestBoundsOfDirectory(t *testing.T) {
 }
 
 func TestBoundsFaults(t *testing.T) {
-	_, err := runBounds("nowhere", "--members", "0", "--policy", "most", "--rate", "-1")
+	_, err := runBounds("nowhere", "--members", "0", "--policy", "most", "--rate", "-1", "--outage", "-1s")
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"--members 0", "--policy most", "--rate -1", "read rules"} {
+	for _, want := range []string{"--members 0", "--policy most", "--rate -1", "--outage -1s", "read rules"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not said in %v", want, err)
 		}
@@ -131,6 +133,26 @@ func TestBoundsManual(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestBoundsOutage compares the cost of the outage in docs/bounds.md with the output of the command.
+func TestBoundsOutage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/bounds.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := runBounds("testdata/outage.yaml", "--members", "20", "--outage", "5m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out, "fail_open (this rule)  600000, and 2000 if it begins within a window  = N x local_cap x 300 ") {
+		t.Errorf("not 20 x 100 x 300:\n%s", out)
+	}
+	for _, want := range []string{"20 x 100 x 300 = 600,000 hits", "another 2,000", "part of 301 windows"} {
+		if !strings.Contains(strings.Join(strings.Fields(string(page)), " "), want) {
+			t.Errorf("docs/bounds.md does not contain %q", want)
 		}
 	}
 }

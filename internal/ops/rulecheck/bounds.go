@@ -14,6 +14,7 @@ type Conditions struct {
 	Members   int              `json:"members"` // N, at least 1
 	Partition policy.Partition `json:"policy"`
 	Rate      float64          `json:"rate,omitempty"` // hits per second that one key may get; 0 if unknown
+	Outage    time.Duration    `json:"-"`              // length of an outage of the owner; 0: none is considered
 }
 
 // RuleBounds are the bounds of one rule, in hits of one key in one window. The window of a bucket is any time of that
@@ -39,6 +40,8 @@ type RuleBounds struct {
 	Lent      uint64  `json:"lent"` // hits that may be on loan to leaseholders at once; 0 if the rule never lends
 	Drift     uint64  `json:"E"`    // E: hits that members may admit before the owner counts them; 0 unless approximate
 	Bounds    []Bound `json:"bounds"`
+
+	Outage *OutageCost `json:"outage,omitempty"` // nil without Conditions.Outage, and for a single member
 
 	Spec *config.RuleSpec `json:"-"`
 }
@@ -89,6 +92,9 @@ func BoundsOf(r *config.RuleSpec, c Conditions) RuleBounds {
 		w.least = min(w.least, b.Open/uint64(c.Members))
 	}
 	w.write()
+	if c.Outage > 0 && c.Members > 1 {
+		b.Outage = outageOf(r, c)
+	}
 	return b
 }
 

@@ -27,7 +27,11 @@ func TestBoundsLaws(t *testing.T) {
 			r.Limit.Burst = limits[rnd.IntN(len(limits))]
 		}
 		r.Extension.Degraded, r.Extension.LocalCap = policy.Degraded(rnd.IntN(3)), limits[rnd.IntN(len(limits))]
-		c := Conditions{1 + rnd.IntN(8), []policy.Partition{policy.PartShare, policy.PartAvailable, policy.PartQuorum}[rnd.IntN(3)], []float64{0, 0, 0.1, 1e6, math.Inf(1)}[rnd.IntN(5)]}
+		c := Conditions{
+			Members: 1 + rnd.IntN(8), Rate: []float64{0, 0, 0.1, 1e6, math.Inf(1)}[rnd.IntN(5)],
+			Partition: []policy.Partition{policy.PartShare, policy.PartAvailable, policy.PartQuorum}[rnd.IntN(3)],
+			Outage:    []time.Duration{0, 1, time.Minute, 5 * time.Minute, 8760 * time.Hour}[rnd.IntN(5)],
+		}
 		if rnd.IntN(4) == 0 {
 			r.Extension.Mechanism, r.Extension.Lease = policy.Approximate, &lease.Terms{Slack: r.Limit.Limit / 2}
 		}
@@ -46,6 +50,12 @@ func TestBoundsLaws(t *testing.T) {
 				t.Fatalf("%+v, %+v: traffic %+v", r, c, a)
 			}
 		}
+		if (async.Outage != nil) != (c.Outage > 0 && c.Members > 1) {
+			t.Fatalf("%+v, %+v: outage %+v", r, c, async.Outage)
+		}
+		if async.Outage != nil {
+			checkOutage(t, &r, c, &async)
+		}
 		if join := bound(t, async, "join"); join.Under != 0 || r.Limit.Algorithm == limit.FixedWindow && join.Over != async.Drift {
 			t.Fatalf("%+v, %+v: a planned change costs %+v", r, c, join)
 		}
@@ -61,5 +71,27 @@ func TestBoundsLaws(t *testing.T) {
 	}
 	if b := BoundsOf(&config.RuleSpec{Unlimited: true}, Conditions{Members: 3}); len(b.Bounds) > 0 || b.Limit != 0 {
 		t.Errorf("unlimited: %+v", b)
+	}
+}
+
+// checkOutage requires that the cost of an outage agrees with the row of one window, and grows with its length.
+func checkOutage(t *testing.T, r *config.RuleSpec, c Conditions, b *RuleBounds) {
+	t.Helper()
+	longer := c
+	longer.Outage = 2 * c.Outage
+	twice := BoundsOf(r, longer).Outage
+	for i, p := range b.Outage.Policies {
+		q := twice.Policies[i]
+		if q.Over < p.Over || q.Under != p.Under || p.Under > most(r) || (p.Over == 0) != (p.OverFormula == "0") {
+			t.Fatalf("%+v, %+v: %+v, of twice the time %+v", r, c, p, q)
+		}
+		if !p.Current {
+			continue
+		}
+		row := bound(t, *b, "each window")
+		once := limit.SaturatingAdd(p.perWindow.n, sum("", p.once...).Over)
+		if row.Over != once || row.Under != p.Under {
+			t.Fatalf("%+v, %+v: %+v, but in one window %+v", r, c, p, row)
+		}
 	}
 }

@@ -3,7 +3,6 @@ package rulecheck
 import (
 	"fmt"
 	"math"
-	"math/bits"
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
@@ -169,18 +168,8 @@ func (w *eventTable) partition() Bound {
 		}
 		return b
 	}
-	missed := term{w.all + " x f/N", ceilShare(w.most, uint64(w.Tolerated), uint64(w.conditions.Members))}
+	missed := term{w.all + " x f/N", mulDiv(w.most, uint64(w.Tolerated), uint64(w.conditions.Members))}
 	return w.alone(w.moving(event, w.traffic(confirmed), w.withoutOwner(missed, u)...), until)
-}
-
-// ceilShare returns x * num / den, rounded up. num is less than den.
-func ceilShare(x, num, den uint64) uint64 {
-	hi, lo := bits.Mul64(x, num)
-	q, rest := bits.Div64(hi, lo, den)
-	if rest > 0 {
-		q++
-	}
-	return q
 }
 
 // bothFail adds the loss of an owner together with its successor, which only a third member can notice.
