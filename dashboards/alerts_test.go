@@ -112,7 +112,7 @@ func TestAlertsFire(t *testing.T) {
 // TestAlertsAreShown requires a panel for every metric that an alert uses, because operators look at the boards next.
 func TestAlertsAreShown(t *testing.T) {
 	shown := map[string]bool{}
-	for _, b := range All() {
+	for _, b := range boards() {
 		for _, q := range queriesOf(b) {
 			for _, name := range metric.FindAllString(q.Expr, -1) {
 				shown[name] = true

@@ -7,33 +7,33 @@ import (
 	"strings"
 )
 
-// Board is a dashboard: a page of rows of panels.
-type Board struct {
+// board is a dashboard: a page of rows of panels.
+type board struct {
 	UID   string // also the name of the file; never changes, because links contain it
 	Title string
 	About string // description, in one sentence
 	Of    string // metric whose series supply the clusters, namespaces, jobs and instances to choose from
 	Who   string // label of the instance variable
-	More  []Variable
-	Rows  []Row
+	More  []variable
+	Rows  []row
 }
 
-// Variable is an additional choice at the top of a board: the values of a label of a metric.
-type Variable struct {
+// variable is an additional choice at the top of a board: the values of a label of a metric.
+type variable struct {
 	Name, Label   string
 	Metric, Value string // a selector, and its label
 	Regex         string // keeps only matching values; empty: all
 }
 
-// Row is a titled row of panels.
-type Row struct {
+// row is a titled row of panels.
+type row struct {
 	Title  string
-	Panels []Panel
+	Panels []panel
 }
 
-// Panel is one chart of a board.
-type Panel struct {
-	Kind    PanelKind
+// panel is one chart of a board.
+type panel struct {
+	Kind    panelKind
 	Title   string
 	About   string // what it shows, and the meaning of high or low values
 	Unit    string // a Grafana unit: short, reqps, s, bytes, percentunit, "count:hits/s"
@@ -41,51 +41,51 @@ type Panel struct {
 	Height  int    // 0: 4 for a stat, else 8
 	Max     float64
 	Stacked bool
-	Steps   []Step            // colors by value, lowest first; empty: one color
+	Steps   []step            // colors by value, lowest first; empty: one color
 	Colors  map[string]string // colors by name of the series
 	Runbook string            // the alert on the same data
-	Queries []Query
+	Queries []query
 }
 
-// PanelKind is the type of a panel.
-type PanelKind string
+// panelKind is the type of a panel.
+type panelKind string
 
 // The panel types in use, by Grafana's names.
 const (
-	Stat   PanelKind = "stat"
-	Series PanelKind = "timeseries"
-	Bars   PanelKind = "bargauge"
+	statPanel   panelKind = "stat"
+	seriesPanel panelKind = "timeseries"
+	barsPanel   panelKind = "bargauge"
 )
 
-// Step sets the color of values from From on.
-type Step struct {
+// step sets the color of values from From on.
+type step struct {
 	From  float64
 	Color string
 }
 
-// Query is one expression of a panel. In it, {@} is replaced by the board's variables, {@cluster} by the chosen
+// query is one expression of a panel. In it, {@} is replaced by the board's variables, {@cluster} by the chosen
 // clusters only (for metrics of another program), and [~] by Grafana's range.
-type Query struct {
+type query struct {
 	Expr, Legend string
 	Fault        bool // has series only during a fault and shortly after it
 }
 
-// Annotation marks events in every panel of a board.
-type Annotation struct {
+// annotation marks events in every panel of a board.
+type annotation struct {
 	Name, Expr, Title, Text, Color string
 }
 
 // annotations returns the annotations of every board: ring changes and rule switches.
-func annotations() []Annotation {
-	return []Annotation{
+func annotations() []annotation {
+	return []annotation{
 		{Name: "Ring changes", Expr: `max by (cluster) (changes(keyward_ring_fingerprint{@cluster}[1m])) > 0`, Title: "ring changed", Text: "{{cluster}}", Color: "orange"},
 		{Name: "Rules switched", Expr: `sum by (cluster, reason) (increase(keyward_rules_switches_total{@cluster}[1m])) > 0`, Title: "rules changed", Text: "{{cluster}} {{reason}}", Color: "blue"},
 	}
 }
 
 // choices returns the board's variables; each one filters the next.
-func (b Board) choices() []Variable {
-	all := []Variable{
+func (b board) choices() []variable {
+	all := []variable{
 		{Name: "cluster", Label: "Cluster", Metric: b.Of, Value: "cluster"},
 		{Name: "namespace", Label: "Namespace", Metric: b.Of + `{cluster=~"$cluster"}`, Value: "namespace"},
 		{Name: "job", Label: "Job", Metric: b.Of + `{cluster=~"$cluster",namespace=~"$namespace"}`, Value: "job"},
@@ -103,17 +103,30 @@ func expand(expr string) string {
 	).Replace(expr)
 }
 
-// All returns the boards in the order of their links.
-func All() []Board { return []Board{overview(), ringAndHotKeys(), edge(), capacity()} }
+// Files returns the text of every board by the name of its file.
+func Files() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, b := range boards() {
+		text, err := b.render()
+		if err != nil {
+			return nil, err
+		}
+		files[b.UID+".json"] = text
+	}
+	return files, nil
+}
+
+// boards returns the boards in the order of their links.
+func boards() []board { return []board{overview(), ringAndHotKeys(), edge(), capacity()} }
 
 // ask returns a query.
-func ask(expr, legend string) Query { return Query{Expr: expr, Legend: legend} }
+func ask(expr, legend string) query { return query{Expr: expr, Legend: legend} }
 
 // whenWrong returns a query that has series only during a fault.
-func whenWrong(expr, legend string) Query { return Query{Expr: expr, Legend: legend, Fault: true} }
+func whenWrong(expr, legend string) query { return query{Expr: expr, Legend: legend, Fault: true} }
 
 // quantiles returns percentiles of a histogram. bucket must contain {@}.
-func quantiles(bucket, window string, which ...string) (all []Query) {
+func quantiles(bucket, window string, which ...string) (all []query) {
 	names := map[string]string{"0.5": "p50", "0.9": "p90", "0.99": "p99", "0.999": "p99.9"}
 	for _, q := range which {
 		all = append(all, ask("histogram_quantile("+q+", sum by (le) (rate("+bucket+"["+window+"])))", names[q]))
@@ -123,11 +136,11 @@ func quantiles(bucket, window string, which ...string) (all []Query) {
 
 // good returns the steps for a share that should be high, bad for a value that should be 0, and calm for a neutral
 // number.
-func good(warn, fine float64) []Step { return []Step{{0, "red"}, {warn, "orange"}, {fine, "green"}} }
+func good(warn, fine float64) []step { return []step{{0, "red"}, {warn, "orange"}, {fine, "green"}} }
 
-func bad(warn, alarm float64) []Step { return []Step{{0, "green"}, {warn, "orange"}, {alarm, "red"}} }
+func bad(warn, alarm float64) []step { return []step{{0, "green"}, {warn, "orange"}, {alarm, "red"}} }
 
-func calm() []Step { return []Step{{0, "blue"}} }
+func calm() []step { return []step{{0, "blue"}} }
 
 // resultColors returns the colors of results, which are the same on all boards.
 func resultColors() map[string]string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,31 +17,29 @@ var update = flag.Bool("update", false, "rewrite the boards' JSON")
 
 // TestCommitted requires that the committed JSON equals what the code renders, and that there are no other boards.
 func TestCommitted(t *testing.T) {
-	var names []string
-	for _, b := range All() {
-		text, err := b.JSON()
-		if err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, b.File())
+	want, err := Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range want {
 		if *update {
-			if err := os.WriteFile(b.File(), text, 0o644); err != nil {
+			if err := os.WriteFile(name, text, 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got, err := os.ReadFile(b.File()); err != nil || !bytes.Equal(got, text) {
-			t.Errorf("%s differs from the code (%v): go run ./dashboards/generate", b.File(), err)
+		if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("%s differs from the code (%v): go run ./dashboards/generate", name, err)
 		}
 	}
 	files, err := filepath.Glob("*.json")
-	if slices.Sort(names); err != nil || !slices.Equal(files, names) {
+	if names := slices.Sorted(maps.Keys(want)); err != nil || !slices.Equal(files, names) {
 		t.Errorf("here are %v (%v), the boards are %v", files, err, names)
 	}
 }
 
 func TestQueriesUseExistingMetrics(t *testing.T) {
 	metrics := metricsOfTheCode(t)
-	for _, b := range All() {
+	for _, b := range boards() {
 		if n := len(queriesOf(b)); n < 30 {
 			t.Errorf("%s: only %d queries", b.Title, n)
 		}
@@ -56,7 +55,7 @@ func TestQueriesUseExistingMetrics(t *testing.T) {
 // who migrate find them.
 func TestOriginalStatistics(t *testing.T) {
 	var text strings.Builder
-	for _, b := range All() {
+	for _, b := range boards() {
 		for _, q := range queriesOf(b) {
 			text.WriteString(q.Expr + "\n")
 		}
@@ -84,8 +83,8 @@ type placed struct {
 }
 
 func TestPanelsAreComplete(t *testing.T) {
-	for _, b := range All() {
-		text, err := b.JSON()
+	for _, b := range boards() {
+		text, err := b.render()
 		if err != nil {
 			t.Fatal(err)
 		}

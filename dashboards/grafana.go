@@ -14,11 +14,8 @@ const (
 	runbooks      = "https://github.com/keyward/keyward/blob/main/docs/runbooks/"
 )
 
-// File returns the name of the board's file.
-func (b Board) File() string { return b.UID + ".json" }
-
-// JSON returns the board as Grafana reads it. All panels and variables use the data source chosen at the top.
-func (b Board) JSON() ([]byte, error) {
+// render returns the board as Grafana reads it. All panels and variables use the data source chosen at the top.
+func (b board) render() ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
@@ -29,7 +26,7 @@ func (b Board) JSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func (b Board) grafana() object {
+func (b board) grafana() object {
 	return object{
 		"uid": b.UID, "title": b.Title, "description": b.About, "tags": []string{"keyward", "envoy", "ratelimit"},
 		"schemaVersion": schemaVersion, "version": 1, "editable": true, "graphTooltip": 1, "refresh": "10s",
@@ -71,7 +68,7 @@ func marks() []object {
 	return list
 }
 
-func (b Board) variables() []object {
+func (b board) variables() []object {
 	list := []object{{
 		"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "options": []object{},
 		"refresh": 1, "regex": "", "hide": 0, "includeAll": false, "multi": false, "skipUrlSync": false,
@@ -88,7 +85,7 @@ func (b Board) variables() []object {
 }
 
 // panels places the rows from top to bottom and the panels of a row from left to right, wrapping at the width of 24.
-func (b Board) panels() []object {
+func (b board) panels() []object {
 	var list []object
 	y := 0
 	for _, r := range b.Rows {
@@ -113,8 +110,8 @@ func (b Board) panels() []object {
 	return list
 }
 
-func (p Panel) height() int {
-	if p.Height == 0 && p.Kind == Stat {
+func (p panel) height() int {
+	if p.Height == 0 && p.Kind == statPanel {
 		return 4
 	}
 	if p.Height == 0 {
@@ -123,7 +120,7 @@ func (p Panel) height() int {
 	return p.Height
 }
 
-func (p Panel) grafana() object {
+func (p panel) grafana() object {
 	about := p.About
 	if p.faultsOnly() {
 		about += " Empty while nothing fails."
@@ -139,7 +136,7 @@ func (p Panel) grafana() object {
 }
 
 // faultsOnly reports whether the panel is empty in normal operation.
-func (p Panel) faultsOnly() bool {
+func (p panel) faultsOnly() bool {
 	for _, q := range p.Queries {
 		if !q.Fault {
 			return false
@@ -148,7 +145,7 @@ func (p Panel) faultsOnly() bool {
 	return true
 }
 
-func (p Panel) targets() []object {
+func (p panel) targets() []object {
 	list := make([]object, len(p.Queries))
 	for i, q := range p.Queries {
 		list[i] = object{
@@ -159,21 +156,21 @@ func (p Panel) targets() []object {
 	return list
 }
 
-func (p Panel) options() object {
+func (p panel) options() object {
 	last := object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false}
 	switch p.Kind {
-	case Stat:
+	case statPanel:
 		return object{
 			"reduceOptions": last, "orientation": "auto", "textMode": "auto", "colorMode": "value", "graphMode": "none", "justifyMode": "auto",
 			"wideLayout": true, "showPercentChange": false, "percentChangeColorMode": "standard",
 		}
-	case Bars:
+	case barsPanel:
 		return object{
 			"reduceOptions": last, "orientation": "horizontal", "displayMode": "basic", "valueMode": "color", "showUnfilled": true, "namePlacement": "left",
 			"sizing": "auto", "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": 40,
 			"legend": object{"showLegend": false, "displayMode": "list", "placement": "bottom", "calcs": []string{}},
 		}
-	case Series:
+	case seriesPanel:
 	}
 	return object{
 		"legend":  object{"showLegend": true, "displayMode": "list", "placement": "bottom", "calcs": []string{}},
@@ -181,7 +178,7 @@ func (p Panel) options() object {
 	}
 }
 
-func (p Panel) defaults() object {
+func (p panel) defaults() object {
 	steps := []object{}
 	for i, s := range p.Steps {
 		step := object{"color": s.Color, "value": s.From}
@@ -194,7 +191,7 @@ func (p Panel) defaults() object {
 		steps = []object{{"color": "green", "value": nil}}
 	}
 	mode := "palette-classic"
-	if p.Kind != Series {
+	if p.Kind != seriesPanel {
 		mode = "thresholds"
 	}
 	d := object{
@@ -203,13 +200,13 @@ func (p Panel) defaults() object {
 	if p.Max > 0 {
 		d["max"] = p.Max
 	}
-	if p.Kind == Series {
+	if p.Kind == seriesPanel {
 		d["custom"] = p.lines()
 	}
 	return d
 }
 
-func (p Panel) lines() object {
+func (p panel) lines() object {
 	stacking, fill := "none", 0
 	if p.Stacked {
 		stacking, fill = "normal", 30
@@ -223,7 +220,7 @@ func (p Panel) lines() object {
 	}
 }
 
-func (p Panel) overrides() []object {
+func (p panel) overrides() []object {
 	list := []object{}
 	for _, name := range sorted(p.Colors) {
 		list = append(list, object{

@@ -134,12 +134,12 @@ func TestLive(t *testing.T) {
 // moved requires that every query has had a value other than 0 since began.
 func moved(t *testing.T, base string, began time.Time) {
 	t.Helper()
-	for _, b := range All() {
+	for _, b := range boards() {
 		for _, q := range queriesOf(b) {
 			if q.label != "" || staysFlat(q.Expr) {
 				continue
 			}
-			if all, err := query(t.Context(), base, chosen.Replace(expand(q.Expr)), began); err != nil {
+			if all, err := queryPrometheus(t.Context(), base, chosen.Replace(expand(q.Expr)), began); err != nil {
 				t.Errorf("%s: %v", q.where, err)
 			} else if !some(all, notZero) {
 				t.Errorf("%s: always 0: %s", q.where, q.Expr)
@@ -153,7 +153,7 @@ func moved(t *testing.T, base string, began time.Time) {
 func alarmed(t *testing.T, base string, began time.Time) {
 	t.Helper()
 	for _, a := range readAlerts(t) {
-		all, err := query(t.Context(), base, a.Expr, began)
+		all, err := queryPrometheus(t.Context(), base, a.Expr, began)
 		if err != nil {
 			t.Errorf("%s: %v", a.Alert, err)
 		}
@@ -178,7 +178,7 @@ func healthy(t *testing.T, base string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var open []asking
-	for _, b := range All() {
+	for _, b := range boards() {
 		open = append(open, queriesOf(b)...)
 	}
 	open = slices.DeleteFunc(open, func(q asking) bool { return q.Fault })
@@ -193,10 +193,10 @@ func healthy(t *testing.T, base string) {
 		t.Errorf("%s: no result: %s", q.where, q.Expr)
 	}
 	for _, a := range readAlerts(t) {
-		if _, err := query(ctx, base, a.Expr, time.Time{}); err != nil {
+		if _, err := queryPrometheus(ctx, base, a.Expr, time.Time{}); err != nil {
 			t.Errorf("%s: %v", a.Alert, err)
 		}
-		if all, err := query(ctx, base, fmt.Sprintf(`ALERTS{alertname=%q,alertstate="firing"}`, a.Alert), time.Time{}); err != nil || len(all) > 0 {
+		if all, err := queryPrometheus(ctx, base, fmt.Sprintf(`ALERTS{alertname=%q,alertstate="firing"}`, a.Alert), time.Time{}); err != nil || len(all) > 0 {
 			t.Errorf("%s: fires in a healthy cluster: %v, %v", a.Alert, all, err)
 		}
 	}
@@ -210,7 +210,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 // asking is a query of a board with its position.
 type asking struct {
-	Query
+	query
 	where        string
 	label, regex string // for variables: the label whose values it lists
 }
@@ -218,7 +218,7 @@ type asking struct {
 // finds reports whether the query has a number as its result now.
 func (q asking) finds(ctx context.Context, t *testing.T, base string) bool {
 	t.Helper()
-	all, err := query(ctx, base, chosen.Replace(expand(q.Expr)), time.Time{})
+	all, err := queryPrometheus(ctx, base, chosen.Replace(expand(q.Expr)), time.Time{})
 	if err != nil {
 		t.Fatalf("%s: %v", q.where, err)
 	}
@@ -241,19 +241,19 @@ func (q asking) serves(all []result) bool {
 }
 
 // queriesOf returns all expressions of a board.
-func queriesOf(b Board) (all []asking) {
+func queriesOf(b board) (all []asking) {
 	for _, r := range b.Rows {
 		for _, p := range r.Panels {
 			for _, q := range p.Queries {
-				all = append(all, asking{Query: q, where: fmt.Sprintf("%s: %s: %s: %q", b.Title, r.Title, p.Title, q.Legend)})
+				all = append(all, asking{query: q, where: fmt.Sprintf("%s: %s: %s: %q", b.Title, r.Title, p.Title, q.Legend)})
 			}
 		}
 	}
 	for _, v := range b.choices() {
-		all = append(all, asking{Query: Query{Expr: v.Metric}, where: b.Title + ": variable " + v.Name, label: v.Value, regex: v.Regex})
+		all = append(all, asking{query: query{Expr: v.Metric}, where: b.Title + ": variable " + v.Name, label: v.Value, regex: v.Regex})
 	}
 	for _, a := range annotations() {
-		all = append(all, asking{Query: Query{Expr: a.Expr, Fault: true}, where: b.Title + ": annotation " + a.Name}) // an event that may not be happening now
+		all = append(all, asking{query: query{Expr: a.Expr, Fault: true}, where: b.Title + ": annotation " + a.Name}) // an event that may not be happening now
 	}
 	return all
 }

@@ -76,8 +76,8 @@ type result struct {
 	values []float64
 }
 
-// query evaluates expr now if from is zero, otherwise for every second from then until now.
-func query(ctx context.Context, base, expr string, from time.Time) ([]result, error) {
+// queryPrometheus evaluates expr now if from is zero, otherwise for every second from then until now.
+func queryPrometheus(ctx context.Context, base, expr string, from time.Time) ([]result, error) {
 	path, q := "query", url.Values{"query": {expr}}
 	if !from.IsZero() {
 		path = "query_range"

@@ -71,9 +71,9 @@ func asTypeScript(t *testing.T) string {
 	t.Helper()
 	var s strings.Builder
 	s.WriteString("import type { Dashboard } from '@grafana/schema/dist/esm/raw/dashboard/x/Dashboard_types.gen';\n")
-	for kind, name := range map[PanelKind]string{Stat: "Stat", Series: "TimeSeries", Bars: "BarGauge"} {
+	for kind, name := range map[panelKind]string{statPanel: "Stat", seriesPanel: "TimeSeries", barsPanel: "BarGauge"} {
 		fields := ""
-		if kind == Series {
+		if kind == seriesPanel {
 			fields = ", FieldConfig as " + name + "Fields"
 		}
 		fmt.Fprintf(&s, "import type { Options as %s%s } from '@grafana/schema/dist/esm/raw/composable/%s/panelcfg/x/%sPanelCfg_types.gen';\n", name, fields, kind, name)
@@ -86,7 +86,7 @@ func asTypeScript(t *testing.T) string {
 		}
 		return string(b)
 	}
-	checked := func(b Board) object {
+	checked := func(b board) object {
 		o := b.grafana()
 		for _, a := range o["annotations"].(object)["list"].([]object) {
 			for _, own := range []string{"expr", "step", "titleFormat", "textFormat"} {
@@ -95,13 +95,13 @@ func asTypeScript(t *testing.T) string {
 		}
 		return o
 	}
-	types := map[PanelKind]string{Stat: "Stat", Series: "TimeSeries", Bars: "BarGauge"}
-	for i, b := range All() {
+	types := map[panelKind]string{statPanel: "Stat", seriesPanel: "TimeSeries", barsPanel: "BarGauge"}
+	for i, b := range boards() {
 		fmt.Fprintf(&s, "const board%d: Loose<Dashboard> = %s;\n", i, literal(checked(b)))
 		for j, r := range b.Rows {
 			for k, p := range r.Panels {
 				fmt.Fprintf(&s, "const options%d_%d_%d: Loose<%s> = %s;\n", i, j, k, types[p.Kind], literal(p.options()))
-				if p.Kind == Series {
+				if p.Kind == seriesPanel {
 					fmt.Fprintf(&s, "const lines%d_%d_%d: Loose<TimeSeriesFields> = %s;\n", i, j, k, literal(p.lines()))
 				}
 			}

@@ -20,13 +20,13 @@ func main() {
 }
 
 func write(dir string) error {
-	for _, b := range dashboards.All() {
-		text, err := b.JSON()
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, b.File()), text, 0o644); err != nil {
-			return fmt.Errorf("write %s: %w", b.Title, err)
+	files, err := dashboards.Files()
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
 		}
 	}
 	return nil

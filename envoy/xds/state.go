@@ -12,16 +12,8 @@ import (
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/ring"
-)
-
-// Names that programs outside envoy/ need; package names has the others.
-const (
-	OwnerCluster = names.OwnerCluster
-	RouteCluster = names.RouteCluster
-	SubHeader    = names.SubHeader
 )
 
 // Endpoint is a member as Envoy sees it on the ring.

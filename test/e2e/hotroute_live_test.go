@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/envoy/xds"
 	"github.com/keyward/keyward/internal/lab"
 )
 
@@ -35,7 +34,7 @@ func TestHotRouteOfMembers(t *testing.T) {
 	}
 	awaitRing(t, l, members...)
 	_, envoy := ownerDirect(t, l, envoyBinary(t), "--failure-mode-deny", "--timeout", "5s", "--hot-routes")
-	e := &edge{Envoy: envoy, cluster: xds.OwnerCluster, names: addresses(l, func(s *lab.Sidecar) string { return s.Direct })}
+	e := &edge{Envoy: envoy, cluster: ownerCluster, names: addresses(l, func(s *lab.Sidecar) string { return s.Direct })}
 
 	say := func(what string) {
 		t.Helper()

@@ -28,7 +28,14 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 1000000000}
 `
 
-// hotServer is an xDS server whose state the test says.
+// Names in the configuration that Envoy receives.
+const (
+	ownerCluster = "keyward"        // the rate limit services of the members
+	routeCluster = "keyward-routes" // the Envoys of the pods
+	subHeader    = "x-keyward-sub"  // the sub-key of a hot key
+)
+
+// hotServer is an xDS server whose state the test sets.
 type hotServer struct {
 	*xds.DiscoveryServer
 	addr  string
@@ -116,7 +123,7 @@ func startHeaderCount(t *testing.T) *headerCount {
 	a := &headerCount{addr: ln.Addr().String()}
 	srv := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		a.all.Add(1)
-		if r.Header.Get(xds.SubHeader) != "" {
+		if r.Header.Get(subHeader) != "" {
 			a.leaks.Add(1)
 		}
 	})}
@@ -170,7 +177,7 @@ func sendForged(client *http.Client, envoy, key, forged string) int {
 		return 0
 	}
 	req.Header["x-api-key"] = []string{key}
-	req.Header[xds.SubHeader] = []string{forged}
+	req.Header[subHeader] = []string{forged}
 	res, err := client.Do(req)
 	if err != nil {
 		return 0
@@ -192,8 +199,8 @@ func TestHotRoute(t *testing.T) {
 				e := addEnvoy(t, l, lab.EnvoyOptions{
 					Name: "direct-" + v.name, Path: v.path, Shape: "owner-direct", XDS: x.addr, Upstream: app.addr,
 					Args: []string{"--from", "api_key=header:x-api-key", "--hot-routes", "--failure-mode-deny", "--timeout", "5s"},
-				}, xds.OwnerCluster, len(members))
-				hotRoutes(t, x, l, &edge{e, xds.OwnerCluster, addresses(l, func(s *lab.Sidecar) string { return s.Direct }), app})
+				}, ownerCluster, len(members))
+				hotRoutes(t, x, l, &edge{e, ownerCluster, addresses(l, func(s *lab.Sidecar) string { return s.Direct }), app})
 			})
 		}
 	}
@@ -211,8 +218,8 @@ func TestHotRoute(t *testing.T) {
 		}
 		e := addEnvoy(t, l, lab.EnvoyOptions{
 			Name: "edge", Shape: "routes", XDS: x.addr, Upstream: app.addr, Args: []string{"--from", "api_key=header:x-api-key", "--hot-routes"},
-		}, xds.RouteCluster, len(members))
-		hotRoutes(t, x, l, &edge{e, xds.RouteCluster, addresses(l, func(s *lab.Sidecar) string { return s.Route }), app})
+		}, routeCluster, len(members))
+		hotRoutes(t, x, l, &edge{e, routeCluster, addresses(l, func(s *lab.Sidecar) string { return s.Route }), app})
 	})
 }
 
