@@ -63,7 +63,7 @@ func TestBeginAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		c := r.NewCall()
 		_ = r.Decode(c, message)
-		if r.Begin(c, Caller{Key: "foo"}, done) {
+		if r.begin(c, Caller{Key: "foo"}, done) {
 			t.Error("answered at once")
 			return
 		}

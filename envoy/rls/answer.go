@@ -23,10 +23,10 @@ func (s *Service) Decide(c *Call, from Caller) {
 	s.finish(c)
 }
 
-// Begin is Decide without blocking. It returns true if c is answered. Otherwise to.Answered(c) is called when it is,
+// begin is Decide without blocking. It returns true if c is answered. Otherwise to.Answered(c) is called when it is,
 // on any goroutine and perhaps before Begin returns. Answered must not block. Begin blocks if the Decider is not an
 // AsyncDecider.
-func (s *Service) Begin(c *Call, from Caller, to interface{ Answered(*Call) }) bool {
+func (s *Service) begin(c *Call, from Caller, to interface{ Answered(*Call) }) bool {
 	if s.async == nil {
 		s.Decide(c, from)
 		return true

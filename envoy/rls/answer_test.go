@@ -56,14 +56,14 @@ type catch chan *Call
 
 func (k catch) Answered(c *Call) { k <- c }
 
-// begin answers a message as a server does that does not block.
-func (r *rig) begin(t testing.TB, message []byte) (answer string, at bool) {
+// beginMessage answers a message as a server does that does not block.
+func (r *rig) beginMessage(t testing.TB, message []byte) (answer string, at bool) {
 	t.Helper()
 	c, done := r.NewCall(), make(catch, 1)
 	if err := r.Decode(c, message); err != nil {
 		return err.Error(), true
 	}
-	if at = r.Begin(c, Caller{Key: "foo"}, done); !at {
+	if at = r.begin(c, Caller{Key: "foo"}, done); !at {
 		if got := <-done; got != c {
 			t.Fatal("another call was answered")
 		}
@@ -98,8 +98,8 @@ func TestBegin(t *testing.T) {
 		})
 		plain := newRig(t, basic)
 		for i, m := range messages {
-			got, at := r.begin(t, m)
-			want, _ := plain.begin(t, m)
+			got, at := r.beginMessage(t, m)
+			want, _ := plain.beginMessage(t, m)
 			if got != want || at != (i >= decided) {
 				t.Errorf("early %v, message %d: %q at once %v, want %q", early, i, got, at, want)
 			}

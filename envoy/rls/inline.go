@@ -93,7 +93,7 @@ func (d *inlineServer) Serve(k *h2.Stream) {
 		s.startRecording(c, func(name string) string { return d.traceHeader(k, name) })
 	}
 	c.stream = k
-	if s.Begin(c, from, d) {
+	if s.begin(c, from, d) {
 		d.Answered(c)
 	}
 }
