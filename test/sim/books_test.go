@@ -28,7 +28,7 @@ func TestAbandonedBeforeWindowIsSeen(t *testing.T) {
 		{"no refund", owner.Take, 0, []step{{0, 1}, {0, 1}}, "both decided at count 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			o := Options{
+			o := options{
 				Seed: 1, Members: 3, Slots: 3, Keys: 1, Length: time.Second, Deadline: time.Second, Decay: time.Minute,
 				Serial: true, Algorithms: []limit.Algorithm{limit.FixedWindow},
 			}

@@ -13,7 +13,7 @@ func TestFiftyMembersAdmitExactlyTheLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
-	o := Options{
+	o := options{
 		Seed: 1, Members: 50, Slots: 50, Keys: 1, Length: time.Minute, Requests: 1, Deadline: time.Second,
 		Delay: time.Millisecond, Decay: time.Minute, Serial: true, Algorithms: []limit.Algorithm{limit.FixedWindow},
 		Leases: leaseOptions{On: true, Wide: true, Calm: true, ByLease: 1},

@@ -34,29 +34,29 @@ func Main() int {
 		fmt.Fprintf(os.Stderr, "no bug is called %q\n", *bugName)
 		return 2
 	case *one > 0:
-		r := Run(kind.Expand(*one), made, true)
+		r := runWorld(kind.Expand(*one), made, true)
 		printResult(r, len(r.Trace))
 		return exitStatus(r.Failure != "")
 	case *hashes:
 		for seed := range *seeds {
-			r := Run(kind.Expand(*first+seed), made, false)
+			r := runWorld(kind.Expand(*first+seed), made, false)
 			fmt.Printf("%d %016x %d %d %s\n", *first+seed, r.Hash, r.Decisions, r.Events, r.Failure)
 		}
 		return 0
 	}
-	return runSearch(&Search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, Expand: kind.Expand, All: *all, Twice: 50})
+	return showSearch(&search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, Expand: kind.Expand, All: *all, Twice: 50})
 }
 
-func kindOf(full, still, leases bool) WorldKind {
+func kindOf(full, still, leases bool) worldKind {
 	switch {
 	case full:
-		return Kinds["full"]
+		return kinds["full"]
 	case still:
-		return Kinds["still"]
+		return kinds["still"]
 	case leases:
-		return Kinds["leases"]
+		return kinds["leases"]
 	}
-	return Kinds[""]
+	return kinds[""]
 }
 
 func exitStatus(failed bool) int {
@@ -67,7 +67,7 @@ func exitStatus(failed bool) int {
 }
 
 // printResult prints a run with the last lines of its trace.
-func printResult(r RunResult, lines int) {
+func printResult(r runResult, lines int) {
 	for _, line := range r.Trace[max(0, len(r.Trace)-lines):] {
 		fmt.Println(line)
 	}
@@ -77,8 +77,8 @@ func printResult(r RunResult, lines int) {
 	}
 }
 
-// runSearch runs the search, shows its progress, and returns the exit status.
-func runSearch(s *Search) int {
+// showSearch runs the search, shows its progress, and returns the exit status.
+func showSearch(s *search) int {
 	begin, failures := time.Now(), 0
 	var last atomic.Int64
 	s.Done = func(n uint64) {
@@ -90,15 +90,15 @@ func runSearch(s *Search) int {
 		left := time.Duration(float64(s.Seeds-n) / rate * 1e9).Round(time.Second)
 		fmt.Fprintf(os.Stderr, "\r%d of %d seeds, %.0f seeds/s, %v left   ", n, s.Seeds, rate, left)
 	}
-	s.Failed = func(r RunResult) {
+	s.Failed = func(r runResult) {
 		if failures++; !s.All {
 			printResult(r, 100)
 		}
 		fmt.Printf("seed %d FAILED: %s\n", r.Options.Seed, r.Failure)
 	}
-	stats := s.Run()
+	stats := s.run()
 	fmt.Fprintln(os.Stderr)
-	stats.Print(os.Stdout)
+	stats.print(os.Stdout)
 	fmt.Printf("\n%d violations in %v\n", failures, time.Since(begin).Round(time.Second))
 	return exitStatus(failures > 0)
 }

@@ -28,7 +28,7 @@ type leaseOptions struct {
 
 // expandLeases returns the options of a seed with leases: fewer keys, with at least as many requests as their limits
 // allow.
-func expandLeases(seed uint64) Options {
+func expandLeases(seed uint64) options {
 	o := expandBase(seed)
 	r := rand.New(rand.NewPCG(seed, 0x1ea5e))
 	o.Leases.On = true
@@ -56,7 +56,7 @@ func expandLeases(seed uint64) Options {
 	return o
 }
 
-func (l *leaseOptions) mechanisms(r *rand.Rand, o *Options) {
+func (l *leaseOptions) mechanisms(r *rand.Rand, o *options) {
 	switch r.IntN(6) {
 	case 0, 1, 2:
 		l.ByLease = 1
@@ -80,7 +80,7 @@ func (l *leaseOptions) mechanisms(r *rand.Rand, o *Options) {
 }
 
 // makeWide makes it a short run of many members, of which one or two join or leave.
-func (o *Options) makeWide(r *rand.Rand) {
+func (o *options) makeWide(r *rand.Rand) {
 	o.Leases.Wide = true
 	o.Members = 20 + r.IntN(31)
 	o.Slots, o.Length = o.Members+1, 5*time.Second
@@ -90,7 +90,7 @@ func (o *Options) makeWide(r *rand.Rand) {
 	o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills = min(o.Cuts, 1), 0, 0, 0, 0
 }
 
-func (o *Options) makeCalm() {
+func (o *options) makeCalm() {
 	o.Leases.Calm, o.Leases.Approximate, o.Leases.ByLease = true, 0, 1
 	o.Leases.Decrees, o.Leases.Lull, o.Leases.HotRate = 0, 0, 0
 	o.Keys = min(o.Keys, 2)

@@ -9,9 +9,9 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// Options are the parameters of a run, which a seed expands to. Each seed enables a random subset of the faults, so
+// options are the parameters of a run, which a seed expands to. Each seed enables a random subset of the faults, so
 // that they occur in many combinations and also alone.
-type Options struct {
+type options struct {
 	Seed     uint64
 	Members  int           // at the start
 	Slots    int           // names; those beyond Members may join
@@ -59,9 +59,9 @@ type Options struct {
 }
 
 // expandBase returns the options of a seed.
-func expandBase(seed uint64) Options {
+func expandBase(seed uint64) options {
 	r := rand.New(rand.NewPCG(seed, 0x5eed))
-	o := Options{
+	o := options{
 		Seed: seed, Members: 3 + r.IntN(4), Keys: 3 + r.IntN(6), Length: time.Duration(10+r.IntN(10)) * time.Second,
 		Requests: 1100 + r.IntN(400), Delay: time.Duration(1+r.IntN(8)) * time.Millisecond / 2, Decay: time.Minute,
 		Deadline: []time.Duration{12, 12, 50, 250, 1000}[r.IntN(5)] * time.Millisecond,
@@ -110,7 +110,7 @@ func expandBase(seed uint64) Options {
 
 // expandFull returns the options of a seed with planned changes only, and with tables that are too small for their
 // keys, of one domain or more.
-func expandFull(seed uint64) Options {
+func expandFull(seed uint64) options {
 	o := expandBase(seed)
 	r := rand.New(rand.NewPCG(seed, 0xf0117))
 	o.Crashes, o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills, o.Decay = 0, 0, 0, 0, 0, 0, 0, time.Minute
@@ -127,14 +127,14 @@ func expandFull(seed uint64) Options {
 }
 
 // chooseKeys makes an adversary choose the keys of some seeds.
-func (o *Options) chooseKeys(r *rand.Rand) {
+func (o *options) chooseKeys(r *rand.Rand) {
 	o.OneOwner, o.Alike = r.IntN(2) == 0, r.IntN(2) == 0
 }
 
 // expandStill returns the options of a seed in which machines stop with their clocks and nothing else fails. Keys are
 // few, limits small, windows long, and callers wait for late replies, so that a member which has not noticed its stop
 // exceeds a limit at once.
-func expandStill(seed uint64) Options {
+func expandStill(seed uint64) options {
 	o := expandFull(seed)
 	r := rand.New(rand.NewPCG(seed, 0x57112))
 	o.Keys, o.Domains, o.MaxKeys, o.Requests = 1+r.IntN(2), 0, 0, 1100
@@ -146,7 +146,7 @@ func expandStill(seed uint64) Options {
 }
 
 // addFaults enables unplanned events.
-func (o *Options) addFaults(r *rand.Rand, maybe func(float64, func())) {
+func (o *options) addFaults(r *rand.Rand, maybe func(float64, func())) {
 	maybe(0.4, func() { o.Crashes = 1 + r.IntN(2) })
 	maybe(0.35, func() { o.Pauses = 1 + r.IntN(2) })
 	maybe(0.3, func() { o.Cuts = 1 + r.IntN(2) })
@@ -158,18 +158,18 @@ func (o *Options) addFaults(r *rand.Rand, maybe func(float64, func())) {
 
 // addClockStops enables stops of machines in some of the runs with faults. It uses random numbers of its own, so that
 // all other options of a seed remain the same.
-func (o *Options) addClockStops(r *rand.Rand) {
+func (o *options) addClockStops(r *rand.Rand) {
 	if !o.onlyPlanned() && r.IntN(3) == 0 {
 		o.Stills = 1 + r.IntN(2)
 	}
 }
 
 // onlyPlanned reports whether all changes are planned.
-func (o Options) onlyPlanned() bool {
+func (o options) onlyPlanned() bool {
 	return o.Crashes+o.Pauses+o.Cuts+o.OneWay+o.Partitions+o.Steps+o.Stills == 0
 }
 
 // plain is Options without methods.
-type plain Options
+type plain options
 
-func (o Options) String() string { return fmt.Sprintf("%+v", plain(o)) }
+func (o options) String() string { return fmt.Sprintf("%+v", plain(o)) }

@@ -36,7 +36,7 @@ func TestOracleChecksRefunds(t *testing.T) {
 // oracle found.
 func giveBack(seed uint64, algorithm limit.Algorithm, times int) string {
 	rnd := rand.New(rand.NewPCG(seed, 2))
-	w := &world{o: Options{Slots: 1}, now: epoch, slots: make([]slot, 1), stats: newSummary()}
+	w := &world{o: options{Slots: 1}, now: epoch, slots: make([]slot, 1), stats: newSummary()}
 	w.unblockLinks()
 	w.oracle.init(w)
 	m := &member{w: w, ring: ring.New(nil)}

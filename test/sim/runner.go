@@ -5,40 +5,40 @@ import (
 	"sync/atomic"
 )
 
-// WorldKind is a kind of world: how a seed expands to options, and the deliberate bugs that show in it.
-type WorldKind struct {
-	Expand func(seed uint64) Options
-	Bugs   map[string]Bug
+// worldKind is a kind of world: how a seed expands to options, and the deliberate bugs that show in it.
+type worldKind struct {
+	Expand func(seed uint64) options
+	Bugs   map[string]bug
 }
 
-// Kinds has all kinds of worlds by name. The base kind has the empty name.
-var Kinds = map[string]WorldKind{
+// kinds has all kinds of worlds by name. The base kind has the empty name.
+var kinds = map[string]worldKind{
 	"":       {expandBase, baseBugs},
 	"leases": {expandLeases, leaseBugs},
 	"full":   {expandFull, fullBugs},
 	"still":  {expandStill, stillBugs},
 }
 
-// Run runs the world of o once. If verbose is set, the result has a trace.
-func Run(o Options, bug Bug, verbose bool) RunResult {
+// runWorld runs the world of o once. If verbose is set, the result has a trace.
+func runWorld(o options, bug bug, verbose bool) runResult {
 	return newRunner(verbose).run(o, bug)
 }
 
-// Search runs seeds on several workers. It stops when a law is violated, unless All is set.
-type Search struct {
+// search runs seeds on several workers. It stops when a law is violated, unless All is set.
+type search struct {
 	First, Seeds uint64
 	Workers      int
-	Bug          Bug
-	Expand       func(seed uint64) Options // nil: the base kind's
+	Bug          bug
+	Expand       func(seed uint64) options // nil: the base kind's
 	All          bool                      // continue after a failure
 	Twice        uint64                    // every Twice-th seed runs twice; 0: none does
 	Done         func(n uint64)            // called after each seed
 	Stop         func() bool               // called before each seed; nil: never stop
-	Failed       func(r RunResult)         // called for each failure, one call at a time
+	Failed       func(r runResult)         // called for each failure, one call at a time
 }
 
-// Run runs the seeds and returns the sum of their results.
-func (s *Search) Run() *Summary {
+// run runs the seeds and returns the sum of their results.
+func (s *search) run() *summary {
 	total := newSummary()
 	var mu sync.Mutex
 	var next, done atomic.Uint64
@@ -73,7 +73,7 @@ func (s *Search) Run() *Summary {
 	return total
 }
 
-func (s *Search) one(seed, i uint64, rings *ringCache, stats *Summary) RunResult {
+func (s *search) one(seed, i uint64, rings *ringCache, stats *summary) runResult {
 	expand := s.Expand
 	if expand == nil {
 		expand = expandBase

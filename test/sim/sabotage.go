@@ -8,12 +8,12 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Bug is a deliberate mistake in the messages between members that the oracle has to find.
-type Bug uint8
+// bug is a deliberate mistake in the messages between members that the oracle has to find.
+type bug uint8
 
 // The bugs of the core.
 const (
-	noBug              Bug = iota
+	noBug              bug = iota
 	bugAnyRing             // the ring in replies and acknowledgements is ignored
 	bugSkipAck             // a joiner does not wait for one of its acknowledgements
 	bugMaxTAT              // states of buckets merge by the larger TAT
@@ -28,7 +28,7 @@ const (
 )
 
 // baseBugs are the bugs of the base kind, by name.
-var baseBugs = map[string]Bug{
+var baseBugs = map[string]bug{
 	"drop the seal's fingerprint": bugAnyRing, "skip one ack": bugSkipAck, "max-merge TATs": bugMaxTAT,
 	"grant before replicate": bugGrantFirst, "refund as a plain subtraction": bugPlainRefund,
 	"cap the slots of a handoff": bugCapSlots, "cap the counters of a handoff": bugCapCounters,
@@ -36,10 +36,10 @@ var baseBugs = map[string]Bug{
 }
 
 // stillBugs are the bugs that show when machines stop with their clocks.
-var stillBugs = map[string]Bug{"go on after the clocks stood still": bugIgnoreClockStop}
+var stillBugs = map[string]bug{"go on after the clocks stood still": bugIgnoreClockStop}
 
 // fullBugs are the bugs that show when tables are full.
-var fullBugs = map[string]Bug{"leave out what the sketch has counted": bugDropSketch}
+var fullBugs = map[string]bug{"leave out what the sketch has counted": bugDropSketch}
 
 // noWriter is a writer that is no member.
 const noWriter = 3

@@ -10,7 +10,7 @@ import (
 
 // The bugs that omit one of the conditions that make leases safe.
 const (
-	bugUnchargedGrant Bug = 100 + iota // C1
+	bugUnchargedGrant bug = 100 + iota // C1
 	bugOldReturn                       // C2
 	bugLongWindow                      // C3
 	bugLateReturn                      // C4, of a window that is over
@@ -19,7 +19,7 @@ const (
 )
 
 // leaseBugs are the bugs of leases, by name.
-var leaseBugs = map[string]Bug{
+var leaseBugs = map[string]bug{
 	"C1: a grant is not charged": bugUnchargedGrant, "C2: an old return counts again": bugOldReturn,
 	"C3: a holder goes on after the window": bugLongWindow, "C4: a return counts in a later window": bugLateReturn,
 	"C4: a return counts at a grantor that has not lent it": bugForeignReturn,

@@ -14,7 +14,7 @@ import (
 )
 
 // report fails the test with the trace of a seed.
-func report(t *testing.T, r RunResult) {
+func report(t *testing.T, r runResult) {
 	t.Helper()
 	for _, line := range r.Trace[max(0, len(r.Trace)-60):] {
 		t.Log(line)
@@ -50,16 +50,16 @@ func TestFullSeeds(t *testing.T) { testSeeds(t, expandFull, seeds(t, 400)) }
 // Machines stop with their clocks, without other faults.
 func TestStillSeeds(t *testing.T) { testSeeds(t, expandStill, seeds(t, 100)) }
 
-func testSeeds(t *testing.T, expand func(uint64) Options, n uint64) {
+func testSeeds(t *testing.T, expand func(uint64) options, n uint64) {
 	leases := expand(1).Leases.On
 	begin := time.Now()
-	s := &Search{
+	s := &search{
 		First: 1, Seeds: n, Expand: expand, Workers: runtime.GOMAXPROCS(0), Twice: 20, All: true,
-		Stop: t.Failed, Failed: func(r RunResult) { report(t, r) },
+		Stop: t.Failed, Failed: func(r runResult) { report(t, r) },
 	}
-	stats := s.Run()
+	stats := s.run()
 	var b strings.Builder
-	stats.Print(&b)
+	stats.print(&b)
 	t.Log(b.String())
 	t.Logf("%.0f seeds/s", float64(stats.Seeds)/time.Since(begin).Seconds())
 	if t.Failed() {
@@ -118,7 +118,7 @@ func TestSeedsThatFailed(t *testing.T) {
 func TestSameSeedSameRun(t *testing.T) {
 	rings := &ringCache{}
 	for seed := uint64(1); seed <= 20; seed++ {
-		for _, o := range []Options{expandBase(seed), expandLeases(seed)} {
+		for _, o := range []options{expandBase(seed), expandLeases(seed)} {
 			a := runner{rings, newSummary(), false}.run(o, noBug)
 			b := newRunner(true).run(o, noBug)
 			if a.Hash != b.Hash || a.Events != b.Events {
@@ -142,7 +142,7 @@ func TestStillBugsAreFound(t *testing.T) { findBugs(t, stillBugs, expandStill) }
 
 // findBugs runs the seed that found a bug when testdata/bugs.txt was written. If that finds nothing, which a change
 // of the core may cause, it runs the first 1,000.
-func findBugs(t *testing.T, bugs map[string]Bug, expand func(uint64) Options) {
+func findBugs(t *testing.T, bugs map[string]bug, expand func(uint64) options) {
 	known := knownSeeds(t)
 	for _, name := range slices.Sorted(maps.Keys(bugs)) {
 		t.Run(name, func(t *testing.T) {
@@ -163,20 +163,20 @@ func findBugs(t *testing.T, bugs map[string]Bug, expand func(uint64) Options) {
 }
 
 // firstSeed returns the first of 1,000 seeds that finds a bug, or a number above.
-func firstSeed(bug Bug, expand func(uint64) Options) (seed uint64, failure string) {
+func firstSeed(bug bug, expand func(uint64) options) (seed uint64, failure string) {
 	found := atomic.Uint64{}
 	found.Store(1001)
-	s := &Search{
+	s := &search{
 		First: 1, Seeds: 1000, Workers: runtime.GOMAXPROCS(0), Bug: bug, Expand: expand, All: true,
 		Stop: func() bool { return found.Load() <= 1000 },
-		Failed: func(r RunResult) {
+		Failed: func(r runResult) {
 			if r.Options.Seed < found.Load() {
 				found.Store(r.Options.Seed)
 				failure = r.Failure
 			}
 		},
 	}
-	s.Run()
+	s.run()
 	return found.Load(), failure
 }
 

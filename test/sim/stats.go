@@ -9,8 +9,8 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Summary is the sum of many runs: how often each event occurred, and how close the bounds were.
-type Summary struct {
+// summary is the sum of many runs: how often each event occurred, and how close the bounds were.
+type summary struct {
 	Seeds, Decisions, Events int
 	Fewest                   int // of a seed without a violation
 	Counts                   map[string]int
@@ -26,8 +26,8 @@ type boundUse struct {
 }
 
 // newSummary returns an empty Summary.
-func newSummary() *Summary {
-	s := &Summary{Counts: map[string]int{}, BoundUse: map[faultKind]boundUse{}}
+func newSummary() *summary {
+	s := &summary{Counts: map[string]int{}, BoundUse: map[faultKind]boundUse{}}
 	for _, name := range expectedCounts() {
 		s.Counts[name] = 0
 	}
@@ -71,21 +71,21 @@ func expectedLeaseCounts() []string {
 	}
 }
 
-func (s *Summary) count(name string) { s.Counts[name]++ }
+func (s *summary) count(name string) { s.Counts[name]++ }
 
-func (s *Summary) authority(a owner.Authority) {
+func (s *summary) authority(a owner.Authority) {
 	s.Counts["authority: "+[...]string{"full", "part", "share", "open", "closed", "overflow", "cached"}[a]]++
 }
 
 // window counts a finished span.
-func (s *Summary) window(x *span) {
+func (s *summary) window(x *span) {
 	n := s.BoundUse[x.faults]
 	n.spans++
 	s.BoundUse[x.faults] = n
 }
 
 // approach records how close admitted came to limit and bound.
-func (s *Summary) approach(x *span, admitted, limit, bound float64) {
+func (s *summary) approach(x *span, admitted, limit, bound float64) {
 	over := admitted - limit
 	if over <= 0 {
 		return
@@ -103,7 +103,7 @@ func (s *Summary) approach(x *span, admitted, limit, bound float64) {
 }
 
 // add adds the results of one run or one worker.
-func (s *Summary) add(o *Summary) {
+func (s *summary) add(o *summary) {
 	if o.Fewest > 0 && (s.Fewest == 0 || o.Fewest < s.Fewest) {
 		s.Fewest = o.Fewest
 	}
@@ -123,7 +123,7 @@ func (s *Summary) add(o *Summary) {
 }
 
 // rare returns the expected events that occurred less than n times.
-func (s *Summary) rare(n int, leases bool) []string {
+func (s *summary) rare(n int, leases bool) []string {
 	names := expectedCounts()
 	if leases {
 		names = append(names, expectedLeaseCounts()...)
@@ -137,8 +137,8 @@ func (s *Summary) rare(n int, leases bool) []string {
 	return rare
 }
 
-// Print prints all counts and bounds.
-func (s *Summary) Print(w io.Writer) {
+// print prints all counts and bounds.
+func (s *summary) print(w io.Writer) {
 	fmt.Fprintf(w, "%d seeds, %d decisions (fewest in a seed: %d), %d events\n\n", s.Seeds, s.Decisions, s.Fewest,
 		s.Events)
 	for _, name := range slices.Sorted(maps.Keys(s.Counts)) {

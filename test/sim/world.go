@@ -26,14 +26,14 @@ const (
 
 // world is the state of one run.
 type world struct {
-	o      Options
-	bug    Bug
+	o      options
+	bug    bug
 	rnd    *rand.Rand
 	agenda agenda
 	now    int64
 	events int
 	rings  *ringCache
-	stats  *Summary
+	stats  *summary
 
 	slots        []slot
 	blocked      [][]bool // by sender and receiver
@@ -97,9 +97,9 @@ func inst(i, boot int) uint64 { return uint64(i+1)<<16 | uint64(boot)<<1 | 1 }
 
 func weight(i int) uint32 { return 1 + uint32(i/6)%2 }
 
-// RunResult is the result of one run.
-type RunResult struct {
-	Options   Options
+// runResult is the result of one run.
+type runResult struct {
+	Options   options
 	Hash      uint64 // of all events
 	Decisions int
 	Events    int
@@ -110,7 +110,7 @@ type RunResult struct {
 // runner has what runs share.
 type runner struct {
 	rings   *ringCache
-	stats   *Summary // of the runs so far
+	stats   *summary // of the runs so far
 	verbose bool     // keep traces
 }
 
@@ -118,7 +118,7 @@ type runner struct {
 func newRunner(verbose bool) runner { return runner{&ringCache{}, newSummary(), verbose} }
 
 // run runs the world of o.
-func (r runner) run(o Options, bug Bug) RunResult {
+func (r runner) run(o options, bug bug) runResult {
 	w := r.newWorld(o, bug)
 	w.safetySince = w.now
 	w.schedule()
@@ -127,11 +127,11 @@ func (r runner) run(o Options, bug Bug) RunResult {
 	w.run(settleTime)
 	w.probe()
 	w.oracle.finish()
-	return RunResult{o, w.hash, int(w.requests), w.events, w.failure, w.lines}
+	return runResult{o, w.hash, int(w.requests), w.events, w.failure, w.lines}
 }
 
 // newWorld creates the world of o and runs it up to the first request.
-func (r runner) newWorld(o Options, bug Bug) *world {
+func (r runner) newWorld(o options, bug bug) *world {
 	w := &world{
 		o: o, bug: bug, rnd: rand.New(rand.NewPCG(o.Seed, 1)), now: epoch, rings: r.rings, stats: r.stats, verbose: r.verbose,
 		slots: make([]slot, o.Slots), held: make([][]heldMessage, o.Slots), hash: 14695981039346656037,
