@@ -92,6 +92,15 @@ type CounterRecord struct {
 	State     limit.State
 }
 
+// The limits of one message. Receivers refuse more counters; bytes are approximate.
+const (
+	MaxCounters = 512
+	MaxBytes    = 96 << 10
+)
+
+// Size returns the approximate size of c in a message, in bytes.
+func (c *CounterRecord) Size() int { return 96 + 40*len(c.State.Slots) }
+
 // SketchPart is a piece of a sketch: the cells of one part that are not 0, for windows of one length. It counts the
 // hits of many keys, among them keys of the receiver.
 type SketchPart struct {

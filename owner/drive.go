@@ -19,16 +19,12 @@ func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Ready)
 	before := n.serial.machine.View()
 	first := before.Seq() == 0
 	legacy := n.legacyMembers()
-	peers := make(map[ring.ID]handoff.LivePeer, len(m.Peers))
+	peers, replicate := make(map[ring.ID]handoff.LivePeer, len(m.Peers)), make(map[ring.ID]bool, len(m.Peers))
 	for _, p := range m.Peers {
-		peers[p.ID] = p
-	}
-	for id := range n.serial.replicator.lastContact {
-		if _, live := peers[id]; !live {
-			delete(n.serial.replicator.lastContact, id)
-		}
+		peers[p.ID], replicate[p.ID] = p, !p.NoHandoff
 	}
 	n.serial.peers = peers
+	n.serial.replicator.SetPeers(replicate)
 	fx.Messages = n.serial.machine.SetRing(now, r, m)
 	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
@@ -90,6 +86,7 @@ func (n *Node) publish(now int64, fx *Ready) {
 		return
 	}
 	n.serial.view = newView(v, was.changes, n.legacyMembers())
+	n.serial.replicator.SetView(v, n.serial.view.copies)
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
@@ -129,7 +126,7 @@ func (n *Node) Tick(now int64) (fx Ready) {
 		rest := s.counters.Sweep(at, s.view.epoch, sweepStep)
 		n.counters.Sketches.Drop(i, at)
 		if s.counters.Empty() {
-			s.queue = queue{}
+			s.replicas.Reset()
 		}
 		if s.pending.n > 0 {
 			n.expirePending(s, at, &fx)
@@ -183,9 +180,7 @@ func (n *Node) Flush(now int64) (fx Ready) {
 func (n *Node) flush(now int64, fx *Ready) {
 	n.urgent.Store(false)
 	n.dirty.Store(false)
-	if len(n.serial.replicator.order) > 0 {
-		n.resendUnconfirmed(now)
-	}
+	n.resendUnconfirmed(now)
 	if n.pending.Load() > 0 {
 		n.requestOwnership(now, fx)
 	}
@@ -226,7 +221,7 @@ func (n *Node) tickLeases(now int64) {
 
 // Dirty reports whether Flush has something to do.
 func (n *Node) Dirty() bool {
-	return n.dirty.Load() || n.inflight.Load() > 0 || n.pending.Load() > 0
+	return n.dirty.Load() || n.serial.replicator.InFlight() || n.pending.Load() > 0
 }
 
 // Waiting reports whether any request waits for a message from another member.
@@ -258,7 +253,7 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message
 		n.serial.counts.refused++
 		return fx
 	}
-	n.serial.replicator.lastContact[from] = now
+	n.serial.replicator.Heard(from, now)
 	m := n.serial.machine
 	switch msg.Kind {
 	case handoff.Chunk:
@@ -272,7 +267,7 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message
 		ack := handoff.Message{Kind: handoff.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}
 		fx.Messages = append(fx.Messages, handoff.Outbound{To: from, Msg: ack})
 	case handoff.ReplicaAck:
-		n.confirmBatch(msg.Seq, from, &fx)
+		n.confirmBatch(from, msg, &fx)
 		return fx
 	case handoff.OwnershipRequest:
 		fx.Messages = m.Step(now, from, bootID, msg)

@@ -1,9 +1,7 @@
 package owner
 
 import (
-	"cmp"
 	"math"
-	"slices"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/hotkey"
@@ -237,7 +235,7 @@ func (n *Node) acceptNotice(now int64, from ring.ID, notice *lease.Notice) {
 
 // tickHeld queues the requests that are due at time now, and drops unused leases.
 func (n *Node) tickHeld(s *shard, now int64) {
-	for _, key := range sortedKeys(s.held) {
+	for _, key := range counter.SortedKeys(s.held) {
 		held := s.held[key]
 		switch {
 		case held.mechanism == policy.Approximate:
@@ -270,21 +268,6 @@ func (s *shard) forgetLeases(now int64) {
 	}
 }
 
-// sortedKeys returns the keys of m in ascending order.
-func sortedKeys[T any](m map[Key]T) []Key {
-	if len(m) == 0 {
-		return nil
-	}
-	ks := make([]Key, 0, len(m))
-	for key := range m {
-		ks = append(ks, key)
-	}
-	slices.SortFunc(ks, compareKeys)
-	return ks
-}
-
-func compareKeys(a, b Key) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) }
-
 // HeldKey describes a lease of a key that another member owns.
 type HeldKey struct {
 	Key Key
@@ -304,7 +287,7 @@ func (n *Node) Held(now int64) []HeldKey {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		for _, key := range sortedKeys(s.held) {
+		for _, key := range counter.SortedKeys(s.held) {
 			held := s.held[key]
 			x := HeldKey{
 				Key: key, Member: held.grantor, Window: held.Window(), Left: held.Left(now), Have: held.Have(),

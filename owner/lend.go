@@ -334,7 +334,7 @@ func (g *pendingGrant) send(fx *Ready) {
 
 // tickLent reclaims what silent holders have lost the right to spend, and drops lent keys without requests.
 func (n *Node) tickLent(s *shard, now int64) {
-	for _, key := range sortedKeys(s.lent) {
+	for _, key := range counter.SortedKeys(s.lent) {
 		lent := s.lent[key]
 		s.counts.violate(lent.TakeViolations())
 		if now-lent.requestedAt > lentKeyLife {

@@ -13,38 +13,17 @@ const (
 	maxSlots = 4096 // of one counter
 )
 
-// sizeOf returns the approximate size of c in a message, in bytes.
-func sizeOf(c *handoff.CounterRecord) int { return 96 + 40*len(c.State.Slots) }
-
 func bytesOf(m *handoff.Message) (n int) {
 	for i := range m.Counters {
-		n += sizeOf(&m.Counters[i])
+		n += m.Counters[i].Size()
 	}
 	return n
-}
-
-// export returns all that is recorded in e.
-func (s *shard) export(e *counter.Owned) handoff.CounterRecord {
-	var c handoff.CounterRecord
-	s.exportTo(e, &c)
-	return c
-}
-
-// exportTo is export into a record whose slots are used again.
-func (s *shard) exportTo(e *counter.Owned, c *handoff.CounterRecord) {
-	r := s.counters.Rule(e)
-	slots := c.State.Slots[:0]
-	s.counters.Load(e, r, &s.state)
-	*c = handoff.CounterRecord{
-		Key: e.Key(), RingPos: e.RingPos(), Domain: uint64(e.Domain()), Rule: r, ExpiresAt: s.counters.End(e, r),
-	}
-	c.State.TAT, c.State.Slots = s.state.TAT, append(slots, s.state.Slots...)
 }
 
 // merge merges counters that another member has sent.
 func (n *Node) merge(now int64, cs []handoff.CounterRecord) {
 	k := &n.serial.counts
-	if len(cs) > maxBatch {
+	if len(cs) > handoff.MaxCounters {
 		k.refused += uint64(len(cs))
 		return
 	}

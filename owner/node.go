@@ -8,6 +8,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/replica"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -32,11 +33,10 @@ type Node struct {
 		view       *view
 		peers      map[ring.ID]handoff.LivePeer
 		transfers  []handoff.Transfer
-		replicator replicator
+		replicator *replica.Replicator
 		counts     messageCounts
 	}
-	inflight atomic.Int64 // batches of replicas that are not confirmed
-	scans    scans
+	scans scans
 }
 
 // New returns a Node without a ring. Until SetRing it decides every request from its local share.
@@ -47,7 +47,8 @@ func New(o Options) *Node {
 		Self: o.Self, BootID: o.BootID, OwnershipTTL: o.OwnershipTTL, TakeoverDelay: o.TakeoverDelay, Policy: o.Policy,
 	})
 	n.serial.view = newView(n.serial.machine.View(), nil, nil)
-	n.serial.replicator = replicator{batches: map[uint64]*batch{}, lastContact: map[ring.ID]int64{}}
+	n.serial.replicator = replica.New(o.Resend)
+	n.serial.replicator.SetView(n.serial.view.OwnershipView, n.serial.view.copies)
 	n.counters = counter.New(counter.Config{
 		BootID: o.BootID, Seed: o.Seed, SketchSeed: o.SketchSeed,
 		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache,
@@ -59,6 +60,7 @@ func New(o Options) *Node {
 		s.view, s.bootID = n.serial.view, o.BootID
 		s.sketches = &n.counters.Sketches
 		n.counters.Init(&s.counters)
+		s.replicas.Init(&s.counters)
 	}
 	return n
 }

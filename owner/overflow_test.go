@@ -119,7 +119,7 @@ func TestOwnershipGoesWithTheSketchCount(t *testing.T) {
 			c := counterOf(req)
 			x := shardOp{Request: &req, now: now, hash: hash, table: counter.TableOwned, rule: req.Rule}
 			if e := s.counters.Owned.Find(hash, req.Key); e != nil {
-				c = s.export(s.completeEntry(&x, e))
+				s.counters.Export(s.completeEntry(&x, e), &c)
 			} else {
 				s.exportSketch(hash, now, &c)
 			}

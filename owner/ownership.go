@@ -41,7 +41,7 @@ func messageTo(out *[]handoff.Outbound, to ring.ID, msg handoff.Message) *handof
 	for i := range *out {
 		o := &(*out)[i]
 		if m := &o.Msg; o.To == to && m.Status == msg.Status && m.Member == msg.Member &&
-			len(m.Counters) < maxBatch && bytesOf(m) < maxBytes {
+			len(m.Counters) < handoff.MaxCounters && bytesOf(m) < handoff.MaxBytes {
 			return m
 		}
 	}
@@ -52,7 +52,7 @@ func messageTo(out *[]handoff.Outbound, to ring.ID, msg handoff.Message) *handof
 // releaseOwnership replies to a request for ownership. The handoff machine has processed the request already, so this
 // member no longer decides the keys that it gives.
 func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Ready) {
-	if len(msg.Counters) > maxBatch {
+	if len(msg.Counters) > handoff.MaxCounters {
 		n.serial.counts.refused++
 		return
 	}
@@ -93,7 +93,7 @@ func (n *Node) release(s *shard, hash uint64, now int64, c *handoff.CounterRecor
 	case e.RingPos() == c.RingPos && !e.Expired(now):
 		e.SetIncomplete()
 		n.chargeLostEntry(s, s.clock(now), e)
-		*c = s.export(e)
+		s.counters.Export(e, c)
 	}
 }
 
@@ -104,7 +104,7 @@ func (n *Node) acceptOwnership(now int64, from ring.ID, msg *handoff.Message, fx
 	if given {
 		n.merge(now, msg.Counters)
 	}
-	if msg.Ring != v.Ring().Fingerprint() || msg.Seq != v.Seq() || len(msg.Counters) > maxBatch {
+	if msg.Ring != v.Ring().Fingerprint() || msg.Seq != v.Seq() || len(msg.Counters) > handoff.MaxCounters {
 		return
 	}
 	if given {

@@ -151,7 +151,7 @@ func (p *pendingRequests) ownershipKeys() (keys []Key) {
 			keys = append(keys, k)
 		}
 	}
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, Key.Compare)
 	return keys
 }
 
@@ -312,24 +312,6 @@ func (n *Node) reviewPending(s *shard, now int64, fx *Ready) {
 			t.holder, t.requestedAt = owner.Member, 0
 		}
 	}
-}
-
-// resolveReplicated resolves the requests for r's key that wait for a confirmation that r contains: those of earlier
-// Unreplicated, and of the present one those that wait for at most r.upTo hits.
-func (n *Node) resolveReplicated(s *shard, r ref, fx *Ready) {
-	x := s.pending.keys[r.key]
-	if x == nil {
-		return
-	}
-	for len(x.replicas) > 0 {
-		w := x.replicas[0]
-		if w.seq == r.seq && w.upTo > r.upTo {
-			break
-		}
-		x.replicas = x.replicas[1:]
-		n.resolve(s, w, w.result, fx)
-	}
-	s.pending.dropEmpty(r.key)
 }
 
 // expirePending resolves the requests that have been pending for longer than maxPending.

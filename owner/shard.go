@@ -5,6 +5,7 @@ import (
 
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/replica"
 )
 
 // shard is one part of the keys, with its own lock: mu guards all fields. While it is held, only other shards' mutexes
@@ -18,7 +19,7 @@ type shard struct {
 	state    limit.State       // scratch
 	other    limit.State       // scratch
 	sketches *counter.Sketches // the Node's
-	queue    queue             // keys with charges to replicate
+	replicas replica.Backlog   // keys with charges to replicate
 	pending  pendingRequests
 	hot      hotStats
 

@@ -90,7 +90,9 @@ func ownSlots(n *Node) map[ownSlot]uint64 {
 			if s.counters.Rule(e).Algorithm.Bucket() {
 				return
 			}
-			for _, f := range s.export(e).State.Slots {
+			var c handoff.CounterRecord
+			s.counters.Export(e, &c)
+			for _, f := range c.State.Slots {
 				if f.Writer&^1 == s.bootID&^1 {
 					out[ownSlot{e.Key(), f.Writer, f.At}] = f.Charged
 				}

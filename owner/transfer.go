@@ -145,7 +145,7 @@ func (n *Node) fill(now int64, c *transferScan, buf []handoff.CounterRecord) []h
 	bytes := 0
 	for slots := 0; slots < chunkSlots && c.shard < counter.Shards; slots += lockSlots {
 		had := len(buf)
-		if had >= chunkKeys || bytes >= maxBytes {
+		if had >= chunkKeys || bytes >= handoff.MaxBytes {
 			break
 		}
 		s := &n.shards[c.shard]
@@ -153,7 +153,7 @@ func (n *Node) fill(now int64, c *transferScan, buf []handoff.CounterRecord) []h
 		buf = c.read(n, s, s.clock(now), buf)
 		s.mu.Unlock()
 		for i := had; i < len(buf); i++ {
-			bytes += sizeOf(&buf[i])
+			bytes += buf[i].Size()
 		}
 	}
 	return buf
@@ -178,9 +178,9 @@ func (c *transferScan) read(n *Node, s *shard, now int64, buf []handoff.CounterR
 			n.chargeLostOnRelease(s, now, e, &c.transfer)
 		}
 		buf = extendCounters(buf)
-		s.exportTo(e, &buf[len(buf)-1])
-		bytes += sizeOf(&buf[len(buf)-1])
-		return len(buf) < chunkKeys && bytes < maxBytes/2
+		s.counters.Export(e, &buf[len(buf)-1])
+		bytes += buf[len(buf)-1].Size()
+		return len(buf) < chunkKeys && bytes < handoff.MaxBytes/2
 	})
 	if end {
 		c.shard++

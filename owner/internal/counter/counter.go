@@ -7,7 +7,9 @@
 package counter
 
 import (
+	"cmp"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 
 	"github.com/keyward/keyward/internal/limit"
@@ -22,6 +24,22 @@ const (
 // Key is the 128-bit digest that identifies a counter: domain, descriptor and kind of window. It does not depend on the
 // limit, so a changed limit finds the same counter.
 type Key [2]uint64
+
+// Compare orders keys. It returns a negative number if k is before o, 0 if they are equal, and a positive number else.
+func (k Key) Compare(o Key) int { return cmp.Or(cmp.Compare(k[0], o[0]), cmp.Compare(k[1], o[1])) }
+
+// SortedKeys returns the keys of m in ascending order.
+func SortedKeys[T any](m map[Key]T) []Key {
+	if len(m) == 0 {
+		return nil
+	}
+	keys := make([]Key, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, Key.Compare)
+	return keys
+}
 
 // Table identifies one table of a Shard.
 type Table uint8
@@ -149,6 +167,9 @@ func (s *Shard) table(t Table) *table {
 	}
 	return &s.Owned.table
 }
+
+// Find returns the counter of key k in TableOwned, or nil. It stays valid until the table is next changed.
+func (s *Shard) Find(k Key) *Owned { return s.Owned.Find(Hash(s.store.seed, k), k) }
 
 // Empty reports whether the shard owns and copies nothing, and has no records.
 func (s *Shard) Empty() bool { return s.slab.live == 0 && s.Owned.n == 0 }

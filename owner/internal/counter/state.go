@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 )
 
@@ -102,6 +103,15 @@ func (s *Shard) load(e *entry, r limit.Rule, st *limit.State) {
 	}
 	if !slices.IsSortedFunc(st.Slots, inOrder) {
 		slices.SortFunc(st.Slots, inOrder)
+	}
+}
+
+// Export sets c to all that is recorded in e. It uses the slots of c again.
+func (s *Shard) Export(e *Owned, c *handoff.CounterRecord) {
+	r, st := s.Rule(e), c.State
+	s.Load(e, r, &st)
+	*c = handoff.CounterRecord{
+		Key: e.Key(), RingPos: e.RingPos(), Domain: uint64(e.Domain()), Rule: r, ExpiresAt: s.End(e, r), State: st,
 	}
 }
 

@@ -1,6 +1,10 @@
-package owner
+package replica
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/keyward/keyward/owner/internal/counter"
+)
 
 // queueChunk is the number of keys by which a queue grows. A chunk is allocated under the shard's lock, so it is small:
 // 4 KiB.
@@ -9,23 +13,23 @@ const queueChunk = 256
 // queue is a first-in, first-out queue of keys. The Queued flag of a key's Unreplicated keeps the key from being in it
 // twice.
 type queue struct {
-	chunks [][]Key // as many as it needs, and at most one more
-	head   int     // the first key, in the first chunk
+	chunks [][]counter.Key // as many as it needs, and at most one more
+	head   int             // the first key, in the first chunk
 	n      int
 }
 
 func (q *queue) len() int { return q.n }
 
-func (q *queue) push(k Key) {
+func (q *queue) push(k counter.Key) {
 	end := q.head + q.n
 	if end == len(q.chunks)*queueChunk {
-		q.chunks = append(q.chunks, make([]Key, queueChunk))
+		q.chunks = append(q.chunks, make([]counter.Key, queueChunk))
 	}
 	q.chunks[end/queueChunk][end%queueChunk] = k
 	q.n++
 }
 
-func (q *queue) pop() Key {
+func (q *queue) pop() counter.Key {
 	first := q.chunks[0]
 	k := first[q.head]
 	q.head++

@@ -1,0 +1,52 @@
+package replica
+
+import (
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/ring"
+)
+
+// usualBatch is the number of counters that a batch has room for at first.
+const usualBatch = 64
+
+// batch is a Replica message that is not confirmed.
+type batch struct {
+	to     ring.ID
+	at     int64
+	resent bool // to another member
+	items  []Item
+}
+
+// gathering is a batch that is being filled for one member.
+type gathering struct {
+	to    ring.ID
+	msg   handoff.Message
+	items []Item
+	slots []limit.Slot // of msg's counters, one after another
+	bytes int
+}
+
+// full reports whether the batch has to be sent before more is added.
+func (g *gathering) full() bool {
+	return len(g.items) == handoff.MaxCounters || g.bytes > handoff.MaxBytes
+}
+
+// add adds e, the counter of an item, to the batch.
+func (g *gathering) add(b *Backlog, e *counter.Owned, it Item) {
+	if g.items == nil {
+		g.items, g.msg.Counters = make([]Item, 0, usualBatch), make([]handoff.CounterRecord, 0, usualBatch)
+	}
+	if cap(g.slots)-len(g.slots) < 4 {
+		g.slots = make([]limit.Slot, 0, 2*usualBatch)
+	}
+	var c handoff.CounterRecord
+	c.State.Slots = g.slots[len(g.slots):]
+	b.counters.Export(e, &c)
+	if n := len(g.slots) + len(c.State.Slots); n <= cap(g.slots) {
+		g.slots = g.slots[:n]
+		c.State.Slots = c.State.Slots[:len(c.State.Slots):len(c.State.Slots)]
+	}
+	g.bytes += c.Size()
+	g.msg.Counters, g.items = append(g.msg.Counters, c), append(g.items, it)
+}

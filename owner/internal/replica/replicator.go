@@ -1,0 +1,246 @@
+package replica
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/ring"
+)
+
+const (
+	lockKeys    = 128                    // keys that one Gather takes from the queue
+	maxFlight   = 64                     // batches whose time for a confirmation has not passed
+	maxBatches  = 4 * maxFlight          // batches, including those that were sent again
+	silentAfter = int64(time.Second)     // a member that has sent nothing for so long is the last choice
+	batchAge    = int64(2 * time.Second) // after which a batch cannot be confirmed any more
+)
+
+// Replicator sends replicas of counters to other members.
+type Replicator struct {
+	resend      int64 // how long a member has to confirm a batch, in nanoseconds
+	view        *handoff.OwnershipView
+	copies      bool             // see SetView
+	peers       map[ring.ID]bool // see SetPeers
+	lastContact map[ring.ID]int64
+
+	next     uint64 // the number of the latest batch
+	batches  map[uint64]*batch
+	order    []uint64     // batches, the oldest first
+	inFlight atomic.Int64 // batches that are not confirmed and not sent again
+	misses   misses
+
+	open   []*gathering // batches that Gather fills, one for each member
+	missed gathering    // the batch that AddMissed fills
+	out    []handoff.Outbound
+
+	ranked, silent []int  // scratch
+	done           []Item // scratch
+}
+
+// New returns a Replicator without peers. A member has the time resend to confirm a batch before another member gets
+// it.
+func New(resend time.Duration) *Replicator {
+	return &Replicator{
+		resend: int64(resend), batches: map[uint64]*batch{}, lastContact: map[ring.ID]int64{}, misses: misses{},
+	}
+}
+
+// SetView sets the view that the shards use. copies reports whether another member of its ring can hold replicas.
+func (r *Replicator) SetView(v *handoff.OwnershipView, copies bool) { r.view, r.copies = v, copies }
+
+// SetPeers sets the live peers: true for those that accept replicas.
+func (r *Replicator) SetPeers(peers map[ring.ID]bool) {
+	r.peers = peers
+	for id := range r.lastContact {
+		if _, live := peers[id]; !live {
+			delete(r.lastContact, id)
+		}
+	}
+}
+
+// Heard records that peer id has sent a message at time now.
+func (r *Replicator) Heard(id ring.ID, now int64) { r.lastContact[id] = now }
+
+// heardRecently reports whether member id has sent anything recently, or has had no reason to send anything yet.
+func (r *Replicator) heardRecently(id ring.ID, now int64) bool {
+	t, known := r.lastContact[id]
+	return !known || t > now-silentAfter
+}
+
+// InFlight reports whether a batch waits for its confirmation. It may be called without locks.
+func (r *Replicator) InFlight() bool { return r.inFlight.Load() > 0 }
+
+// HasRoom reports whether another batch may be sent.
+func (r *Replicator) HasRoom() bool { return r.inFlight.Load() < maxFlight }
+
+// Gather adds some of the keys that b has queued to batches, which Send returns. done names the charges that need no
+// confirmation any more; it is valid until the next call. more reports whether Gather has to be called again, as soon
+// as there is room.
+func (r *Replicator) Gather(now int64, b *Backlog) (done []Item, more bool) {
+	done = r.done[:0]
+	deferred := 0
+	for range lockKeys {
+		if b.queue.len() == deferred {
+			break
+		}
+		if !r.HasRoom() {
+			return done, true
+		}
+		e, u := b.next()
+		if u == nil {
+			continue
+		}
+		to, successor := r.target(now, e, u.Attempts())
+		it := Item{e.Key(), u.Seq(), u.Charged(), successor}
+		if expired := e.Expired(now); expired || to == "" {
+			if expired || !r.copies {
+				done = append(done, it)
+			}
+			if expired || r.isAlone() {
+				b.counters.DropUnreplicated(e)
+			} else {
+				b.queue.push(it.Key) // until the next Tick
+				deferred++
+			}
+			continue
+		}
+		u.SetUnqueued()
+		g := r.gatheringFor(to)
+		if g.add(b, e, it); g.full() {
+			r.dispatch(now, g)
+		}
+	}
+	r.done = done
+	return done, deferred == 0 && b.queue.len() > 0
+}
+
+// isAlone reports whether this member is in a ring without any other member that can hold a replica.
+func (r *Replicator) isAlone() bool { return !r.copies && r.view.Ring().Len() > 0 && r.view.Joined() }
+
+// gatheringFor returns the open batch for a member, which it adds if there is none.
+func (r *Replicator) gatheringFor(to ring.ID) *gathering {
+	for _, g := range r.open {
+		if g.to == to {
+			return g
+		}
+	}
+	g := &gathering{to: to}
+	r.open = append(r.open, g)
+	return g
+}
+
+// dispatch makes g a message, and empties it.
+func (r *Replicator) dispatch(now int64, g *gathering) {
+	if len(g.items) == 0 {
+		return
+	}
+	r.next++
+	r.batches[r.next] = &batch{to: g.to, at: now, items: g.items}
+	r.order = append(r.order, r.next)
+	r.inFlight.Add(1)
+	g.msg.Kind, g.msg.Seq, g.msg.Ring = handoff.Replica, r.next, r.view.Ring().Fingerprint()
+	r.out = append(r.out, handoff.Outbound{To: g.to, Msg: g.msg})
+	*g = gathering{to: g.to}
+}
+
+// Send returns the messages of all batches that Gather and AddMissed have filled.
+func (r *Replicator) Send(now int64) []handoff.Outbound {
+	for _, g := range r.open {
+		r.dispatch(now, g)
+	}
+	out := r.out
+	r.open, r.out = nil, nil
+	return out
+}
+
+// target returns the member that e is sent to: its owner, or its successor if this member is the owner. If that member
+// does not confirm, the next ones in the ring's order follow. Charges from a local share are sent only to the owner.
+// successor is the member that must get the replica in the end.
+func (r *Replicator) target(now int64, e *counter.Owned, attempts int) (to, successor ring.ID) {
+	v, members := r.view, r.view.Ring()
+	r.ranked = members.Order(e.RingPos(), r.ranked[:0])
+	if len(r.ranked) == 0 {
+		return "", ""
+	}
+	if v.Ownership(e.RingPos(), e.Epoch()).State != handoff.OwnedHere && r.ranked[0] != v.Self() {
+		r.ranked = r.ranked[:1]
+	}
+	heard, silent := r.ranked[:0], r.silent[:0]
+	for _, i := range r.ranked {
+		id := members.At(i).ID
+		if i == v.Self() || !r.peers[id] {
+			continue
+		}
+		if successor == "" {
+			successor = id
+		}
+		if r.heardRecently(id, now) {
+			heard = append(heard, i)
+		} else {
+			silent = append(silent, i)
+		}
+	}
+	r.silent = silent
+	switch {
+	case len(heard) > 0:
+		to = members.At(heard[attempts%len(heard)]).ID
+	case len(silent) > 0:
+		to = members.At(silent[attempts%len(silent)]).ID
+	}
+	return to, successor
+}
+
+// Unconfirmed returns the keys of batches that were not confirmed in time. The caller passes each to Requeue, so that
+// it is sent to another member.
+func (r *Replicator) Unconfirmed(now int64) (items []Item) {
+	kept := r.order[:0]
+	for _, seq := range r.order {
+		b := r.batches[seq]
+		switch {
+		case b == nil:
+			continue
+		case !b.resent && now-b.at >= r.resend:
+			b.resent = true
+			r.inFlight.Add(-1)
+			if r.lastContact[b.to] <= b.at {
+				r.lastContact[b.to] = now - silentAfter // silent until it sends something
+			}
+			items = append(items, b.items...)
+		case now-b.at > batchAge:
+			delete(r.batches, seq)
+			continue
+		}
+		kept = append(kept, seq)
+	}
+	for len(kept) > maxBatches {
+		if b := r.batches[kept[0]]; !b.resent {
+			r.inFlight.Add(-1)
+			items = append(items, b.items...)
+		}
+		delete(r.batches, kept[0])
+		kept = kept[1:]
+	}
+	r.order = kept
+	return items
+}
+
+// Confirm processes the confirmation of batch seq by member from. It returns what the batch contained; the caller
+// passes each to its Backlog's Confirm. The result is nil if no such batch waits for that member.
+func (r *Replicator) Confirm(seq uint64, from ring.ID) []Item {
+	b := r.batches[seq]
+	if b == nil || b.to != from {
+		return nil
+	}
+	delete(r.batches, seq)
+	if !b.resent {
+		r.inFlight.Add(-1)
+	}
+	for _, it := range b.items {
+		if r.misses.clear(from, it.Key, seq); it.successor != from {
+			r.misses.record(it.successor, it.Key, seq)
+		}
+	}
+	return b.items
+}
