@@ -7,6 +7,7 @@ func (n *Node) ClockStepped(now int64) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	n.revokeAll(now, &fx)
+	n.finish(&fx)
 	return fx
 }
 

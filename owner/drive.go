@@ -1,12 +1,42 @@
 package owner
 
 import (
+	"math"
 	"math/bits"
+	"time"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
+
+const (
+	// collectFor is how long charges are collected before they are sent to their successors, if no request waits for
+	// them. It does not increase the bound on losses: a charge that would leave more than U charges unreplicated waits,
+	// and what it waits for is sent at once.
+	collectFor = 20 * time.Millisecond
+	// recheckEvery is the time between two flushes while requests are pending: charges that are not confirmed in time
+	// are then sent to another member.
+	recheckEvery = 5 * time.Millisecond
+)
+
+// FlushIn returns within which time the driver must call Flush: 0 is at once, because a request waits for it, and
+// math.MaxInt64 is never, because there is nothing to flush. Decide, DecideAll and Serve may shorten that time, so the
+// driver must call FlushIn after each of them; the other methods return it in Ready. FlushIn takes no lock.
+func (n *Node) FlushIn() time.Duration {
+	switch {
+	case n.urgent.Load():
+		return 0
+	case n.pending.Load() > 0:
+		return recheckEvery
+	case n.dirty.Load() || n.serial.replicator.InFlight():
+		return collectFor
+	}
+	return math.MaxInt64
+}
+
+// finish fills the fields of fx that do not depend on the call. Every method that returns a Ready calls it last.
+func (n *Node) finish(fx *Ready) { fx.FlushIn = n.FlushIn() }
 
 // SetRing makes r the ring and m the membership. When it returns, no request is decided by the previous ones.
 func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Ready) {
@@ -34,6 +64,8 @@ func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Ready)
 		n.recordChange(c, legacy, m, now)
 	}
 	n.publish(now, &fx)
+	fx.Transfers = n.receivers()
+	n.finish(&fx)
 	return fx
 }
 
@@ -80,6 +112,9 @@ func (n *Node) recordChange(c change, legacy map[ring.ID]bool, m handoff.Members
 func (n *Node) publish(now int64, fx *Ready) {
 	m := n.serial.machine
 	n.serial.transfers = m.Transfers()
+	if p := m.Progress(); p != n.serial.progress {
+		n.serial.progress, fx.ProgressChanged = p, true
+	}
 	was := n.serial.view
 	v := m.View()
 	if was.OwnershipView == v && n.shards[0].view == was {
@@ -117,6 +152,7 @@ func (n *Node) Tick(now int64) (fx Ready) {
 	n.tickLeases(now)
 	n.resendToSuccessors(now, &fx)
 	n.flush(now, &fx)
+	fx.Transfers = n.receivers()
 	n.serial.Unlock()
 	for i := range n.shards {
 		s := &n.shards[i]
@@ -136,6 +172,7 @@ func (n *Node) Tick(now int64) (fx Ready) {
 			s.sweepOn(counter.Table(bits.TrailingZeros(rest)), now)
 		}
 	}
+	n.finish(&fx)
 	return fx
 }
 
@@ -169,11 +206,12 @@ func (s *shard) sweepOn(t counter.Table, now int64) {
 }
 
 // Flush returns the messages that earlier decisions require: requests for ownership, replicas, and messages about
-// leases. It must be called at once when Urgent, and every few milliseconds while Dirty.
+// leases. FlushIn returns when to call it.
 func (n *Node) Flush(now int64) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	n.flush(now, &fx)
+	n.finish(&fx)
 	return fx
 }
 
@@ -219,18 +257,7 @@ func (n *Node) tickLeases(now int64) {
 	}
 }
 
-// Dirty reports whether Flush has something to do.
-func (n *Node) Dirty() bool {
-	return n.dirty.Load() || n.serial.replicator.InFlight() || n.pending.Load() > 0
-}
-
-// Waiting reports whether any request waits for a message from another member.
-func (n *Node) Waiting() bool { return n.pending.Load() > 0 }
-
-// Urgent reports whether a request is waiting for the next Flush.
-func (n *Node) Urgent() bool { return n.urgent.Load() }
-
-// Progress returns the progress of the handoff to the present ring.
+// Progress returns the progress of the handoff to the current ring. Ready reports when it has changed.
 func (n *Node) Progress() handoff.RingProgress {
 	n.serial.Lock()
 	defer n.serial.Unlock()
@@ -249,11 +276,22 @@ type messageCounts struct {
 func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
-	if p, ok := n.serial.peers[from]; !ok || p.BootID != bootID {
+	if p, ok := n.serial.peers[from]; ok && p.BootID == bootID {
+		n.step(now, p, msg, &fx)
+	} else {
 		n.serial.counts.refused++
-		return fx
 	}
-	n.serial.replicator.Heard(from, now)
+	switch msg.Kind {
+	case handoff.Ping, handoff.Ack, handoff.OwnershipRequest: // they start most transfers
+		fx.Transfers = n.receivers()
+	}
+	n.finish(&fx)
+	return fx
+}
+
+// step processes a message from live member p.
+func (n *Node) step(now int64, p handoff.LivePeer, msg *handoff.Message, fx *Ready) {
+	n.serial.replicator.Heard(p.ID, now)
 	m := n.serial.machine
 	switch msg.Kind {
 	case handoff.Chunk:
@@ -261,27 +299,27 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message
 		if msg.Sketch != nil && !n.counters.Sketches.Import(msg.Sketch, now) {
 			n.serial.counts.refused++
 		}
-		fx.Messages = m.Step(now, from, bootID, msg)
+		fx.Messages = m.Step(now, p.ID, p.BootID, msg)
 	case handoff.Replica:
 		n.merge(now, msg.Counters)
 		ack := handoff.Message{Kind: handoff.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}
-		fx.Messages = append(fx.Messages, handoff.Outbound{To: from, Msg: ack})
+		fx.Messages = append(fx.Messages, handoff.Outbound{To: p.ID, Msg: ack})
+		return
 	case handoff.ReplicaAck:
-		n.confirmBatch(from, msg, &fx)
-		return fx
+		n.confirmBatch(p.ID, msg, fx)
+		return
 	case handoff.OwnershipRequest:
-		fx.Messages = m.Step(now, from, bootID, msg)
-		n.publish(now, &fx)
-		n.releaseOwnership(now, from, msg, &fx)
+		fx.Messages = m.Step(now, p.ID, p.BootID, msg)
+		n.publish(now, fx)
+		n.releaseOwnership(now, p.ID, msg, fx)
 	case handoff.OwnershipReply:
-		n.acceptOwnership(now, from, msg, &fx)
+		n.acceptOwnership(now, p.ID, msg, fx)
 	default:
 		// A heartbeat can show that this member's clock has stood still while others did not.
-		if fx.ClockStopped = m.ClockStall(now, from, bootID, msg); fx.ClockStopped > 0 {
-			n.revokeAll(now, &fx)
+		if fx.ClockStopped = m.ClockStall(now, p.ID, p.BootID, msg); fx.ClockStopped > 0 {
+			n.revokeAll(now, fx)
 		}
-		fx.Messages = append(fx.Messages, m.Step(now, from, bootID, msg)...)
+		fx.Messages = append(fx.Messages, m.Step(now, p.ID, p.BootID, msg)...)
 	}
-	n.publish(now, &fx)
-	return fx
+	n.publish(now, fx)
 }

@@ -48,6 +48,7 @@ type pendingGrant struct {
 func (n *Node) StepLease(now int64, from ring.ID, bootID uint64, m *lease.Batch) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
+	defer n.finish(&fx)
 	p, ok := n.serial.peers[from]
 	if !ok || p.BootID != bootID || len(m.Requests)+len(m.Grants)+len(m.Notices) > maxItems {
 		n.serial.counts.refused++

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -136,14 +137,21 @@ func (w *network) effects(id ring.ID, fx Ready) {
 	}
 }
 
+// transfers returns the members to which n sends counters.
+func (w *network) transfers(n *Node) []ring.ID {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	return n.receivers()
+}
+
 // step does one thing: it delivers a message, pulls a chunk, or flushes or ticks a member.
 func (w *network) step(reorder bool) {
 	for _, id := range w.ids() {
 		n := w.nodes[id]
-		if n.Urgent() || n.Dirty() && w.rnd.IntN(3) == 0 {
+		if in := n.FlushIn(); in == 0 || in < math.MaxInt64 && w.rnd.IntN(3) == 0 {
 			w.effects(id, n.Flush(w.clock(id)))
 		}
-		for _, to := range n.Transfers() {
+		for _, to := range w.transfers(n) {
 			if w.rnd.IntN(2) == 0 && !w.still {
 				if msg, ok := n.Pull(w.clock(id), to, nil); ok {
 					w.queue = append(w.queue, envelope{from: id, to: to, inst: w.insts[id] | 1, msg: msg})

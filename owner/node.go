@@ -22,7 +22,7 @@ type Node struct {
 	shards       [counter.Shards]shard
 	pending      atomic.Int64 // pending requests
 	held         atomic.Int64 // leases of keys that other members own
-	dirty        atomic.Bool  // Flush has something to do
+	dirty        atomic.Bool  // Flush has something to send
 	urgent       atomic.Bool  // and a request waits for it
 	leaseTraffic atomic.Bool  // and messages about leases are part of it
 	hotState     hotState
@@ -33,6 +33,7 @@ type Node struct {
 		view       *view
 		peers      map[ring.ID]handoff.LivePeer
 		transfers  []handoff.Transfer
+		progress   handoff.RingProgress // as the last Ready reported it
 		replicator *replica.Replicator
 		counts     messageCounts
 	}

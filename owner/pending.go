@@ -26,16 +26,25 @@ type Done struct {
 	Result Result
 }
 
-// Ready lists the work of the driver after a call: to send the messages in their order, and to deliver Done in any
-// order.
+// Ready is all that the driver of a Node has to do after a call. Its fields are in the order in which the driver should
+// do it. Only messages to the same member must keep their order; all else may be done concurrently, also with the
+// Ready of other calls. A message, or a transfer, that is lost is repeated by a later Ready.
 type Ready struct {
-	Messages []handoff.Outbound
-	Done     []Done
-	Leases   []lease.Delivery
-	Audits   []Audit
+	Messages []handoff.Outbound // to send, those to one member in this order
+	Leases   []lease.Delivery   // to send like Messages
+	Audits   []Audit            // to log
 	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it
 	// has not.
 	ClockStopped time.Duration
+	Done         []Done // the requests that are not pending any more, to return to their callers
+	// Transfers are the members to which counters are to be sent. For each, the driver sends what Pull returns, in order
+	// and on a connection of its own, until Pull returns false. A member with a running transfer may be listed again.
+	Transfers []ring.ID
+	// ProgressChanged reports whether Progress has changed. The driver reads Progress afterwards, so that it has the
+	// latest one whichever of several Ready it performs last.
+	ProgressChanged bool
+	// FlushIn is what Node.FlushIn returned at the end of the call.
+	FlushIn time.Duration
 }
 
 // Audit describes a grant, or a report of an approximate rule, of a rule with audit logs.

@@ -50,11 +50,8 @@ func (n *Node) nextPiece(now int64, c *transferScan) *handoff.SketchPart {
 	return o
 }
 
-// Transfers returns the members that Pull has something for.
-func (n *Node) Transfers() []ring.ID {
-	n.serial.Lock()
-	defer n.serial.Unlock()
-	var ids []ring.ID
+// receivers returns the members to which counters are to be sent. serial is locked.
+func (n *Node) receivers() (ids []ring.ID) {
 	for _, t := range n.serial.transfers {
 		ids = append(ids, t.To)
 	}
@@ -107,7 +104,7 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff
 		c.chunks++
 		return msg, true
 	}
-	return n.finish(now, c)
+	return n.endChunks(now, c)
 }
 
 // sameTransfer reports whether a, which may be empty, is the same transfer as b.
@@ -116,8 +113,8 @@ func sameTransfer(a, b *handoff.Transfer) bool {
 		a.Ring.Fingerprint() == b.Ring.Fingerprint()
 }
 
-// finish ends the chunks of a transfer.
-func (n *Node) finish(now int64, c *transferScan) (handoff.Message, bool) {
+// endChunks ends the chunks of a transfer.
+func (n *Node) endChunks(now int64, c *transferScan) (handoff.Message, bool) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	m := n.serial.machine

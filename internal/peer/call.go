@@ -149,7 +149,7 @@ func (c *call) proceed() {
 	if ended := c.advance(); ended != nil {
 		ended.Decided()
 	}
-	p.requestFlush()
+	p.decisionMade()
 }
 
 // arm makes the timer fire at the next moment at which there is something to do, or earlier.

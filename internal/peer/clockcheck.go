@@ -55,7 +55,7 @@ func (p *Peer) checkClocks() {
 		p.clockCheck.lastCheck.Store(r.mono)
 		return
 	}
-	p.apply(p.adjustClock())
+	p.revokeOnClockJump()
 }
 
 // lostTime returns the time that the monotonic clock has lost since ownership was last revoked for it.
@@ -66,9 +66,16 @@ func (p *Peer) lostTime(r reading) time.Duration {
 	return time.Duration(r.boot - r.mono - p.clockCheck.bootOffset.Load())
 }
 
-// adjustClock makes the clock follow the wall clock. It revokes ownership if that takes a step or if the monotonic
-// clock has lost time.
-func (p *Peer) adjustClock() (fx owner.Ready) {
+// revokeOnClockJump makes the clock follow the wall clock. It revokes ownership if that takes a step or if the
+// monotonic clock has lost time.
+func (p *Peer) revokeOnClockJump() {
+	if e, revoked := p.adjustClock(); revoked {
+		p.apply(e)
+	}
+}
+
+// adjustClock is revokeOnClockJump without the work that Node then requires, which must be done without its lock.
+func (p *Peer) adjustClock() (e owner.Ready, revoked bool) {
 	w := &p.clockCheck
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +84,7 @@ func (p *Peer) adjustClock() (fx owner.Ready) {
 	if lost <= maxLostTime && off.Abs() <= maxStep {
 		p.clock.steer(r.mono, r.wall, p.o.TickEvery)
 		w.lastCheck.Store(r.mono)
-		return fx
+		return e, false
 	}
 	w.revoking.Store(true)
 	defer w.revoking.Store(false)
@@ -89,11 +96,11 @@ func (p *Peer) adjustClock() (fx owner.Ready) {
 		p.m.clockSteps.Inc()
 		p.skews.reset()
 	}
-	fx = p.o.Node.ClockStepped(p.clock.at(r.mono))
+	e = p.o.Node.ClockStepped(p.clock.at(r.mono))
 	w.bootOffset.Store(r.boot - r.mono)
 	w.lastCheck.Store(r.mono)
 	p.logRevoked(reason, "lost", max(0, lost), "step", off)
-	return fx
+	return e, true
 }
 
 // reportStoppedClocks records that Node revoked ownership because the clocks of the other members advanced while this

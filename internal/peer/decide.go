@@ -59,7 +59,7 @@ const (
 // begin decides what this member decides and forwards the rest, except an all-or-nothing call with keys of other
 // members.
 func (p *Peer) begin(stop bool, args *callArgs) callState {
-	defer p.requestFlush()
+	defer p.decisionMade()
 	c := p.startCall(p.decisionTime(), args)
 	p.o.Node.DecideAll(p.clock.at(c.now), stop, args.reqs, args.results)
 	if stop && slices.ContainsFunc(args.results, isForward) {

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -9,18 +10,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-const (
-	// flushEvery is how long charges are collected before they are sent to their successors, if no result waits for
-	// them. It does not increase the bound on losses: a result that would leave more than U charges unreplicated waits,
-	// and what it waits for is sent at once.
-	flushEvery = 20 * time.Millisecond
-	// recheckEvery is the time between two flushes while results wait: charges that are not confirmed in time are then
-	// sent to another member.
-	recheckEvery = 5 * time.Millisecond
-)
-
-// apply performs the effects that Node returned. All messages to a member, also replies, leave on this member's own
-// link to it, so one queue bounds them and keeps their order.
+// apply does what Node requires. All messages to a member, also replies, leave on this member's own link to it, so one
+// queue bounds them and keeps their order.
 func (p *Peer) apply(e owner.Ready) { p.perform(e, false) }
 
 // applyInline is apply for a caller that holds no lock: it writes heartbeats on the calling goroutine.
@@ -50,7 +41,11 @@ func (p *Peer) perform(e owner.Ready, inline bool) {
 	for i := range e.Done {
 		e.Done[i].Waiter.(waiter).complete(&e.Done[i].Result)
 	}
-	p.requestFlush()
+	p.startTransfers(e.Transfers)
+	if e.ProgressChanged {
+		wake(p.progressChanged)
+	}
+	p.requestFlush(e.FlushIn)
 }
 
 // waiter is the owner.Waiter of a request: a slot of a call, or of a group that was served.
@@ -83,12 +78,15 @@ func (p *Peer) sendMsg(l *link, m *handoff.Message) {
 	}
 }
 
-// requestFlush wakes flushLoop if Node has something to flush. It is cheap if Node has not.
-func (p *Peer) requestFlush() {
-	if n := p.o.Node; n.Urgent() || n.Dirty() && !p.flushing.Load() {
+// requestFlush wakes flushLoop if it would wait for longer than in, which Node has returned.
+func (p *Peer) requestFlush(in time.Duration) {
+	if in < math.MaxInt64 && int64(in) < p.flushWait.Load() {
 		wake(p.flushNeeded)
 	}
 }
+
+// decisionMade wakes flushLoop if a decision left something to flush. It is cheap if none did.
+func (p *Peer) decisionMade() { p.requestFlush(p.o.Node.FlushIn()) }
 
 // wake puts a token into c unless it has one.
 func wake(c chan struct{}) {
@@ -98,40 +96,28 @@ func wake(c chan struct{}) {
 	}
 }
 
-// flushLoop sends what decisions have left to send: at once if a result waits for it, or else after flushEvery.
+// flushLoop flushes Node whenever FlushIn requires it.
 func (p *Peer) flushLoop() {
-	t := time.NewTimer(flushEvery)
+	t := time.NewTimer(0)
 	defer t.Stop()
-	for {
-		select {
-		case <-p.flushNeeded:
-		case <-p.ctx.Done():
-			return
+	for n := p.o.Node; p.ctx.Err() == nil; {
+		in := n.FlushIn()
+		p.flushWait.Store(int64(in))
+		if n.FlushIn() < in {
+			continue // requestFlush may have compared with the previous flushWait
 		}
-		p.flushing.Store(true)
-		for n, again := p.o.Node, false; n.Dirty() || n.Urgent(); again = true {
-			if again || !n.Urgent() {
-				t.Reset(p.flushDelay())
-				select {
-				case <-t.C:
-				case <-p.flushNeeded: // urgent
-				case <-p.ctx.Done():
-					return
-				}
+		if in > 0 {
+			t.Reset(in)
+			select {
+			case <-t.C:
+			case <-p.flushNeeded:
+				continue
+			case <-p.ctx.Done():
+				return
 			}
-			p.apply(n.Flush(p.clock.now()))
 		}
-		p.flushing.Store(false)
-		p.requestFlush() // Node may have become dirty since the last check
+		p.apply(n.Flush(p.clock.now()))
 	}
-}
-
-// flushDelay returns the time until the next flush.
-func (p *Peer) flushDelay() time.Duration {
-	if p.o.Node.Waiting() {
-		return recheckEvery
-	}
-	return flushEvery
 }
 
 func (p *Peer) tickLoop() {
@@ -157,11 +143,9 @@ func (p *Peer) tickLoop() {
 }
 
 func (p *Peer) tick() {
-	p.apply(p.adjustClock())
+	p.revokeOnClockJump()
 	p.applyInline(p.o.Node.Tick(p.clock.now()))
 	p.updateOldMembers()
-	p.startTransfers()
-	wake(p.progressChanged)
 }
 
 // setView sets the ring, the membership and the addresses of the members. Members are dialed ahead of time, so addrs
@@ -183,8 +167,6 @@ func (p *Peer) setRing(old []ring.ID) {
 		m.Peers[i].NoHandoff = slices.Contains(old, m.Peers[i].ID)
 	}
 	p.apply(p.o.Node.SetRing(p.clock.now(), p.ring, m))
-	p.startTransfers()
-	wake(p.progressChanged)
 }
 
 // updateOldMembers passes the ring to Node again if the set of members without handoff support has changed.

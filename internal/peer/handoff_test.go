@@ -174,7 +174,7 @@ func TestTakeover(t *testing.T) {
 			}
 		}
 	}
-	await(t, "the copies to be confirmed", func() bool { return !ms[2].node.Dirty() })
+	await(t, "the copies to be confirmed", func() bool { return ms[2].node.FlushIn() == math.MaxInt64 })
 	ms[2].Close()
 	left := ms[:2]
 	for _, m := range left {

@@ -160,13 +160,12 @@ type Peer struct {
 		active atomic.Int64
 	}
 
-	flushNeeded     chan struct{} // has a token when Node needs a flush
+	flushNeeded     chan struct{} // has a token when Node needs a flush before flushWait has passed
 	progressChanged chan struct{} // has a token when Node's Progress may have changed
-	handoffDone     atomic.Bool   // the last handoff was complete when it was last checked
 	linksChanged    chan struct{} // has a token when Links may have changed
 	requestStreams  streamCounts  // streams of requesters
 	allStreams      streamCounts  // all inbound streams
-	flushing        atomic.Bool   // flushLoop runs until Node is clean
+	flushWait       atomic.Int64  // how long flushLoop waits, in nanoseconds
 	decided         atomic.Bool   // this member has decided something since a transfer last looked
 	meter           meter         // of tickLoop's goroutine
 	load            atomic.Uint64 // bits of the result of Load
@@ -217,6 +216,7 @@ func (p *Peer) start() {
 	r := p.clock.read()
 	p.clockCheck.bootOffset.Store(r.boot - r.mono)
 	p.tick()
+	wake(p.progressChanged) // reports the progress at the start
 	p.wg.Go(p.tickLoop)
 	p.wg.Go(p.flushLoop)
 	p.wg.Go(p.progressLoop)

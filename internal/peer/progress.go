@@ -27,16 +27,7 @@ func (p *Peer) progressLoop() {
 		case <-p.ctx.Done():
 			return
 		}
-		h := p.o.Node.Progress()
-		p.handoffDone.Store(h.Complete && h.Unconfirmed == 0)
-		p.reportProgress(&g, h, p.clock.mono())
-	}
-}
-
-// checkProgress wakes progressLoop if a handoff is not complete.
-func (p *Peer) checkProgress() {
-	if !p.handoffDone.Load() {
-		wake(p.progressChanged)
+		p.reportProgress(&g, p.o.Node.Progress(), p.clock.mono())
 	}
 }
 

@@ -32,13 +32,6 @@ func (s *server) receive(now int64, k handoff.MessageKind, payload []byte) {
 	}
 	s.recordMsg(now, m)
 	s.p.applyInline(s.p.o.Node.Step(now, s.from, s.fromBoot, m))
-	switch k {
-	case handoff.Ping, handoff.Ack, handoff.OwnershipRequest:
-		s.p.startTransfers()
-		s.p.checkProgress()
-	case handoff.Pong, handoff.OwnershipReply:
-		s.p.checkProgress()
-	}
 }
 
 // receiveLease processes a lease message of kind k.

@@ -219,7 +219,7 @@ func (s *server) run() error {
 		if err := s.serveFrames(mono, s.p.clock.at(mono)); err != nil {
 			return err
 		}
-		s.p.requestFlush()
+		s.p.decisionMade()
 		if err := s.flush(); err != nil {
 			return err
 		}

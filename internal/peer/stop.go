@@ -43,7 +43,7 @@ func (p *Peer) spawnStop(args callArgs) bool {
 
 // finishStop decides an all-or-nothing call with other members: in one round if one member owns all keys, else in two.
 func (p *Peer) finishStop(args callArgs) {
-	defer p.requestFlush()
+	defer p.decisionMade()
 	s := p.scratches.Get().(*scratch)
 	defer p.scratches.Put(s)
 	if to, one := soleOwner(args.results); one && to != p.o.Self && len(args.reqs) <= maxRequests {

@@ -27,9 +27,8 @@ type transferState struct {
 	loggedError string // the last failure, as logged
 }
 
-// startTransfers starts the transfers that Node demands and that do not run yet.
-func (p *Peer) startTransfers() {
-	to := p.o.Node.Transfers()
+// startTransfers starts the transfers to these members that do not run yet.
+func (p *Peer) startTransfers(to []ring.ID) {
 	if len(to) == 0 {
 		return
 	}

@@ -187,7 +187,7 @@ func TestTransferBlocks(t *testing.T) {
 		last = sent()
 		return was == last
 	})
-	if m.node.Progress().Unconfirmed == 0 || len(m.node.Transfers()) != 1 {
+	if m.node.Progress().Unconfirmed == 0 || m.Stats().Transfers != 1 {
 		t.Errorf("after %v counters the transfer is done", last)
 	}
 	m.Close() // does not wait for the receiver

@@ -133,7 +133,6 @@ func (m *member) update() {
 	m.w.oracle.adopted(m)
 	m.apply(m.node.SetRing(m.clock(), m.ring, s))
 	m.w.sabotageAdoption(m)
-	m.serveTransfers()
 }
 
 // recordLost records the members that the ring has lost without a graceful leave: they may be admitting elsewhere

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
@@ -115,11 +116,11 @@ func (m *member) do(fn func()) {
 	if m.gone {
 		return
 	}
-	if m.node.Urgent() {
+	if m.node.FlushIn() == 0 {
 		m.apply(m.node.Flush(m.clock()))
 	}
 	m.steppingLease = false
-	if m.node.Dirty() && !m.flushing {
+	if m.node.FlushIn() < math.MaxInt64 && !m.flushing {
 		m.flushing = true
 		m.w.after(flushEvery, m, func() {
 			m.flushing = false
@@ -148,13 +149,13 @@ func (m *member) apply(e owner.Ready) {
 			m.resolved(q, e.Done[i].Result)
 		}
 	}
+	m.startTransfers(e.Transfers)
 }
 
 // tick advances the node's time.
 func (m *member) tick() {
 	m.apply(m.node.Tick(m.clock()))
 	m.w.oracle.reclaimed(m)
-	m.serveTransfers()
 	m.progress()
 	m.w.after(100*time.Millisecond+m.w.randomBelow(150*time.Millisecond), m, m.tick)
 }
@@ -164,14 +165,11 @@ func (m *member) receive(from *member, msg *handoff.Message) {
 	m.w.oracle.countersArrived(m, msg)
 	m.w.mixHash(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), msg.Ring, msg.Seq)
 	m.apply(m.node.Step(m.clock(), slotID(from.slot), inst(from.slot, from.boot), msg))
-	if msg.Kind == handoff.Ping || msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipRequest {
-		m.serveTransfers()
-	}
 }
 
-// serveTransfers starts a stream to each member that counters are to be sent to.
-func (m *member) serveTransfers() {
-	for _, to := range m.node.Transfers() {
+// startTransfers starts a stream to each of these members to which none runs.
+func (m *member) startTransfers(members []ring.ID) {
+	for _, to := range members {
 		if m.streams[to] == nil {
 			s := &stream{}
 			m.streams[to] = s
