@@ -167,6 +167,18 @@ func startUpstream() (addr string, stop func(), err error) {
 	srv := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "hello\n")
 	})}
-	go func() { _ = srv.Serve(ln) }()
-	return ln.Addr().String(), func() { srv.Close() }, nil
+	return ln.Addr().String(), serveHTTP(srv, ln), nil
+}
+
+// serveHTTP serves on ln until stop is called, which also waits until the server has stopped accepting connections.
+func serveHTTP(srv *http.Server, ln net.Listener) (stop func()) {
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(ln)
+	}()
+	return func() {
+		_ = srv.Close()
+		<-served
+	}
 }

@@ -31,32 +31,37 @@ func newEnding(ctx context.Context) (e *ending, ended context.Context, stop func
 	e = &ending{inOrder: cancel}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	left := (<-chan struct{})(nil)
+	handling, stopHandling := context.WithCancel(context.WithoutCancel(ctx))
+	abandoned := make(chan struct{})
+	var handlers sync.WaitGroup
 	if !detached() {
 		signal.Notify(signals, syscall.SIGHUP)
-		left = leftAlone(ctx)
+		handlers.Go(func() { watchParent(handling, abandoned) })
 	}
-	done := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case s := <-signals:
-				if s == os.Interrupt {
-					e.ask()
-					continue
-				}
-				e.atOnce(s.(syscall.Signal))
-			case <-left:
-				e.atOnce(syscall.SIGHUP)
-			case <-done:
-				return
-			}
-		}
-	}()
+	handlers.Go(func() { e.handle(handling, signals, abandoned) })
 	return e, ended, func() {
 		signal.Stop(signals)
-		close(done)
+		stopHandling()
+		handlers.Wait()
 		cancel()
+	}
+}
+
+// handle ends the demo on a signal, or when abandoned is closed. It returns when ctx ends.
+func (e *ending) handle(ctx context.Context, signals <-chan os.Signal, abandoned <-chan struct{}) {
+	for {
+		select {
+		case s := <-signals:
+			if s == os.Interrupt {
+				e.ask()
+				continue
+			}
+			e.atOnce(s.(syscall.Signal))
+		case <-abandoned:
+			e.atOnce(syscall.SIGHUP)
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
@@ -109,18 +114,16 @@ func terminals() (all []int) {
 	return all
 }
 
-// leftAlone returns a channel that is closed when a terminal of this process is closed, or its parent process ends. A
-// terminal sends SIGHUP only to the leader of its session, which may be a make that waits for the demo.
-func leftAlone(ctx context.Context) <-chan struct{} {
-	left, parent, terminals := make(chan struct{}), os.Getppid(), terminals()
+// watchParent closes abandoned when a terminal of this process is closed, or its parent process ends. It returns then,
+// or when ctx ends. A terminal sends SIGHUP only to the leader of its session, which may be a make that waits for the
+// demo.
+func watchParent(ctx context.Context, abandoned chan<- struct{}) {
+	parent, terminals := os.Getppid(), terminals()
 	closed := func(fd int) bool { return !term.IsTerminal(fd) }
-	go func() {
-		for pause(ctx, 250*time.Millisecond) {
-			if os.Getppid() != parent || slices.ContainsFunc(terminals, closed) {
-				close(left)
-				return
-			}
+	for pause(ctx, 250*time.Millisecond) {
+		if os.Getppid() != parent || slices.ContainsFunc(terminals, closed) {
+			close(abandoned)
+			return
 		}
-	}()
-	return left
+	}
 }

@@ -66,9 +66,8 @@ func (s *stage) page(out io.Writer, addr string) (stop func(), err error) {
 	mux.HandleFunc("POST /act/{name}", s.clicked)
 	hosts := new(browser.Hosts)
 	srv := &http.Server{Handler: hosts.Guard(mux, func(string) {}), ReadHeaderTimeout: 5 * time.Second}
-	go func() { _ = srv.Serve(ln) }()
 	fmt.Fprintf(out, "  demo page: http://%s/   admin page of a sidecar: http://%s/\n", ln.Addr(), s.pages[0])
-	return func() { _ = srv.Close() }, nil
+	return serveHTTP(srv, ln), nil
 }
 
 // clicked handles a button of the page. Pages of other sites cannot set the header.

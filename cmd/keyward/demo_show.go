@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/term"
@@ -26,7 +27,12 @@ func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 	}
 	s.start = time.Now()
 	sending, cancel := context.WithCancel(ctx)
+	var acting sync.WaitGroup
+	defer acting.Wait()
 	defer cancel()
+	if s.until > 0 {
+		defer time.AfterFunc(s.until, cancel).Stop()
+	}
 	every, draw := 5*time.Second, func() { s.draw(out, "\n") }
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
 		restore, err := s.keyboard()
@@ -36,17 +42,9 @@ func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 		defer restore()
 		every, draw = 500*time.Millisecond, s.redraw(out)
 	} else {
-		go s.script(sending)
+		acting.Go(func() { s.script(sending) })
 	}
-	if s.until > 0 {
-		sending, cancel = context.WithTimeout(sending, s.until)
-		defer cancel()
-	}
-	acting := make(chan struct{})
-	go func() {
-		defer close(acting)
-		s.act(sending)
-	}()
+	acting.Go(func() { s.act(sending) })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -59,7 +57,7 @@ func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 		case <-tick.C:
 			draw()
 		case <-done:
-			<-acting
+			acting.Wait()
 			draw()
 			return s.verdict(out)
 		}
@@ -73,24 +71,23 @@ func (s *stage) keyboard() (restore func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read keys from the terminal: %w", err)
 	}
-	keys := make(chan byte)
-	go readKeys(keys) // ends with the process: a read of a terminal cannot be canceled
-	go func() {
-		for k := range keys {
-			switch k {
-			case 'q', 'Q', 3, 4, 27: // Ctrl-C, Ctrl-D, Escape
-				s.ending.ask()
-			}
-			for _, a := range acts() {
-				if a.key == k {
-					s.ask(a)
-				}
-			}
-		}
-	}()
+	go readKeys(s.press) // ends with the process: a read of a terminal cannot be canceled
 	restore = func() { _ = term.Restore(in, before) }
 	s.ending.onTerminal(restore)
 	return restore, nil
+}
+
+// press handles one key.
+func (s *stage) press(key byte) {
+	switch key {
+	case 'q', 'Q', 3, 4, 27: // Ctrl-C, Ctrl-D, Escape
+		s.ending.ask()
+	}
+	for _, a := range acts() {
+		if a.key == key {
+			s.ask(a)
+		}
+	}
 }
 
 // script executes every act once, for a demo without a terminal.

@@ -112,7 +112,7 @@ func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
 			return fmt.Errorf("read keys from the terminal: %w", err)
 		}
 		defer func() { _ = term.Restore(in, before) }()
-		go readKeys(keys) // ends with the process: a read of a terminal cannot be canceled
+		go readKeys(func(k byte) { keys <- k }) // ends with the process: a read of a terminal cannot be canceled
 	}
 	fmt.Fprint(screen, "\x1b[?1049h\x1b[?25l")       // another screen, without a cursor
 	defer fmt.Fprint(screen, "\x1b[?25h\x1b[?1049l") // the old one
@@ -145,13 +145,14 @@ func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
 	}
 }
 
-func readKeys(to chan<- byte) {
+// readKeys calls pressed for each key, until standard input ends.
+func readKeys(pressed func(key byte)) {
 	var b [1]byte
 	for {
 		if n, err := os.Stdin.Read(b[:]); err != nil {
 			return
 		} else if n > 0 {
-			to <- b[0]
+			pressed(b[0])
 		}
 	}
 }

@@ -91,12 +91,12 @@ func (g *generator) levels(r *config.RuleSpec) ([]source, error) {
 		if s.kind == unknownSource && !l.Variable {
 			s = source{kind: constant, Name: l.Value}
 			if l.Key != "generic_key" {
-				g.warn("domain %s: every call has %s=%s, since %s has no source: --from %s=header:NAME", r.Domain,
+				g.warn("domain %s: every call has %s=%s, because the source of %s is unknown: --from %s=header:NAME", r.Domain,
 					l.Key, l.Value, l.Key, l.Key)
 			}
 		}
 		if s.kind == unknownSource {
-			return nil, fmt.Errorf("domain %s: %s has no source, so %s is never applied: --from %s=header:NAME",
+			return nil, fmt.Errorf("domain %s: the source of %s is unknown, so %s is never applied: --from %s=header:NAME",
 				r.Domain, l.Key, r.FullKey, l.Key)
 		}
 		sources[i] = s

@@ -196,7 +196,7 @@ func TestWarnings(t *testing.T) {
 		o           Options
 		want        []string
 	}{
-		{"a key from nowhere", "- key: a\n  " + limit + "\n- key: remote_address\n  " + limit, Options{}, []string{"a has no source, so app.a is never applied: --from a=header:NAME"}},
+		{"a key from nowhere", "- key: a\n  " + limit + "\n- key: remote_address\n  " + limit, Options{}, []string{"the source of a is unknown, so app.a is never applied: --from a=header:NAME"}},
 		{"a constant", "- key: plan\n  value: pro\n  " + limit, Options{}, []string{"every call has plan=pro"}},
 		{"a mask", "- key: masked_remote_address\n  " + limit, Options{From: map[string]string{"masked_remote_address": "masked_remote_address:24/64"}}, []string{"calls go to any member, which forwards"}},
 		{"a key that places nothing", "- key: a\n  " + limit, Options{Key: "b", From: map[string]string{"a": "header:a"}}, []string{"no rule is placed by b"}},

@@ -75,13 +75,14 @@ func (m *sidecar) awaitDrained(ctx context.Context) {
 }
 
 func (m *sidecar) reportDrain(p api.DrainStatus) {
+	took := time.Duration(p.Seconds * float64(time.Second))
 	if p.Complete {
-		m.Log.Info("drained", "handed_over", p.HandedOver, "seconds", p.Seconds)
+		m.Log.Info("drained", "keys", p.HandedOver, "duration", took)
 		return
 	}
 	m.incomplete.Inc()
 	m.Log.Error("handoff_incomplete: leaving before other members have all counters",
-		"handed_over", p.HandedOver, "members", p.Incomplete, "seconds", p.Seconds)
+		"keys", p.HandedOver, "members", p.Incomplete, "duration", took)
 }
 
 // drainProgress returns the progress of the drain.

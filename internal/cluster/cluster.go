@@ -243,7 +243,7 @@ func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) 
 	o := c.machine.step(now, s)
 	for _, d := range s.departed {
 		c.log.Info("member gone", "member", string(d.id), "address", d.gossip,
-			"graceful", d.graceful, "handed_over", d.handedOff)
+			"graceful", d.graceful, "handed_off", d.handedOff)
 		if !d.graceful && c.joiner != nil {
 			c.joiner.addLost(d.gossip, now)
 		}

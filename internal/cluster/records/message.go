@@ -1,11 +1,11 @@
 package records
 
 import (
-	"encoding/binary"
 	"errors"
 	"math"
 
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/wire"
 )
 
 // The user messages of gossip, which members of earlier versions ignore. All numbers are little-endian:
@@ -19,7 +19,6 @@ const (
 	kindLoad  = 2
 
 	flagWithdrawn = 1
-	headerSize    = 18
 
 	maxLoad = 1 << 40 // requests per second
 )
@@ -34,41 +33,36 @@ type message struct {
 }
 
 func parse(b []byte) (m message, err error) {
-	if len(b) < headerSize {
+	r := wire.NewReader(b)
+	m.kind, m.withdrawn = r.U8(), r.U8()&flagWithdrawn != 0
+	m.bootID, m.seq = r.U64(), r.U64()
+	switch {
+	case r.Err() != nil:
 		return m, errMalformed
-	}
-	m.kind, m.withdrawn = b[0], b[1]&flagWithdrawn != 0
-	m.bootID, m.seq = binary.LittleEndian.Uint64(b[2:]), binary.LittleEndian.Uint64(b[10:])
-	b = b[headerSize:]
-	switch m.kind {
-	case kindRoute:
-		m.route, err = hotkey.ParseRoute(b)
+	case m.kind == kindRoute:
+		m.route, err = hotkey.ParseRoute(r.Rest())
 		return m, err
-	case kindLoad:
-		if len(b) < 8 {
-			return m, errMalformed
-		}
-		if m.load = math.Float64frombits(binary.LittleEndian.Uint64(b)); !(m.load >= 0 && m.load <= maxLoad) {
+	case m.kind == kindLoad:
+		m.load = math.Float64frombits(r.U64())
+		if r.Err() != nil || !(m.load >= 0 && m.load <= maxLoad) {
 			return m, errMalformed
 		}
 	}
 	return m, nil
 }
 
-func appendHeader(b []byte, kind, flags byte, o origin) []byte {
-	b = append(b, kind, flags)
-	b = binary.LittleEndian.AppendUint64(b, o.bootID)
-	return binary.LittleEndian.AppendUint64(b, o.seq)
+func encodeHeader(kind, flags byte, o origin) wire.Writer {
+	return wire.Writer(nil).U8(kind).U8(flags).U64(o.bootID).U64(o.seq)
 }
 
-func appendRoute(b []byte, p *routeRecord) []byte {
+func encodeRoute(p *routeRecord) []byte {
 	flags := byte(0)
 	if p.withdrawn {
 		flags = flagWithdrawn
 	}
-	return hotkey.AppendRoute(appendHeader(b, kindRoute, flags, p.origin), &p.route)
+	return hotkey.AppendRoute(encodeHeader(kindRoute, flags, p.origin), &p.route)
 }
 
-func appendLoad(b []byte, p loadRecord) []byte {
-	return binary.LittleEndian.AppendUint64(appendHeader(b, kindLoad, 0, p.origin), math.Float64bits(p.load))
+func encodeLoad(p loadRecord) []byte {
+	return encodeHeader(kindLoad, 0, p.origin).U64(math.Float64bits(p.load))
 }

@@ -241,13 +241,13 @@ func (s *Store) nextOriginLocked(now time.Time) origin {
 // storeRouteLocked stores p and passes it on.
 func (s *Store) storeRouteLocked(k routeKey, p routeRecord) {
 	s.routes[k] = p
-	s.queue.add(k, appendRoute(nil, &p))
+	s.queue.add(k, encodeRoute(&p))
 }
 
 // storeLoadLocked stores p and passes it on.
 func (s *Store) storeLoadLocked(p loadRecord) {
 	s.loads[p.bootID] = p
-	s.queue.add(p.bootID, appendLoad(nil, p))
+	s.queue.add(p.bootID, encodeLoad(p))
 }
 
 // newer reports whether route a replaces route b for the same key. hotkey.Planner uses the same order.

@@ -208,7 +208,7 @@ func TestMergeRefuses(t *testing.T) {
 	c.want("an older transmission does not restore it")
 
 	message := func(bootID uint64, r hotkey.Route) []byte {
-		return appendRoute(nil, &routeRecord{origin: origin{bootID: bootID, seq: 99}, route: r})
+		return encodeRoute(&routeRecord{origin: origin{bootID: bootID, seq: 99}, route: r})
 	}
 	long := capOf("a", "k", 6)
 	long.Name = string(bytes.Repeat([]byte{'n'}, 257))
@@ -222,9 +222,9 @@ func TestMergeRefuses(t *testing.T) {
 		"too long":       {message(a.bootID, long), true},
 		"truncated":      {message(a.bootID, capOf("a", "k", 6))[:30], true},
 		"empty":          {nil, true},
-		"a later kind":   {append(appendHeader(nil, 9, 0, origin{bootID: a.bootID, seq: 99}), "later"...), false},
-		"load of NaN":    {appendLoad(nil, loadRecord{origin{bootID: a.bootID, seq: 99}, math.NaN()}), true},
-		"negative load":  {appendLoad(nil, loadRecord{origin{bootID: a.bootID, seq: 99}, -1}), true},
+		"a later kind":   {append(encodeHeader(9, 0, origin{bootID: a.bootID, seq: 99}), "later"...), false},
+		"load of NaN":    {encodeLoad(loadRecord{origin{bootID: a.bootID, seq: 99}, math.NaN()}), true},
+		"negative load":  {encodeLoad(loadRecord{origin{bootID: a.bootID, seq: 99}, -1}), true},
 	} {
 		if changed, err := b.Merge(c.now, tt.msg); changed || (err != nil) != tt.bad {
 			t.Errorf("%s: changed %v, %v", name, changed, err)
@@ -249,8 +249,8 @@ func TestMergeRefuses(t *testing.T) {
 func TestMessageGolden(t *testing.T) {
 	r := capOf("a", "k", 5)
 	for want, b := range map[string][]byte{
-		"0101" + "0807060504030201" + "1817161514131211" + hex.EncodeToString(hotkey.AppendRoute(nil, &r)): appendRoute(nil, &routeRecord{origin{bootID: 0x0102030405060708, seq: 0x1112131415161718}, r, true}),
-		"0200" + "0807060504030201" + "1817161514131211" + "000000000000f83f": appendLoad(nil,
+		"0101" + "0807060504030201" + "1817161514131211" + hex.EncodeToString(hotkey.AppendRoute(nil, &r)): encodeRoute(&routeRecord{origin{bootID: 0x0102030405060708, seq: 0x1112131415161718}, r, true}),
+		"0200" + "0807060504030201" + "1817161514131211" + "000000000000f83f": encodeLoad(
 			loadRecord{origin{bootID: 0x0102030405060708, seq: 0x1112131415161718}, 1.5}),
 	} {
 		if got := hex.EncodeToString(b); got != want {
@@ -261,8 +261,8 @@ func TestMessageGolden(t *testing.T) {
 
 func FuzzMerge(f *testing.F) {
 	r := capOf("a", "k", 5)
-	f.Add(appendRoute(nil, &routeRecord{origin: origin{bootID: 11, seq: 7}, route: r}))
-	f.Add(appendLoad(nil, loadRecord{origin{bootID: 11, seq: 7}, 1.5}))
+	f.Add(encodeRoute(&routeRecord{origin: origin{bootID: 11, seq: 7}, route: r}))
+	f.Add(encodeLoad(loadRecord{origin{bootID: 11, seq: 7}, 1.5}))
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		b := New("b", 12, func() int { return 2 })
 		now, live := time.Unix(1, 0), []membership.Member{{ID: "a", BootID: 11}}

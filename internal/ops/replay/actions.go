@@ -91,7 +91,7 @@ func (a Actions) forRule(r *config.RuleSpec) (d DescriptorTemplate, assumed []st
 			}
 		}
 		if s.text == "" {
-			return d, nil, fmt.Errorf("the source of %s is unknown, so no request reaches %s: --from %s=header:NAME", l.Key,
+			return d, nil, fmt.Errorf("the source of %s is unknown, so %s is never applied: --from %s=header:NAME", l.Key,
 				r.FullKey, l.Key)
 		}
 		d.keys, d.sources = append(d.keys, l.Key), append(d.sources, s)
