@@ -4,8 +4,11 @@
 // Node.Decide hashes a request's key to a shard. Under the shard's lock, handoff's view determines whether this member
 // owns the key, and limit decides by the key's counter, or by a sketch that overestimates if the table is full. For
 // other keys the result names the member to forward the request to: there it arrives at Serve, and its result at
-// Observe here. If no result arrives in time, Degrade decides. Flush sends charges to the key's successor and Pull
-// sends counters whose owner changes; messages of other members arrive at Step.
+// Observe here. If no result arrives in time, Degrade decides.
+//
+// SetRing, Tick, Flush, Step, StepLease and ClockStepped return a Ready: the messages, results and transfers that
+// their caller, the driver, has to pass on. Flush sends charges to the key's successor, and FlushIn returns when it is
+// due; Pull returns the messages of a transfer; messages of other members arrive at Step.
 //
 // The owner of a key that is hot, or whose rule requires it, lends parts of the limit (lend.go) to members that ask
 // for them. These decide from their leases (held.go) or, for approximate rules, from their own copies of the counter
