@@ -66,12 +66,12 @@ func (n *Node) approximate(s *shard, held *heldLease, op *shardOp, res *Result) 
 	switch {
 	case res.Over:
 		res.Kind, res.Path, res.Authority, res.Hot = Decided, Leased, Cached, true
-		s.counts.lease.LocalDenied++
+		s.counts.Lease.LocalDenied++
 	case !s.allowsDrift(held, req, res) || !n.admitDrift(s, held, op, e):
 		*res = Result{}
 	default:
 		res.Kind, res.Path, res.Authority, res.Hot = Decided, Leased, Full, true
-		s.counts.lease.Approximated += req.Hits
+		s.counts.Lease.Approximated += req.Hits
 	}
 	if n.reportDue(s, held, now) {
 		n.queueLeaseRequest(s, held, res.Kind != Decided)
@@ -79,7 +79,7 @@ func (n *Node) approximate(s *shard, held *heldLease, op *shardOp, res *Result) 
 	if res.Kind != Decided || res.Path != Leased {
 		return false
 	}
-	s.counts.decided[res.Authority]++
+	s.counts.Decided[res.Authority]++
 	return true
 }
 
@@ -146,7 +146,7 @@ func (n *Node) buildReport(s *shard, held *heldLease, now int64) lease.GrantRequ
 	d := &held.drift
 	if d.reporting {
 		d.tries++
-		s.counts.lease.Timeouts++
+		s.counts.Lease.Timeouts++
 	}
 	d.seq = max(d.seq+1, uint64(max(0, now)))
 	d.reporting, d.sentAt, d.inFlight = true, now, d.unsynced
@@ -174,7 +174,7 @@ func (n *Node) acceptReportReply(s *shard, held *heldLease, now int64, g *lease.
 	d.unsynced -= d.inFlight
 	d.inFlight = 0
 	held.named = g.Flags&lease.Named != 0
-	s.counts.lease.Reconciled++
+	s.counts.Lease.Reconciled++
 	n.mergeRecord(s, now, handoff.CounterRecord{
 		Key: held.key, RingPos: held.ringPos, Domain: held.domain, Rule: held.rule, State: g.State,
 	})
@@ -203,7 +203,7 @@ func (n *Node) reconcile(s *shard, l *leaseOp, fx *Ready) {
 	n.mergeRecord(s, op.now, handoff.CounterRecord{
 		Key: op.Key, RingPos: op.RingPos, Domain: op.Domain, Rule: op.rule, State: in,
 	})
-	s.counts.lease.Reconciled++
+	s.counts.Lease.Reconciled++
 	var res Result
 	e, _ := n.charge(s, op, s.counters.Owned.Find(op.hash, op.Key), &res)
 	g := lease.Grant{

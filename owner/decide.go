@@ -39,7 +39,7 @@ func (n *Node) decideLocked(s *shard, op *shardOp, res *Result) {
 		case owner.State == handoff.OwnedElsewhere,
 			owner.State == handoff.InHandoff && v.legacy[owner.Member]: // it releases no ownership; perhaps it has an older ring
 			res.Kind, res.Member = Forward, owner.Member
-			s.counts.forwarded++
+			s.counts.Forwarded++
 			return
 		case owner.State == handoff.InHandoff:
 			n.awaitOwnership(s, op, owner.Member, res)
@@ -88,7 +88,7 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 		op.rule.Limit, op.rule.Burst = partialLimits(op.rule, op.part.of(op.rule.Limit), op.part.of(op.rule.Burst))
 	}
 	e, overflow := n.charge(s, op, e, res)
-	s.counts.decided[res.Authority]++
+	s.counts.Decided[res.Authority]++
 	n.updateDenyCache(s, op, res)
 	if e != nil {
 		res.Hot = n.recordHit(s, op, e)

@@ -7,9 +7,9 @@ func (n *Node) Decisions() (decided [Shed + 1]uint64, forwarded uint64) {
 		s := &n.shards[i]
 		s.mu.Lock()
 		for a := range decided {
-			decided[a] += s.counts.decided[a]
+			decided[a] += s.counts.Decided[a]
 		}
-		forwarded += s.counts.forwarded
+		forwarded += s.counts.Forwarded
 		s.mu.Unlock()
 	}
 	return decided, forwarded

@@ -148,7 +148,7 @@ func (n *Node) reportLater(s *shard, op *shardOp) {
 	if e != nil && s.chargeShare(op, e, op.Hits) && n.trackUnreplicated(s, e, op.Request, op.Hits) != nil {
 		return
 	}
-	s.counts.shareUnreported += op.Hits
+	s.counts.ShareUnreported += op.Hits
 	if x := s.counters.Share.Find(op.hash, op.Key); x != nil {
 		x.AddUnreported(op.Hits)
 	}
@@ -196,7 +196,7 @@ func (s *shard) chargeLocalState(op *shardOp, e *counter.Local, res *Result) {
 	if op.charges() {
 		op.rule.Trim(st, op.now)
 		if until := e.Until(); !s.counters.StoreLocal(e, op.rule, st) {
-			s.counts.refused++
+			s.counts.Refused++
 			op.overflow(&res.Decision)
 		} else {
 			e.Prolong(until)
@@ -223,7 +223,7 @@ func (s *shard) decidePart(op *shardOp, charged uint64, res *Result) {
 	st := limit.Tally{Window: op.rule.Index(op.now), Charged: limit.SaturatingAdd(charged, op.elsewhere)}
 	d := &res.Decision
 	if op.Op == Refund {
-		s.counts.refundsDropped++
+		s.counts.RefundsDropped++
 		*d = op.rule.PeekTally(st, op.now, 0)
 		d.Over = false
 	} else {
@@ -260,7 +260,7 @@ func (s *shard) refuse(op *shardOp, res *Result) {
 	st := limit.Tally{Window: op.rule.Index(op.now), Charged: uint64(depth)}
 	res.Decision = op.rule.PeekTally(st, op.now, max(1, op.Hits))
 	if op.Op == Refund {
-		s.counts.refundsDropped++
+		s.counts.RefundsDropped++
 		res.Over, res.After = false, res.Before
 	}
 	s.decidedPart(op, res)
@@ -269,9 +269,9 @@ func (s *shard) refuse(op *shardOp, res *Result) {
 // decidedPart completes res, a decision by a degraded policy, and counts it.
 func (s *shard) decidedPart(op *shardOp, res *Result) {
 	res.Kind, res.Path = Decided, Fallback
-	s.counts.decided[res.Authority]++
+	s.counts.Decided[res.Authority]++
 	if op.charges() && !res.Over {
-		s.counts.admitted[res.Authority] += op.Hits
+		s.counts.Admitted[res.Authority] += op.Hits
 	}
 }
 

@@ -49,11 +49,11 @@ func (n *Node) denyCached(s *shard, op *shardOp, res *Result) bool {
 	e := t.Find(op.hash, op.Key)
 	// 0 hits exceed a limit only if the count is above it.
 	if e == nil || e.Until() <= now || e.Epoch() != s.view.epoch || e.Limit() < most || op.Hits == 0 && e.Count() <= most {
-		s.counts.denyMisses++
+		s.counts.DenyMisses++
 		return false
 	}
-	s.counts.denyHits++
-	s.counts.decided[Cached]++
+	s.counts.DenyHits++
+	s.counts.Decided[Cached]++
 	res.Kind, res.Path, res.Authority = Decided, Local, Cached
 	res.Before, res.After, res.Over = uint64(most), limit.SaturatingAdd(uint64(most), op.Hits), true
 	res.Reset = (time.Duration(e.Until()-now) + time.Second - 1).Truncate(time.Second)

@@ -57,15 +57,15 @@ func (n *Node) decideFromLease(s *shard, op *shardOp, existing bool, res *Result
 	switch verdict {
 	case lease.Admitted:
 		res.Authority = Full
-		s.counts.lease.LocalHits += req.Hits
+		s.counts.Lease.LocalHits += req.Hits
 	case lease.Refused:
 		res.Authority = Cached
-		s.counts.lease.LocalDenied++
+		s.counts.Lease.LocalDenied++
 	default:
 		return false
 	}
 	res.Decision, res.Kind, res.Path, res.Hot = d, Decided, Leased, true
-	s.counts.decided[res.Authority]++
+	s.counts.Decided[res.Authority]++
 	return true
 }
 
@@ -86,7 +86,7 @@ func (n *Node) maybeAcquire(s *shard, now int64, req *Request) *heldLease {
 func (n *Node) addLease(s *shard, req *Request) *heldLease {
 	if n.held.Add(1) > int64(n.options.MaxLeases) {
 		n.held.Add(-1)
-		s.counts.lease.NoRoom++
+		s.counts.Lease.NoRoom++
 		return nil
 	}
 	if s.held == nil {
@@ -208,10 +208,10 @@ func (n *Node) acceptGrant(now int64, from ring.ID, g *lease.Grant) {
 		held.MarkHot()
 	}
 	if got := saturatingSub(held.Left(now), before); got > 0 {
-		s.counts.lease.Granted++
-		s.counts.lease.GrantedHits += got
+		s.counts.Lease.Granted++
+		s.counts.Lease.GrantedHits += got
 	} else {
-		s.counts.lease.Empty++
+		s.counts.Lease.Empty++
 	}
 }
 

@@ -107,7 +107,7 @@ func (n *Node) handleLeaseRequest(now int64, l *leaseOp, fx *Ready) {
 	extent, _, _ := n.authority(now, s.view)
 	if extent != handoff.ExtentFull || l.Rule.Validate() != nil ||
 		s.view.Ownership(l.RingPos, l.e.OwnedEpoch(l.RingPos)).State != handoff.OwnedHere {
-		s.counts.lease.Refused++
+		s.counts.Lease.Refused++
 		return
 	}
 	l.req = Request{Key: l.Key, RingPos: l.RingPos, Domain: l.Domain, Rule: l.Rule, Op: DryRun, Strict: true}
@@ -117,7 +117,7 @@ func (n *Node) handleLeaseRequest(now int64, l *leaseOp, fx *Ready) {
 		return
 	}
 	if l.lent = s.lentKeyFor(l); l.lent == nil {
-		s.counts.lease.Refused++
+		s.counts.Lease.Refused++
 		return
 	}
 	if n.creditReturned(s, l) {
@@ -155,7 +155,7 @@ func (n *Node) creditReturned(s *shard, l *leaseOp) bool {
 	}
 	credit, ok := l.lent.Receive(op.now, lease.Holder{ID: l.from, BootID: l.bootID}, l.GrantRequest, l.window)
 	if !ok {
-		s.counts.lease.Refused++
+		s.counts.Lease.Refused++
 		return false
 	}
 	if credit > 0 && l.e != nil && !op.rule.Algorithm.Bucket() {
@@ -201,10 +201,10 @@ func (n *Node) credit(s *shard, op *shardOp, e *counter.Owned, u unspent) {
 	op.rule.Refund(st, op.now, s.bootID, min(u.hits, charged))
 	op.rule.Trim(st, op.now)
 	if !s.counters.Store(e, op.rule, st) {
-		s.counts.refundsDropped++
+		s.counts.RefundsDropped++
 		return
 	}
-	s.counts.lease.Credited += u.hits
+	s.counts.Lease.Credited += u.hits
 	if s.view.copies {
 		n.trackUnreplicated(s, e, op.Request, 0)
 	}
@@ -307,10 +307,10 @@ func (n *Node) chargeLease(s *shard, l *leaseOp, size uint64) {
 	}
 	e, overflow := n.charge(s, op, l.e, &l.res)
 	if l.e = e; overflow || l.res.Over {
-		s.counts.lease.Violations[lease.C1]++
+		s.counts.Lease.Violations[lease.C1]++
 		return
 	}
-	s.counts.lease.Lent += size
+	s.counts.Lease.Lent += size
 	l.size = size
 }
 
@@ -355,7 +355,7 @@ func (n *Node) tickLent(s *shard, now int64) {
 		if hits := lent.Reclaim(now, w); hits > 0 {
 			op := shardOp{Request: &req, now: now, hash: hash, table: counter.TableOwned, rule: lent.rule}
 			n.credit(s, &op, e, unspent{w, hits})
-			s.counts.lease.Reclaimed += hits
+			s.counts.Lease.Reclaimed += hits
 		}
 	}
 }

@@ -24,15 +24,15 @@ func (s *shard) countInSketch(op *shardOp, d *limit.Decision) {
 func (s *shard) addToSketch(op *shardOp, est uint64) {
 	s.sketches.Add(op.ref(), op.Hits)
 	if est == 0 {
-		s.counts.overflowKeys++
+		s.counts.OverflowKeys++
 	}
-	s.counts.overflowCharges++
+	s.counts.OverflowCharges++
 }
 
 // moveToSketch makes the sketches count what st holds of h's key, which finds no room in the table. The key may be
 // refused too early, but its count is not lost.
 func (s *shard) moveToSketch(op *shardOp, st *limit.State) {
-	s.counts.overflowKeys++
+	s.counts.OverflowKeys++
 	s.sketches.Keep(op.ref(), st)
 }
 

@@ -215,7 +215,7 @@ func (n *Node) await(s *shard, op *shardOp, res *Result) *pendingRequest {
 	if w == nil {
 		if n.pending.Add(1) > int64(n.options.MaxWaiting) {
 			n.pending.Add(-1)
-			s.counts.pendingRefused++
+			s.counts.PendingRefused++
 			*res = Result{Kind: Forward, Authority: Shed}
 			return nil
 		}

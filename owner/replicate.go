@@ -28,7 +28,7 @@ func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, res *Re
 	u := n.trackUnreplicated(s, e, op.Request, hits)
 	switch {
 	case u == nil && !res.Over:
-		s.counts.refused++
+		s.counts.Refused++
 		op.overflow(&res.Decision)
 		res.Authority = Overflow
 	case u == nil || hits == 0 || res.Over:

@@ -119,12 +119,12 @@ func (s *shard) countWindow(op *shardOp, e *counter.Owned, w int64, d *limit.Dec
 		op.uncharged = true // see keepsUncharged
 	} else if op.charges() {
 		if !s.counters.Charge(e, op.rule, w, op.Hits) {
-			s.counts.refused++
+			s.counts.Refused++
 			op.overflow(d)
 			return false
 		}
 	} else if refunded = sum.Refunded - refunded; refunded > 0 && !s.counters.Refund(e, w, refunded) {
-		s.counts.refundsDropped++
+		s.counts.RefundsDropped++
 		*d = op.rule.PeekTally(st, op.now, 0)
 		d.Over = false
 	}
@@ -175,13 +175,13 @@ func (s *shard) countState(op *shardOp, e *counter.Owned, d *limit.Decision) boo
 		return true
 	}
 	if op.Op == Refund {
-		s.counts.refundsDropped++
+		s.counts.RefundsDropped++
 		s.counters.Load(e, op.rule, st)
 		*d = op.rule.Peek(st, op.now, 0)
 		d.Over = false
 		return true
 	}
-	s.counts.refused++
+	s.counts.Refused++
 	op.overflow(d)
 	return false
 }
@@ -192,7 +192,7 @@ func (s *shard) decideWithoutEntry(op *shardOp, d *limit.Decision) (overflow boo
 	st := limit.Tally{Window: op.rule.Index(op.now), Charged: limit.SaturatingAdd(est, op.elsewhere)}
 	r := op.flatRule()
 	if op.Op == Refund && est > 0 {
-		s.counts.refundsDropped++
+		s.counts.RefundsDropped++
 		*d = r.PeekTally(st, op.now, 0)
 		d.Over = false
 		return true

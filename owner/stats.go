@@ -112,22 +112,22 @@ func (f Stats) Bound() uint64 {
 
 // counts is a shard's part of the Stats.
 type counts struct {
-	decided, admitted                        [Shed + 1]uint64
-	forwarded                                uint64
-	overflowKeys, overflowCharges            uint64
-	refundsDropped                           uint64
-	denyHits, denyMisses                     uint64
-	refused, shareUnreported, pendingRefused uint64
-	lease                                    LeaseStats // the fields that only increase
+	Decided, Admitted                        [Shed + 1]uint64
+	Forwarded                                uint64
+	OverflowKeys, OverflowCharges            uint64
+	RefundsDropped                           uint64
+	DenyHits, DenyMisses                     uint64
+	Refused, ShareUnreported, PendingRefused uint64
+	Lease                                    LeaseStats // the fields that only increase
 }
 
 // violate adds prevented violations.
-func (c *counts) violate(v lease.Violations) { c.lease.Violations.Add(v) }
+func (c *counts) violate(v lease.Violations) { c.Lease.Violations.Add(v) }
 
 // heldStats adds the counts of a held lease.
 func (c *counts) heldStats(x lease.HoldingStats) {
-	c.lease.Timeouts += x.Timeouts
-	c.lease.Stranded += x.Stranded
+	c.Lease.Timeouts += x.Timeouts
+	c.Lease.Stranded += x.Stranded
 	c.violate(x.Violations)
 }
 
@@ -195,7 +195,7 @@ func (s *shard) leaseStats(now int64, f *LeaseStats) {
 			f.HotKeys++
 		}
 	})
-	f.add(&s.counts.lease)
+	f.add(&s.counts.Lease)
 }
 
 // add adds the fields of c that only increase.
@@ -243,17 +243,17 @@ func (s *shard) countOwned() (n int) {
 
 // add adds the counts of a shard.
 func (f *Stats) add(c *counts) {
-	for i := range c.decided {
-		f.Decided[i] += c.decided[i]
-		f.Admitted[i] += c.admitted[i]
+	for i := range c.Decided {
+		f.Decided[i] += c.Decided[i]
+		f.Admitted[i] += c.Admitted[i]
 	}
-	f.Forwarded += c.forwarded
-	f.OverflowKeys += c.overflowKeys
-	f.OverflowCharges += c.overflowCharges
-	f.RefundsDropped += c.refundsDropped
-	f.DenyHits += c.denyHits
-	f.DenyMisses += c.denyMisses
-	f.Refused += c.refused
-	f.ShareUnreported += c.shareUnreported
-	f.PendingRefused += c.pendingRefused
+	f.Forwarded += c.Forwarded
+	f.OverflowKeys += c.OverflowKeys
+	f.OverflowCharges += c.OverflowCharges
+	f.RefundsDropped += c.RefundsDropped
+	f.DenyHits += c.DenyHits
+	f.DenyMisses += c.DenyMisses
+	f.Refused += c.Refused
+	f.ShareUnreported += c.ShareUnreported
+	f.PendingRefused += c.PendingRefused
 }
