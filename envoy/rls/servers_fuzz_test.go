@@ -43,7 +43,7 @@ func FuzzServers(f *testing.F) {
 }
 
 // shapes are the ways in which shaped ends or breaks a call.
-const shapes = 9
+const shapes = 13
 
 // shaped returns a call with the message in one of the shapes. The rest of the number seeds the sizes of its DATA
 // frames.
@@ -66,6 +66,16 @@ func shaped(message []byte, shape uint64) rawCall {
 		c.data[0] = message // without a prefix
 	case 8:
 		c.padding = uint8(r.IntN(256))
+	case 9:
+		c = zipped(gz(message))
+	case 10:
+		c = zipped(gz(message))
+		c.data[0][5+r.IntN(len(c.data[0])-5)] ^= 1 << r.IntN(8) // in the compressed data
+	case 11:
+		b := gz(message)
+		c = zipped(b[:r.IntN(len(b))])
+	case 12:
+		c = zipped(append(gz(message), message...))
 	}
 	if shape >= shapes {
 		c.cut(r)

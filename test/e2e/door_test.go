@@ -78,9 +78,6 @@ func askByPython(t *testing.T, kind string, script *exec.Cmd) {
 		"metadata": "OK", "compressed": "OK", "large": "OVER_LIMIT", "too large": "RESOURCE_EXHAUSTED", "garbage": "INTERNAL", "no domain": "UNKNOWN",
 		"unknown": "UNIMPLEMENTED", "health": "OK", "canceled": "OK", "pinging": []any{"OK", "idle", "OK"},
 	}
-	if kind == "lean" {
-		want["compressed"] = "UNIMPLEMENTED" // Envoy never compresses a request
-	}
 	if len(script.Args) > 4 {
 		want["health"] = "UNIMPLEMENTED" // that port is for rate limiting alone
 	}

@@ -7,6 +7,25 @@ import (
 	"testing"
 )
 
+// In steady state decompressing a message does not allocate.
+func TestInflateDoesNotAllocate(t *testing.T) {
+	c := newConn(NewInlineServer(Options{}), nil)
+	message := compressedFrame(gzipped([]byte("a usual message")))
+	if n := testing.AllocsPerRun(1000, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		k := c.newCall(1)
+		k.gzip, k.complete, k.message, k.received = true, true, append(k.message, message...), int64(len(message))
+		if ok, err := c.inflate(k); !ok || string(k.Message()) != "a usual message" {
+			t.Fatal(ok, err)
+		}
+		c.release(k)
+		c.recycle(k)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // In steady state a call does not allocate, whether it is answered by the loop or late, with a client that sends what
 // Envoy sends.
 func TestCallsDoNotAllocate(t *testing.T) {

@@ -102,8 +102,8 @@ func (c *conn) appendFailure(id uint32, r *rejection) {
 	c.endBlock(at, http2.FlagHeadersEndStream, id)
 }
 
-// acceptIdentity is the encoded field grpc-accept-encoding: identity.
-const acceptIdentity = "\x00\x14grpc-accept-encoding\x08identity"
+// acceptEncodings is the encoded field grpc-accept-encoding: identity,gzip.
+const acceptEncodings = "\x00\x14grpc-accept-encoding\x0didentity,gzip"
 
 const (
 	maxStatusMessage  = 4 << 10              // bytes of a status message that are sent

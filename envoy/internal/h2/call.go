@@ -37,6 +37,9 @@ type Stream struct {
 	received    int64  // bytes of data so far, including those that are not kept
 	recvWindow  int64  // bytes that the client may still send; see receive.go
 	complete    bool   // the client has sent everything
+	gzip        bool   // the message may be compressed
+	inflated    bool   // the message was compressed, and is charged until the call is answered
+	inflating   int    // bytes that are used to decompress it
 
 	serving      bool          // the handler has the call and has not answered it
 	abandoned    bool          // the client gave up the call, or its connection is gone
@@ -58,8 +61,11 @@ const (
 	streamSize = 8 << 10 // bytes of a call with several responses, whose handler has a goroutine
 )
 
-// Message returns the message of the request, up to Limits.KeepMessage bytes. It is valid until the call is answered.
-func (k *Stream) Message() []byte { return k.message[prefix:] }
+// Message returns the decompressed message of the request, up to Limits.KeepMessage bytes. It is valid until the call
+// is answered.
+func (k *Stream) Message() []byte {
+	return k.message[prefix:min(len(k.message), prefix+k.conn.server.o.Limits.KeepMessage)]
+}
 
 // Header returns the value of Options.Headers[i], or "" if the request does not have it. It returns the first of
 // several values, and the first Max+1 bytes of a value that is longer than KeptHeader.Max.
@@ -159,7 +165,11 @@ func (k *Stream) Done() <-chan struct{} {
 func (k *Stream) answeredLocked() {
 	c := k.conn
 	k.serving = false
+	if k.inflated && k.charged > chargeStep && !c.busy {
+		c.wakeLoop() // the loop may be waiting for a client that sends nothing more
+	}
 	if k.abandoned {
+		c.release(k)
 		c.abandoned--
 		c.recycle(k)
 		return

@@ -93,6 +93,9 @@ func (d *dialogue) begin() {
 	if d.IntN(8) == 0 {
 		list = append(list, [2]string{"content-length", "7"})
 	}
+	if d.IntN(4) == 0 {
+		list = append(list, [2]string{"grpc-encoding", []string{"gzip", "gzip", "gzip", "identity", "zip"}[d.IntN(5)]})
+	}
 	d.headers(d.next, list, d.IntN(12) == 0)
 	d.next += 2 + 2*uint32(d.IntN(8)/7)
 }
@@ -135,7 +138,9 @@ func (d *dialogue) part() {
 	i := d.IntN(len(d.open))
 	id := d.open[i]
 	whole := []byte("\x00\x00\x00\x00\x0299")
-	switch d.IntN(12) {
+	switch d.IntN(14) {
+	case 12, 13:
+		whole = compressedFrame(gzipped([]byte("99")))
 	case 0:
 		whole = whole[:d.IntN(len(whole))]
 	case 1:

@@ -64,16 +64,17 @@ const (
 	// The client makes the process keep too much: incomplete calls, buffers, open streams.
 	Unfinished = "unfinished"
 	// The client sent part of a frame or header block and not the rest in time.
-	Stalled  = "stalled"
-	TooSlow  = "question_canceled"          // the message of a call did not arrive in time
-	TooLarge = "question_resourceexhausted" // the message of a call is too large
+	Stalled     = "stalled"
+	TooSlow     = "question_canceled"          // the message of a call did not arrive in time
+	TooLarge    = "question_resourceexhausted" // the message of a call is too large
+	Undecodable = "question_internal"          // the message of a call cannot be decompressed
 )
 
 // Limits bound what a client may do. A zero field means its default.
 type Limits struct {
 	Streams     uint32 // open calls per connection; default 4096
 	HeaderList  int    // bytes of a call's headers, decoded, plus 32 for each; default 128 KiB
-	Message     int    // bytes of a call's message; default 16 MiB
+	Message     int    // bytes of a call's message, and of its content if it is compressed; default 16 MiB
 	KeepMessage int    // bytes of the message that are kept, the rest is counted and dropped; default: all
 	Unfinished  int64  // bytes that all connections together may make the process keep; default 18 MiB
 	// Bytes that one connection may always make it keep, up to its part of Unfinished; default 128 KiB.

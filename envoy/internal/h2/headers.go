@@ -265,6 +265,7 @@ func (c *conn) open(id uint32, r *request, ends bool) error {
 	}
 	k := c.newCall(id)
 	k.handler, k.timeout, k.length = r.handler, r.timeout, r.length
+	k.gzip = r.encoding == encodingGzip
 	k.headerBytes = r.kept
 	copy(k.headers, r.values)
 	c.streams[id] = k

@@ -66,11 +66,11 @@ func (c *conn) shrink() {
 }
 
 // charge updates what is charged for a call. A call is charged while its client has data to send or to read, or may
-// keep it open.
+// keep it open, and if its message was decompressed.
 func (c *conn) charge(k *Stream) {
 	n := 0
-	if !k.complete || len(k.unsent) > 0 || k.streams {
-		if n = callSize + k.headerBytes + cap(k.message) + cap(k.unsent); k.streams {
+	if !k.complete || len(k.unsent) > 0 || k.streams || k.inflated {
+		if n = callSize + k.headerBytes + cap(k.message) + cap(k.unsent) + k.inflating; k.streams {
 			n += streamSize
 		}
 	}

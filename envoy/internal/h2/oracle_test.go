@@ -2,12 +2,14 @@ package h2
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -267,11 +269,11 @@ func oracleCall(w http.ResponseWriter, r *http.Request) {
 	case r.Method != http.MethodPost:
 		fail(405, 13)
 		return
-	case methods()[r.URL.Path] == nil:
+	case methods()[r.URL.Path] == nil, !slices.Contains([]string{"", "identity", "gzip"}, r.Header.Get("Grpc-Encoding")):
 		fail(200, 12)
 		return
 	}
-	message, status := oracleMessage(r.Body)
+	message, status := oracleMessage(r.Body, r.Header.Get("Grpc-Encoding"))
 	if status != 0 {
 		fail(200, status)
 		return
@@ -290,7 +292,7 @@ func oracleCall(w http.ResponseWriter, r *http.Request) {
 }
 
 // oracleMessage reads the one message of a call, or returns the status that explains why there is none.
-func oracleMessage(body io.Reader) ([]byte, int) {
+func oracleMessage(body io.Reader, encoding string) ([]byte, int) {
 	var got []byte
 	for b := make([]byte, 1<<14); ; {
 		n, err := body.Read(b)
@@ -311,10 +313,29 @@ func oracleMessage(body io.Reader) ([]byte, int) {
 			panic(http.ErrAbortHandler)
 		}
 	}
-	if len(got) < prefix || got[0] != 0 || len(got)-prefix < int(binary.BigEndian.Uint32(got[1:])) {
+	switch {
+	case len(got) < prefix, len(got)-prefix < int(binary.BigEndian.Uint32(got[1:])), got[0] > 1, got[0] == 1 && encoding != "gzip":
+		return nil, 13
+	case got[0] == 0:
+		return got[prefix:], 0
+	}
+	return oracleContent(got[prefix:])
+}
+
+// oracleContent decompresses a message.
+func oracleContent(b []byte) ([]byte, int) {
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
 		return nil, 13
 	}
-	return got[prefix:], 0
+	out, err := io.ReadAll(io.LimitReader(z, 16<<20+1))
+	switch {
+	case err != nil:
+		return nil, 13
+	case len(out) > 16<<20:
+		return nil, 8
+	}
+	return out, 0
 }
 
 // oracleAnswer gives the responses of methods().

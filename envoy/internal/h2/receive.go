@@ -87,6 +87,9 @@ func unpad(p []byte) ([]byte, error) {
 // words of grpc-go and returns false.
 func (c *conn) appendMessage(k *Stream, p []byte) bool {
 	keep := prefix + c.server.o.Limits.KeepMessage
+	if k.gzip {
+		keep = prefix + keptCompressed(c.server.o.Limits.KeepMessage)
+	}
 	// Do not grow to an announced length before half of it has arrived.
 	k.message = append(k.message, p[:min(len(p), keep-len(k.message))]...)
 	if len(k.message) < prefix {
@@ -122,9 +125,13 @@ func (c *conn) finishRequest(k *Stream) error {
 	case n < prefix || n-prefix < int64(binary.BigEndian.Uint32(k.message[1:])):
 		c.fail(k, codes.Internal, "unexpected EOF")
 		return c.spendControl(1)
-	case k.message[0] == 1:
+	case k.message[0] == 1 && !k.gzip:
 		c.fail(k, codes.Internal, "grpc: compressed flag set with identity or empty encoding")
 		return c.spendControl(1)
+	case k.message[0] == 1:
+		if ok, err := c.inflate(k); !ok {
+			return err
+		}
 	case k.message[0] != 0:
 		c.fail(k, codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", k.message[0]))
 		return c.spendControl(1)
@@ -166,7 +173,9 @@ func (c *conn) finish(k *Stream) {
 // abandonCall removes a call that its client has given up.
 func (c *conn) abandonCall(k *Stream) {
 	c.dequeue(k)
-	c.release(k)
+	if !k.serving || !k.inflated { // a small compressed message may be large in memory
+		c.release(k)
+	}
 	delete(c.streams, k.id)
 	k.abandoned = true
 	if k.done != nil {
@@ -194,11 +203,16 @@ func (c *conn) newCall(id uint32) *Stream {
 const keepMessageSize = 4 << 10
 
 func (c *conn) recycle(k *Stream) {
-	headers, message := k.headers, k.message[:0]
+	headers, message := k.headers, reusable(k.message)
 	clear(headers)
-	if cap(message) > keepMessageSize {
-		message = nil
-	}
 	*k = Stream{headers: headers, message: message}
 	c.server.calls.Put(k)
+}
+
+// reusable returns the buffer b without content, or nil if it is too large to be kept.
+func reusable(b []byte) []byte {
+	if cap(b) > keepMessageSize {
+		return nil
+	}
+	return b[:0]
 }

@@ -250,9 +250,9 @@ func (r *request) validate() {
 // find looks up the handler of the path.
 func (r *request) find() {
 	if m, ok := r.options.Methods[r.path]; ok {
-		if r.encoding != "" && r.encoding != "identity" {
+		if r.encoding != "" && r.encoding != "identity" && r.encoding != encodingGzip {
 			r.refuse(200, codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", r.encoding)
-			r.rejection.extraFields = acceptIdentity
+			r.rejection.extraFields = acceptEncodings
 		}
 		r.handler = m
 		return

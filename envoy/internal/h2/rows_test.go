@@ -310,6 +310,17 @@ func grpcRows() []row {
 		}
 	}
 	fail := func(http, status int, message string) []string { return []string{failed(1, http, status, message)} }
+	hi := string(gzipped([]byte("hi")))
+	gzip := func(flag, message string) func(*talk) {
+		return func(k *talk) {
+			k.open(1, false, with([2]string{"grpc-encoding", "gzip"}))
+			b := append([]byte(flag), compressedFrame([]byte(message))[1:]...)
+			for ; len(b) > minFrame; b = b[minFrame:] {
+				_ = k.WriteData(1, false, b[:minFrame])
+			}
+			_ = k.WriteData(1, true, b)
+		}
+	}
 	rows := []row{
 		{"a message in many parts", say("\x00", "\x00\x00", "\x00\x02", "h", "", "i", ""), answered(1)},
 		{"no message", say(""), fail(200, 13, "cardinality violation: received no request message from non-client-streaming RPC")},
@@ -323,9 +334,21 @@ func grpcRows() []row {
 			_ = k.WriteData(1, true, []byte("more"))
 		}, append(fail(200, 8, "grpc: received message larger than max (4294967295 vs. 16777216)"), rst(1, 0)...)},
 		{"a compressed message", say("\x01\x00\x00\x00\x02hi"), fail(200, 13, "grpc: compressed flag set with identity or empty encoding")},
+		{"a compressed message with grpc-encoding gzip", gzip("\x01", hi), answered(1)},
+		{"the same encoding and a message that is not compressed", gzip("\x00", "hi"), answered(1)},
+		{"a compressed message with grpc-encoding identity", func(k *talk) {
+			k.open(1, false, with([2]string{"grpc-encoding", "identity"}))
+			_ = k.WriteData(1, true, compressedFrame([]byte(hi)))
+		}, fail(200, 13, "grpc: compressed flag set with identity or empty encoding")},
+		{"a message that is not gzip", gzip("\x01", "hi and more"), fail(200, 13, "grpc: failed to decompress the message: gzip: invalid header")},
+		{"a compressed message of no bytes", gzip("\x01", ""), fail(200, 13, "grpc: failed to decompress the message: EOF")},
+		{"gzip cut short", gzip("\x01", hi[:len(hi)-1]), fail(200, 13, "grpc: failed to read decompressed data: unexpected EOF")},
+		{"gzip and more", gzip("\x01", hi+"and more bytes"), fail(200, 13, "grpc: failed to read decompressed data: gzip: invalid header")},
+		{"gzip with a wrong checksum", gzip("\x01", hi[:len(hi)-8]+"\x00\x00\x00\x00"+hi[len(hi)-4:]), fail(200, 13, "grpc: failed to read decompressed data: gzip: invalid checksum")},
+		{"gzip of 17 MiB", gzip("\x01", string(bomb(17<<20))), fail(200, 8, "grpc: received message after decompression larger than max 16777216")},
 		{"a format that is unknown", say("\x02\x00\x00\x00\x02hi"), fail(200, 13, "grpc: received unexpected payload format 2")},
 		{"an encoding that is unknown", open(with([2]string{"grpc-encoding", "zip"})), []string{
-			`HEADERS 1 status=200 status=12 message=grpc: Decompressor is not installed for grpc-encoding "zip" accept-encoding=identity END`}},
+			`HEADERS 1 status=200 status=12 message=grpc: Decompressor is not installed for grpc-encoding "zip" accept-encoding=identity,gzip END`}},
 		{"no host", open(without(":authority")), fail(400, 13, "no host or :authority header present")},
 		{"two hosts", open(append(fields{{":authority", "y"}}, good...)), fail(400, 13, "num values of :authority: 2, num values of host: 0, both must only have 1 value as per HTTP/2 spec")},
 		{"another method", open(append(fields{{":method", "GET"}}, without(":method")...)), fail(405, 13, `Received a HEADERS frame with :method "GET" which should be POST`)},

@@ -13,9 +13,10 @@ import (
 
 // InlineServer serves gRPC calls on the goroutines of their connections.
 type InlineServer struct {
-	o       Options
-	calls   sync.Pool // of *Stream
-	account *budget.Account
+	o         Options
+	calls     sync.Pool // of *Stream
+	inflaters sync.Pool // of *inflater
+	account   *budget.Account
 
 	mu struct {
 		sync.Mutex
