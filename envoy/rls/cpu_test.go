@@ -59,12 +59,12 @@ func serveBench(kind string) {
 	r := newRig(new(testing.B), basic)
 	r.lone.now.Store(time.Now().UnixNano())
 	r.lone.after = func([]owner.Request, []owner.Result) { r.lone.now.Store(time.Now().UnixNano()) }
-	var server grpcServer = grpcGoServer{r.newGRPC(grpcOptions{})}
+	var server interface{ Serve(net.Listener) error } = newOracle(r.Service, grpcOptions{}, nil)
 	switch kind {
 	case "constant":
 		g := grpc.NewServer()
 		pb.RegisterRateLimitServiceServer(g, constant{})
-		server = grpcGoServer{g}
+		server = g
 	case "inline":
 		server = r.newInlineServer(grpcOptions{}, nil)
 	}

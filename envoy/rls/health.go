@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -67,11 +66,7 @@ func (h *HealthServer) serveHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("OK"))
 }
 
-// register adds gRPC's health service to g. Its calls are counted in st, like those of every method.
-func (h *HealthServer) register(g *grpc.Server, st *stats.StatStore) {
-	healthpb.RegisterHealthServer(g, countedHealth{h.grpc, st})
-}
-
+// countedHealth is gRPC's health service. Its calls are counted in stats, like those of every method.
 type countedHealth struct {
 	*health.Server
 	stats *stats.StatStore

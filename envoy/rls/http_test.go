@@ -45,7 +45,7 @@ func roundTrip(t testing.TB, req *http.Request) (int, string) {
 
 func TestJSON(t *testing.T) {
 	r := newRig(t, basic)
-	a := r.start(t, grpcGoKind, NewHealthServer()).Addrs[1]
+	a := r.start(t, inlineKind, NewHealthServer()).Addrs[1]
 	const one = `{"domain":"basic","descriptors":[{"entries":[{"key":"one","value":"v"}]}]}`
 	for _, tt := range []struct {
 		name, method, body string
@@ -86,7 +86,7 @@ func TestJSON(t *testing.T) {
 // A client's odd bytes are one count, whichever listener it uses.
 func TestJSONOpaque(t *testing.T) {
 	r := newRig(t, basic)
-	a := r.start(t, grpcGoKind, NewHealthServer()).Addrs[1]
+	a := r.start(t, inlineKind, NewHealthServer()).Addrs[1]
 	if code, body := do(t, "POST", a, "/json", "{\"domain\":\"basic\",\"descriptors\":[{\"entries\":[{\"key\":\"one\",\"value\":\"\xff\xfe\"}]}]}"); code != 200 {
 		t.Fatalf("%d %s", code, body)
 	}
@@ -102,7 +102,7 @@ func TestJSONOpaque(t *testing.T) {
 
 func TestDebug(t *testing.T) {
 	r := newRig(t, basic)
-	a := r.start(t, grpcGoKind, NewHealthServer()).Addrs[2]
+	a := r.start(t, inlineKind, NewHealthServer()).Addrs[2]
 	for path, want := range map[string]string{
 		"/":                             "/rlconfig: print out",
 		"/rlconfig":                     "basic.shadow: unit=MINUTE requests_per_unit=1, shadow_mode: true, quota_mode: false\n",
@@ -116,7 +116,7 @@ func TestDebug(t *testing.T) {
 			t.Errorf("%s: %d without %q: %.200s", path, code, want, body)
 		}
 	}
-	if code, body := get(t, newRig(t, "").start(t, grpcGoKind, NewHealthServer()).Addrs[2], "/rlconfig"); code != 200 || body != "" {
+	if code, body := get(t, newRig(t, "").start(t, inlineKind, NewHealthServer()).Addrs[2], "/rlconfig"); code != 200 || body != "" {
 		t.Errorf("/rlconfig without rules: %d %q", code, body)
 	}
 }

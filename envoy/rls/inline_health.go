@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/internal/stats"
 )
 
-// addMethods adds gRPC's health service to the methods of an inline server. It answers and counts as register's does.
+// addMethods adds gRPC's health service to the methods of an inline server.
 func (h *HealthServer) addMethods(methods map[string]h2.Handler, st *stats.StatStore) {
 	counted := countedHealth{h.grpc, st}
 	methods[healthpb.Health_Check_FullMethodName] = unary[healthpb.HealthCheckRequest](func(r *healthpb.HealthCheckRequest) (proto.Message, error) {

@@ -66,7 +66,6 @@ func testRefundsByListener(t *testing.T, kind serverKind) {
 		for name, d := range listeners {
 			t.Run(fmt.Sprintf("%s %s", policy, name), func(t *testing.T) {
 				r := newRig(t, ten)
-				d.GRPCGo = kind == grpcGoKind
 				a := r.start(t, kind, NewHealthServer(), func(o *StartOptions) {
 					o.Listeners, o.HTTP, o.Debug, o.Refunds, o.Guards = []Listener{d}, "", "", policy, connguard.New(r.reg)
 				}).Addrs[0]

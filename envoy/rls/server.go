@@ -14,8 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
+	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/internal/browser"
 	"github.com/keyward/keyward/internal/connguard"
 )
@@ -24,7 +23,6 @@ import (
 // with mTLS.
 type Listener struct {
 	Address  string      // host:port, or a path with Unix
-	GRPCGo   bool        // served by grpc-go instead of the inline server
 	TLS      *tls.Config // nil: plaintext
 	Unix     bool        // Address is the path of a unix socket
 	NoHealth bool        // without gRPC's health service
@@ -57,7 +55,7 @@ type Server struct {
 	Addrs []net.Addr
 
 	log     *slog.Logger
-	servers []grpcServer
+	servers []*h2.InlineServer
 	http    []*http.Server
 	done    sync.WaitGroup
 }
@@ -75,24 +73,14 @@ func Start(o StartOptions) (*Server, error) {
 	for _, l := range listeners {
 		s.Addrs = append(s.Addrs, l.Addr())
 	}
-	refunds := cmp.Or(o.Refunds, refundsLocal)
 	for i, d := range o.Listeners {
-		opts := grpcOptions{TLS: d.TLS, ConnectionAge: o.ConnectionAge, ConnectionAgeGrace: o.ConnectionAgeGrace}
-		if d.MaxAge > 0 {
-			opts.ConnectionAge = min(orMax(opts.ConnectionAge), d.MaxAge)
+		opts, health := o.grpcOptions(d), o.Health
+		if d.NoHealth {
+			health = nil
 		}
-		if o.Guards != nil {
-			opts.Guard = o.Guards.Guard(cmp.Or(d.Name, "rls"))
-		}
-		opts.Refunds, opts.LocalRefunds = d.allowsRefunds(refunds), refunds == refundsLocal
-		listen := opts.Guard.Listen
-		if !d.GRPCGo { // grpc-go does not report calls to the guard
-			listen = opts.Guard.ListenInTurn
-		}
-		listeners[i] = listen(listeners[i], cmp.Or(o.MaxConn, maxConnections))
-		server := o.newServer(d, opts)
+		server := o.Service.newInlineServer(opts, health)
 		s.servers = append(s.servers, server)
-		s.serve("gRPC", listeners[i], server.Serve)
+		s.serve("gRPC", opts.Guard.ListenInTurn(listeners[i], cmp.Or(o.MaxConn, maxConnections)), server.Serve)
 	}
 	rest := listeners[len(o.Listeners):]
 	if o.HTTP != "" {
@@ -105,35 +93,18 @@ func Start(o StartOptions) (*Server, error) {
 	return s, nil
 }
 
-// grpcServer serves a listener until it is shut down.
-type grpcServer interface {
-	Serve(net.Listener) error
-	Shutdown(context.Context)
-}
-
-func (o *StartOptions) newServer(d Listener, opts grpcOptions) grpcServer {
-	h := o.Health
-	if d.NoHealth {
-		h = nil
+// grpcOptions returns the options of the server of a gRPC listener.
+func (o *StartOptions) grpcOptions(d Listener) grpcOptions {
+	refunds := cmp.Or(o.Refunds, refundsLocal)
+	opts := grpcOptions{TLS: d.TLS, ConnectionAge: o.ConnectionAge, ConnectionAgeGrace: o.ConnectionAgeGrace,
+		Refunds: d.allowsRefunds(refunds), LocalRefunds: refunds == refundsLocal}
+	if d.MaxAge > 0 {
+		opts.ConnectionAge = min(orMax(opts.ConnectionAge), d.MaxAge)
 	}
-	if !d.GRPCGo {
-		return o.Service.newInlineServer(opts, h)
+	if o.Guards != nil {
+		opts.Guard = o.Guards.Guard(cmp.Or(d.Name, "rls"))
 	}
-	g := o.Service.newGRPC(opts)
-	if h != nil {
-		h.register(g, o.Service.store)
-	}
-	return grpcGoServer{g}
-}
-
-// grpcGoServer is a grpc-go server.
-type grpcGoServer struct{ *grpc.Server }
-
-// Shutdown waits for the calls in flight until ctx is done, then cuts them off.
-func (d grpcGoServer) Shutdown(ctx context.Context) {
-	cut := context.AfterFunc(ctx, d.Stop)
-	defer cut()
-	d.GracefulStop()
+	return opts
 }
 
 const (
@@ -201,8 +172,7 @@ func removeStale(path string) {
 func (s *Server) serve(name string, l net.Listener, serve func(net.Listener) error) {
 	s.log.Info("listening", "listener", name, "address", l.Addr().String())
 	s.done.Go(func() {
-		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) &&
-			!errors.Is(err, grpc.ErrServerStopped) {
+		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("listener failed", "listener", name, "error", err)
 		}
 	})

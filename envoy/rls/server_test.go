@@ -32,15 +32,21 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
+// running is a server that a test has started.
+type running struct {
+	Addrs []net.Addr // as Server.Addrs
+	Stop  func(context.Context)
+}
+
 // start serves the rig on its own sockets until the test ends, and checks that no goroutine is left.
-func (r *rig) start(t testing.TB, kind serverKind, h *HealthServer, change ...func(*StartOptions)) *Server {
+func (r *rig) start(t testing.TB, kind serverKind, h *HealthServer, change ...func(*StartOptions)) *running {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	o := StartOptions{Service: r.Service, Health: h, Listeners: []Listener{{GRPCGo: kind == grpcGoKind, Address: "127.0.0.1:0"}}, HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"}
+	o := StartOptions{Service: r.Service, Health: h, Listeners: []Listener{{Address: "127.0.0.1:0"}}, HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"}
 	for _, c := range change {
 		c(&o)
 	}
-	s, err := Start(o)
+	s, err := startKind(kind, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,17 +60,28 @@ func (r *rig) start(t testing.TB, kind serverKind, h *HealthServer, change ...fu
 	return s
 }
 
-// serverKind chooses one of the two gRPC servers.
+// serverKind chooses a gRPC server.
 type serverKind int
 
 const (
 	inlineKind serverKind = iota
-	grpcGoKind
+	oracleKind
 )
 
-// eachServer runs a test against both gRPC servers.
+func startKind(kind serverKind, o StartOptions) (*running, error) {
+	if kind == oracleKind {
+		return startOracle(o)
+	}
+	s, err := Start(o)
+	if err != nil {
+		return nil, err
+	}
+	return &running{s.Addrs, s.Stop}, nil
+}
+
+// eachServer runs a test against the inline server and its oracle.
 func eachServer(t *testing.T, test func(*testing.T, serverKind)) {
-	for kind, name := range map[serverKind]string{inlineKind: "inline", grpcGoKind: "grpc-go"} {
+	for kind, name := range map[serverKind]string{inlineKind: "inline", oracleKind: "grpc-go"} {
 		t.Run(name, func(t *testing.T) { test(t, kind) })
 	}
 }
@@ -326,7 +343,7 @@ func testUnixSocket(t *testing.T, kind serverKind) {
 	stale.SetUnlinkOnClose(false)
 	_ = stale.Close()
 	only := func(o *StartOptions) {
-		o.Listeners, o.HTTP, o.Debug = []Listener{{GRPCGo: kind == grpcGoKind, Address: path, Unix: true}}, "", ""
+		o.Listeners, o.HTTP, o.Debug = []Listener{{Address: path, Unix: true}}, "", ""
 	}
 	r := newRig(t, basic)
 	r.start(t, kind, NewHealthServer(), only)
@@ -370,7 +387,7 @@ func testTLS(t *testing.T, kind serverKind) {
 	}
 	r := newRig(t, basic)
 	s := r.start(t, kind, NewHealthServer(), func(o *StartOptions) {
-		o.Listeners = append(o.Listeners, Listener{GRPCGo: kind == grpcGoKind, Address: "127.0.0.1:0", TLS: server, NoHealth: true})
+		o.Listeners = append(o.Listeners, Listener{Address: "127.0.0.1:0", TLS: server, NoHealth: true})
 	})
 	secure := s.Addrs[1].String()
 	trusted, err := certs.Client(certs.DemoFiles(dir, "envoy"), certs.ClientOptions{ServerName: "localhost"})

@@ -17,14 +17,12 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-	_ "google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/envoy/internal/names"
 )
 
-// Both gRPC servers get the same bytes over their own sockets and must respond alike: grpc-go is the
-// oracle of the inline server.
+// The inline server and its oracle, grpc-go, get the same bytes over their own sockets and must respond alike.
 
 // rawCall is a call as a sequence of frames.
 type rawCall struct {
@@ -236,7 +234,7 @@ type twins struct {
 
 func newTwins(t testing.TB) *twins {
 	w := new(twins)
-	for _, kind := range []serverKind{inlineKind, grpcGoKind} {
+	for _, kind := range []serverKind{inlineKind, oracleKind} {
 		w.rigs[kind] = newRig(t, doorRules, func(_ *Options, sw *Switches) { sw.Headers, sw.DynamicMetadata = true, true })
 		w.addrs[kind] = w.rigs[kind].start(t, kind, NewHealthServer()).Addrs[0]
 	}
@@ -252,12 +250,12 @@ func (w *twins) differ(t testing.TB, call rawCall) string {
 	oracle.trailers = false
 	for patience := 20 * time.Millisecond; ; patience *= 50 {
 		var got [2]outcome
-		for kind, c := range map[serverKind]rawCall{inlineKind: call, grpcGoKind: oracle} {
+		for kind, c := range map[serverKind]rawCall{inlineKind: call, oracleKind: oracle} {
 			w.rigs[kind].lone.advance(time.Hour)
 			got[kind] = try(t, w.addrs[kind], c, patience)
 			got[kind].normalise()
 		}
-		lean, grpc := &got[inlineKind], &got[grpcGoKind]
+		lean, grpc := &got[inlineKind], &got[oracleKind]
 		switch {
 		case *lean == *grpc, call.malformed() && lean.Reset == "PROTOCOL_ERROR" && lean.Next == "0", call.trailing() && lean.failed() && grpc.failed(),
 			call.open && !lean.Ended && lean.Next == "0" && grpc.failed(): // a call that has no end yet need not fail yet

@@ -60,7 +60,7 @@ type clusterFlags struct {
 
 // decisionFlags say how calls are decided.
 type decisionFlags struct {
-	RLSServer       string // a key of rlsServers
+	RLSServer       string // one of rlsServers
 	DecisionTimeout time.Duration
 	Partition       string  // a key of policies
 	LostState       string  // prorata or full
@@ -152,9 +152,9 @@ func (f *clusterFlags) define(s *pflag.FlagSet) {
 
 func (f *decisionFlags) define(s *pflag.FlagSet) {
 	s.StringVar(&f.RLSServer, "rls-server", "inline",
-		"gRPC `server` for rate limit calls: inline, which decides calls on the goroutine of their connection, or grpc, grpc-go's "+
-			"server, which costs several times more")
-	s.StringVar(&f.RLSServer, "rls-door", "lean", "older `name` of --rls-server; lean is inline")
+		"gRPC `server` for rate limit calls: inline, which decides calls on the goroutine of their connection; grpc is deprecated "+
+			"and means inline")
+	s.StringVar(&f.RLSServer, "rls-door", "lean", "older `name` of --rls-server; lean means inline")
 	s.DurationVar(&f.DecisionTimeout, "decision-timeout", 12*time.Millisecond,
 		"how long a request waits for an owner that does not answer, if the caller sends no timeout (else 60 % of that timeout); "+
 			"for a live owner it waits 1 s (else 90 %)")

@@ -49,7 +49,7 @@ func TestParseNamesEveryFault(t *testing.T) {
 	}
 	for _, want := range []string{
 		"stray", "--gossip", "--ring-capacity 10000", "--partition", "--gossip-key-file", "--insecure", "belong together", "--weight", "--hot-rate", "brackets", "not on names",
-		"--connection-age", "--max-connections", "want one {node}", "want inline or grpc",
+		"--connection-age", "--max-connections", "want one {node}", `--rls-server "front": want inline`,
 		"KEYWARD_EXPECT", "129 bytes", "want local, certificate or any", `--allowed-hosts: "http://x"`,
 	} {
 		if !strings.Contains(err.Error(), want) {

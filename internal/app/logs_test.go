@@ -45,3 +45,16 @@ func TestLeasesAreAudited(t *testing.T) {
 		return false
 	})
 }
+
+// TestGRPCServerIsDeprecated requires that both older names of the server answer calls, and that grpc logs a warning.
+func TestGRPCServerIsDeprecated(t *testing.T) {
+	t.Parallel()
+	for args, warns := range map[string]bool{"--rls-server=grpc": true, "--rls-door=grpc": true, "--rls-door=lean": false} {
+		p := launch(t, "a", args)
+		eventually(t, "ready", p.ready)
+		p.hit(t, "key", 1)
+		if got := strings.Contains(p.log.String(), "--rls-server grpc is deprecated"); got != warns {
+			t.Errorf("%s: a warning: %v", args, got)
+		}
+	}
+}

@@ -117,6 +117,9 @@ func (m *sidecar) start() error {
 	if m.Flags.Insecure {
 		m.Log.Warn("--insecure is set: gossip is unencrypted and peers do not use TLS")
 	}
+	if m.Flags.RLSServer == grpcGo {
+		m.Log.Warn("--rls-server grpc is deprecated; the inline server answers rate limit calls")
+	}
 	m.stats = stats.New(stats.Options{Registerer: m.reg})
 	if err := m.startCounting(); err != nil {
 		return err
@@ -319,10 +322,9 @@ func (m *sidecar) startListeners() error {
 		ConnectionAge: s.MaxConnectionAge, ConnectionAgeGrace: s.MaxConnectionGrace,
 		Guards: m.security.guards, MaxConn: m.Flags.MaxConnections, Refunds: m.Flags.NegativeHits, Hosts: m.Flags.hosts(),
 	}
-	grpcGo := rlsServers()[m.Flags.RLSServer]
-	own := rls.Listener{GRPCGo: grpcGo, Address: join(s.GRPCHost, s.GRPCPort)}
+	own := rls.Listener{Address: join(s.GRPCHost, s.GRPCPort)}
 	if s.GRPCSocket != "" {
-		own = rls.Listener{GRPCGo: grpcGo, Address: s.GRPCSocket, Unix: true}
+		own = rls.Listener{Address: s.GRPCSocket, Unix: true}
 	}
 	var err error
 	if own.TLS, err = m.security.rlsTLS(s); err != nil {
@@ -330,7 +332,7 @@ func (m *sidecar) startListeners() error {
 	}
 	o.Listeners = append(o.Listeners, own)
 	if m.Flags.RLSAdvertise != "" && m.Flags.RLSAdvertise != own.Address {
-		d := rls.Listener{GRPCGo: grpcGo, Address: m.Flags.RLSAdvertise, NoHealth: true, Name: "rls_direct", MaxAge: m.Flags.ConnectionAge}
+		d := rls.Listener{Address: m.Flags.RLSAdvertise, NoHealth: true, Name: "rls_direct", MaxAge: m.Flags.ConnectionAge}
 		if !m.Flags.RLSPlaintext {
 			if d.TLS, err = m.security.envoyTLS(); err != nil {
 				return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,10 +68,9 @@ func (f *flags) validateNames(e *faults) {
 	if _, ok := policy.ParsePartition(f.Partition); !ok {
 		e.add("--partition %q: want share, available or quorum", f.Partition)
 	}
-	_, ok := rlsServers()[f.RLSServer]
-	e.unless(ok, "--rls-server %q: want inline or grpc", f.RLSServer)
+	e.unless(slices.Contains(rlsServers(), f.RLSServer), "--rls-server %q: want inline", f.RLSServer)
 	e.unless(f.LostState == "prorata" || f.LostState == "full", "--lost-state %q: want prorata or full", f.LostState)
-	_, ok = refundPolicies()[f.NegativeHits]
+	_, ok := refundPolicies()[f.NegativeHits]
 	e.unless(ok, "--allow-negative-hits %q: want local, certificate or any", f.NegativeHits)
 	if f.Admin != "" {
 		if _, err := api.SocketPath(f.Admin); err != nil {
@@ -169,10 +169,11 @@ func (f *flags) validatePlaintext(e *faults) {
 	}
 }
 
-// rlsServers returns the values of --rls-server, and whether grpc-go serves then. lean is an older name of inline.
-func rlsServers() map[string]bool {
-	return map[string]bool{"inline": false, "lean": false, "grpc": true}
-}
+// grpcGo is the value of --rls-server that chose grpc-go's server in earlier releases.
+const grpcGo = "grpc"
+
+// rlsServers returns the values of --rls-server. All of them mean the inline server; lean is an older name of it.
+func rlsServers() []string { return []string{"inline", "lean", grpcGo} }
 
 // refundPolicies returns the values of --allow-negative-hits.
 func refundPolicies() map[string]bool {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -18,7 +19,7 @@ import (
 var attacks = map[string]func(*testing.T, string){
 	"bombs": headerBombs, "continuations": continuations, "resets": rapidResets, "messages": endlessMessages,
 	"pings": pings, "prefaces": halfPrefaces, "idle": idleConnections, "keys": longKeys,
-	"small-bombs": smallBombs,
+	"small-bombs": smallBombs, "gzip": gzipBombs,
 }
 
 // TestAttacker is no test: it is the process that BenchmarkUnderAttack starts.
@@ -43,29 +44,27 @@ func TestAttacker(t *testing.T) {
 // same port. The attacker has only idle processor time, as if it were on another machine. What it costs all the same to have it on
 // this one is seen when it attacks another sidecar. The figures are the 99th percentile.
 func BenchmarkUnderAttack(b *testing.B) {
-	for _, kind := range []string{"lean", "grpc"} {
-		s, other := lone(b, kind), lone(b, kind)
-		client := dial(b, s.RLS, nil)
-		ask(b, client, request("app", 1, "k", "honest"))
-		for _, name := range slices.Sorted(mapKeys(attacks)) {
-			b.Run(kind+"/"+name, func(b *testing.B) {
-				own := paced(b, client)
-				stop := attack(b, name, other.RLS)
-				elsewhere := paced(b, client)
-				stop()
-				stop = attack(b, name, s.RLS)
-				took := paced(b, client)
-				stop()
-				rss, _ := s.RSS()
-				reportWaits(b, own, elsewhere, took, rss)
-			})
-		}
+	s, other := lone(b), lone(b)
+	client := dial(b, s.RLS, nil)
+	ask(b, client, request("app", 1, "k", "honest"))
+	for _, name := range slices.Sorted(maps.Keys(attacks)) {
+		b.Run(name, func(b *testing.B) {
+			own := paced(b, client)
+			stop := attack(b, name, other.RLS)
+			elsewhere := paced(b, client)
+			stop()
+			stop = attack(b, name, s.RLS)
+			took := paced(b, client)
+			stop()
+			rss, _ := s.RSS()
+			reportWaits(b, own, elsewhere, took, rss)
+		})
 	}
 }
 
 // lone starts a sidecar that is a cluster of its own.
-func lone(b *testing.B, kind string) *lab.Sidecar {
-	l := newLab(b, lab.Options{Rules: map[string]string{"app.yaml": memoryRules}, Expect: 1, Args: []string{"--rls-door", kind}})
+func lone(b *testing.B) *lab.Sidecar {
+	l := newLab(b, lab.Options{Rules: map[string]string{"app.yaml": memoryRules}, Expect: 1})
 	start(b, l, "pod-a")
 	return l.Sidecars[0]
 }
@@ -74,16 +73,6 @@ func lone(b *testing.B, kind string) *lab.Sidecar {
 func smallBombs(t *testing.T, addr string) {
 	for range 20 {
 		headerBomb(t, addr, 1500)
-	}
-}
-
-func mapKeys[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
 	}
 }
 

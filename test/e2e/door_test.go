@@ -42,26 +42,24 @@ func python(t *testing.T) string {
 	return path
 }
 
-// TestDoorPython asks both kinds of doors with gRPC's C core, in the clear and with mTLS.
+// TestDoorPython asks the RLS ports with gRPC's C core, in the clear and with mTLS.
 func TestDoorPython(t *testing.T) {
 	interpreter := python(t)
-	for _, kind := range []string{"lean", "grpc"} {
-		l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": doorRules}, Expect: 1, Args: []string{"--rls-door", kind}})
-		start(t, l, "pod-a")
-		s := l.Sidecars[0]
-		for name, args := range map[string][]string{
-			"in the clear": {s.RLS, "plain"},
-			"mTLS":         {s.Direct, "mtls", l.CertFile("ca", ".crt"), l.CertFile("envoy", ".crt"), l.CertFile("envoy", ".key")},
-		} {
-			t.Run(kind+", "+name, func(t *testing.T) {
-				t.Parallel()
-				askByPython(t, kind, exec.Command(interpreter, append([]string{"testdata/door.py"}, args...)...))
-			})
-		}
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": doorRules}, Expect: 1})
+	start(t, l, "pod-a")
+	s := l.Sidecars[0]
+	for name, args := range map[string][]string{
+		"in the clear": {s.RLS, "plain"},
+		"mTLS":         {s.Direct, "mtls", l.CertFile("ca", ".crt"), l.CertFile("envoy", ".crt"), l.CertFile("envoy", ".key")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			askByPython(t, exec.Command(interpreter, append([]string{"testdata/door.py"}, args...)...))
+		})
 	}
 }
 
-func askByPython(t *testing.T, kind string, script *exec.Cmd) {
+func askByPython(t *testing.T, script *exec.Cmd) {
 	var complaints bytes.Buffer
 	script.Stderr = &complaints
 	out, err := script.Output()
@@ -109,7 +107,7 @@ var smallWindows = strings.NewReplacer("http2_protocol_options: {}", "http2_prot
 // TestDoorEnvoys asks the door by Envoys of several versions, in the clear and with mTLS, with windows of the usual size and small
 // ones: no request is lost, and limits hold to the hit.
 func TestDoorEnvoys(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": doorRules}, Expect: 1, Args: []string{"--rls-door", "lean"}})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": doorRules}, Expect: 1})
 	start(t, l, "pod-a")
 	s := l.Sidecars[0]
 	mtls := []string{"--sidecar-tls", "--tls-cert", l.CertFile("envoy", ".crt"), "--tls-key", l.CertFile("envoy", ".key"), "--tls-ca", l.CertFile("ca", ".crt")}
@@ -166,22 +164,20 @@ func connectionsEnd(t *testing.T, e *lab.Envoy, name string) {
 // TestDoorConnectionsEnd has connections live for half a second, and for a second over TLS, while Envoys ask without a pause: every one
 // of them ends without a request that fails.
 func TestDoorConnectionsEnd(t *testing.T) {
-	for _, kind := range []string{"lean", "grpc"} {
-		l := newLab(t, lab.Options{
-			Rules: map[string]string{"app.yaml": doorRules}, Expect: 1, Args: []string{"--rls-door", kind, "--connection-age", "1s"},
-			Env: []string{"GRPC_MAX_CONNECTION_AGE=500ms", "GRPC_MAX_CONNECTION_AGE_GRACE=10s"},
+	l := newLab(t, lab.Options{
+		Rules: map[string]string{"app.yaml": doorRules}, Expect: 1, Args: []string{"--connection-age", "1s"},
+		Env: []string{"GRPC_MAX_CONNECTION_AGE=500ms", "GRPC_MAX_CONNECTION_AGE_GRACE=10s"},
+	})
+	start(t, l, "pod-a")
+	s := l.Sidecars[0]
+	mtls := []string{"--sidecar-tls", "--tls-cert", l.CertFile("envoy", ".crt"), "--tls-key", l.CertFile("envoy", ".key"), "--tls-ca", l.CertFile("ca", ".crt")}
+	for name, e := range map[string]*lab.Envoy{
+		"in the clear": plainEnvoy(t, l, lab.EnvoyOptions{Name: "envoy-plain"}, s.RLS, strings.NewReplacer()),
+		"mTLS":         plainEnvoy(t, l, lab.EnvoyOptions{Name: "envoy-mtls"}, s.Direct, strings.NewReplacer(), mtls...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			connectionsEnd(t, e, name)
 		})
-		start(t, l, "pod-a")
-		s := l.Sidecars[0]
-		mtls := []string{"--sidecar-tls", "--tls-cert", l.CertFile("envoy", ".crt"), "--tls-key", l.CertFile("envoy", ".key"), "--tls-ca", l.CertFile("ca", ".crt")}
-		for name, e := range map[string]*lab.Envoy{
-			"in the clear": plainEnvoy(t, l, lab.EnvoyOptions{Name: "envoy-plain-" + kind}, s.RLS, strings.NewReplacer()),
-			"mTLS":         plainEnvoy(t, l, lab.EnvoyOptions{Name: "envoy-mtls-" + kind}, s.Direct, strings.NewReplacer(), mtls...),
-		} {
-			t.Run(kind+", "+name, func(t *testing.T) {
-				t.Parallel()
-				connectionsEnd(t, e, name)
-			})
-		}
 	}
 }

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -22,34 +24,49 @@ import (
 
 // TestSecurityHTTP2Lean abuses HTTP/2 on the port of Envoys while an honest client asks on. Each abuse is refused and counted,
 // memory stays bounded, and the honest client is answered every time.
-func TestSecurityHTTP2Lean(t *testing.T) { abuseHTTP2(t, "lean") }
+func TestSecurityHTTP2Lean(t *testing.T) {
+	abuseHTTP2(t, "rls", mostResident, []abuse{
+		{"header bombs", "frame_size_error", headerBombs},
+		{"a flood of continuations", "enhance_your_calm", continuations},
+		{"rapid resets", "enhance_your_calm", rapidResets},
+		{"pings", "enhance_your_calm", pings},
+		{"messages that do not end", "unfinished", endlessMessages},
+		{"gzip bombs", "question_resourceexhausted", gzipBombs},
+		{"half a preface", "preface", halfPrefaces},
+		{"10,000 idle connections", "crowded_out", idleConnections},
+	})
+}
 
-// TestSecurityHTTP2GRPC does the same at the other kind of door.
-func TestSecurityHTTP2GRPC(t *testing.T) { abuseHTTP2(t, "grpc") }
+// TestSecurityHTTP2GRPC does the same on the port of xDS, which grpc-go serves.
+func TestSecurityHTTP2GRPC(t *testing.T) {
+	abuseHTTP2(t, "xds", 300<<20, []abuse{
+		{"header bombs", "frame_size_error", headerBombs},
+		{"a flood of continuations", "cut", continuations},
+		{"pings", "enhance_your_calm", pings},
+		{"half a preface", "preface", halfPrefaces},
+		{"10,000 idle connections", "crowded_out", idleConnections},
+	})
+}
 
-func abuseHTTP2(t *testing.T, kind string) {
+// abuse is an attack on a port, and the reason for which it is refused.
+type abuse struct {
+	name, reason string
+	do           func(t *testing.T, addr string)
+}
+
+func abuseHTTP2(t *testing.T, surface string, mostMemory uint64, attacks []abuse) {
 	l := newLab(t, lab.Options{
 		Rules:  map[string]string{"app.yaml": "domain: app\ndescriptors:\n  - key: k\n    rate_limit: {unit: hour, requests_per_unit: 1000000}\n"},
-		Expect: 1, Args: []string{"--rls-door", kind},
+		Expect: 1, Insecure: true, // mTLS would keep the attacks from the port of xDS
 	})
 	start(t, l, "pod-a")
 	s := l.Sidecars[0]
-	for _, attack := range []struct {
-		name, lean, grpc string // and the reasons that the doors give
-		do               func(t *testing.T, addr string)
-	}{
-		{"header bombs", "frame_size_error", "frame_size_error", headerBombs},
-		{"a flood of continuations", "enhance_your_calm", "cut", continuations},
-		{"rapid resets", "enhance_your_calm", "question_canceled", rapidResets},
-		{"pings", "enhance_your_calm", "enhance_your_calm", pings},
-		{"messages that do not end", "unfinished", "unfinished", endlessMessages},
-		{"half a preface", "preface", "preface", halfPrefaces},
-		{"10,000 idle connections", "crowded_out", "crowded_out", idleConnections},
-	} {
+	addr := map[string]string{"rls": s.RLS, "xds": s.XDS}[surface]
+	for _, attack := range attacks {
 		t.Run(attack.name, func(t *testing.T) {
-			client, reason := honest(t, s), map[string]string{"lean": attack.lean, "grpc": attack.grpc}[kind]
-			rises(t, s.Metrics, attack.name, "keyward_refused_total", refusedBy("rls", reason), func() { attack.do(t, s.RLS) })
-			client.finish(t, map[string]uint64{"lean": 96 << 20, "grpc": 300 << 20}[kind])
+			client := honest(t, s)
+			rises(t, s.Metrics, attack.name, "keyward_refused_total", refusedBy(surface, attack.reason), func() { attack.do(t, addr) })
+			client.finish(t, mostMemory)
 		})
 	}
 }
@@ -201,6 +218,30 @@ func endlessMessages(t *testing.T, addr string) {
 		for i := 0; i < 1250 && err == nil; i++ {
 			id := uint32(2*i + 1)
 			err = errors.Join(f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers, EndHeaders: true}), f.WriteData(id, false, part))
+		}
+	}
+}
+
+// gzipBombs sends calls of 17 KB whose messages decompress to 17 MiB, 160 of them.
+func gzipBombs(t *testing.T, addr string) {
+	var message bytes.Buffer
+	z := gzip.NewWriter(&message)
+	_, _ = z.Write(make([]byte, 17<<20))
+	_ = z.Close()
+	headers := callHeaders()
+	e := hpack.NewEncoder(headers)
+	e.SetMaxDynamicTableSize(0)
+	_ = e.WriteField(hpack.HeaderField{Name: "grpc-encoding", Value: "gzip"})
+	call := append(binary.BigEndian.AppendUint32([]byte{1}, uint32(message.Len())), message.Bytes()...)
+	for range 8 {
+		_, f := http2Conn(t, addr)
+		var err error
+		for i := 0; i < 20 && err == nil; i++ {
+			id := uint32(2*i + 1)
+			err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers.Bytes(), EndHeaders: true})
+			for rest := call; len(rest) > 0 && err == nil; rest = rest[min(len(rest), 16<<10):] {
+				err = f.WriteData(id, len(rest) <= 16<<10, rest[:min(len(rest), 16<<10)])
+			}
 		}
 	}
 }

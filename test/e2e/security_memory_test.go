@@ -30,9 +30,9 @@ descriptors:
 `
 
 // attacked starts one sidecar, runs the attack and reports the most memory that the sidecar had until the attack ended.
-func attacked(t *testing.T, kind string, most uint64, do func(t *testing.T, s *lab.Sidecar)) {
+func attacked(t *testing.T, most uint64, do func(t *testing.T, s *lab.Sidecar)) {
 	t.Helper()
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": memoryRules}, Expect: 1, Args: []string{"--rls-door", kind}})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": memoryRules}, Expect: 1})
 	start(t, l, "pod-a")
 	s := l.Sidecars[0]
 	a := &asker{member: s}
@@ -58,13 +58,9 @@ func attacked(t *testing.T, kind string, most uint64, do func(t *testing.T, s *l
 
 // TestSecurityMemoryHeaders opens as many calls as one connection may have, each with a long key and without an end.
 func TestSecurityMemoryHeaders(t *testing.T) {
-	for kind, most := range map[string]uint64{"lean": mostResident, "grpc": 300 << 20} {
-		t.Run(kind, func(t *testing.T) {
-			attacked(t, kind, most, func(t *testing.T, s *lab.Sidecar) {
-				rises(t, s.Metrics, "calls with long keys", "keyward_refused_total", refusedBy("rls", "unfinished"), func() { longKeys(t, s.RLS) })
-			})
-		})
-	}
+	attacked(t, mostResident, func(t *testing.T, s *lab.Sidecar) {
+		rises(t, s.Metrics, "calls with long keys", "keyward_refused_total", refusedBy("rls", "unfinished"), func() { longKeys(t, s.RLS) })
+	})
 }
 
 // longKeys opens 4,090 calls with a key of 126,000 bytes each on one connection and keeps them open for a moment.
@@ -107,22 +103,15 @@ func TestSecurityMemoryHalfOpen(t *testing.T) {
 	half := frameBytes(func(f *http2.Framer) error {
 		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:16<<10-100], EndHeaders: true})
 	})
-	for name, tt := range map[string]struct {
-		kind string
-		most uint64
-		say  []byte
-	}{
-		"headers without an end, lean": {"lean", mostResident, headers},
-		"half a frame, lean":           {"lean", mostResident, half[:len(half)-50]},
-		"half a frame, small, lean":    {"lean", mostResident, half[:20]},
-		"headers without an end, grpc": {"grpc", 300 << 20, frameBytes(func(f *http2.Framer) error {
-			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:16<<10-100]})
-		})},
+	for name, say := range map[string][]byte{
+		"headers without an end": headers,
+		"half a frame":           half[:len(half)-50],
+		"half a frame, small":    half[:20],
 	} {
 		t.Run(name, func(t *testing.T) {
-			attacked(t, tt.kind, tt.most, func(t *testing.T, s *lab.Sidecar) {
+			attacked(t, mostResident, func(t *testing.T, s *lab.Sidecar) {
 				before := value(metrics(t, s.Metrics), "keyward_refused_total", refusedBy("rls", "stalled")...) + value(metrics(t, s.Metrics), "keyward_refused_total", refusedBy("rls", "unfinished")...)
-				open := halfOpen(t, s.RLS, tt.say)
+				open := halfOpen(t, s.RLS, say)
 				if open > 0 {
 					t.Errorf("%d of 1000 connections are open after 8 seconds", open)
 				}
@@ -169,7 +158,7 @@ func halfOpen(t *testing.T, addr string, say []byte) (open int) {
 // TestSecurityMemoryPages has 250 readers ask for a large page of metrics and not read it, and others that ask for counters
 // without a pause.
 func TestSecurityMemoryPages(t *testing.T) {
-	attacked(t, "lean", mostResident+8<<20, func(t *testing.T, s *lab.Sidecar) { // 92 MiB on a quiet machine, of which 10,000 series and a scrape take 41
+	attacked(t, mostResident+8<<20, func(t *testing.T, s *lab.Sidecar) { // 92 MiB on a quiet machine, of which 10,000 series and a scrape take 41
 		client := dial(t, s.RLS, nil)
 		for first := 0; first < 10_000; first += 250 {
 			r := request("app", 1)

@@ -4,13 +4,15 @@ import (
 	"context"
 	"math"
 	"net"
-	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/gzip"
 	_ "google.golang.org/grpc/encoding/proto" // the codec of other services
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
@@ -21,15 +23,10 @@ import (
 	"github.com/keyward/keyward/envoy/internal/names"
 )
 
-const (
-	readBuffer   = 4 << 10  // size in bytes of the read buffer
-	streamWindow = 64 << 10 // bytes of a call that a client may send before they are read
-	connWindow   = 1 << 20  // the same for all calls of a connection
-)
-
-// newGRPC returns a grpc-go server that serves s. More services can be registered on it.
-func (s *Service) newGRPC(o grpcOptions) *grpc.Server {
-	opts := []grpc.ServerOption{
+// newOracle returns the oracle of the inline server: a grpc-go server with the same limits that serves s, and the
+// health of h unless h is nil.
+func newOracle(s *Service, o grpcOptions, h *HealthServer) *grpc.Server {
+	g := grpc.NewServer(
 		grpc.ForceServerCodecV2(callCodec{s, encoding.GetCodecV2("proto")}),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxSendMsgSize(math.MaxInt32),
@@ -38,26 +35,70 @@ func (s *Service) newGRPC(o grpcOptions) *grpc.Server {
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.Creds(o.Guard.Credentials(o.TLS, true)),
 		grpc.InTapHandle(limitMessageTime),
-		// These bound the memory of an idle connection. Fixed windows do not grow to 16 MiB.
-		grpc.ReadBufferSize(readBuffer), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
-		// Measured: 20 % less CPU per call, since the stacks of workers have grown already. Further calls get a
-		// goroutine each.
-		grpc.NumStreamWorkers(uint32(max(32, 8*runtime.GOMAXPROCS(0)))),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: o.ConnectionAge, MaxConnectionAgeGrace: o.ConnectionAgeGrace,
 		}),
 		// A client that pings often must stay connected: its calls in flight would be let through uncounted.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 100 * time.Millisecond,
 			PermitWithoutStream: true}),
-	}
-	g := grpc.NewServer(opts...)
+	)
 	g.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "envoy.service.ratelimit.v3.RateLimitService",
 		HandlerType: (*any)(nil),
-		Methods:     []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: o.shouldRateLimit}},
+		Methods:     []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: oracleHandler{o}.shouldRateLimit}},
 		Metadata:    "envoy/service/ratelimit/v3/rls.proto",
 	}, s)
+	if h != nil {
+		healthpb.RegisterHealthServer(g, countedHealth{h.grpc, s.store})
+	}
 	return g
+}
+
+// oracle is a running grpc-go server.
+type oracle struct{ *grpc.Server }
+
+// Shutdown waits for the calls in flight until ctx is done, then cuts them off.
+func (g oracle) Shutdown(ctx context.Context) {
+	cut := context.AfterFunc(ctx, g.Stop)
+	defer cut()
+	g.GracefulStop()
+}
+
+// startOracle is Start with grpc-go for the gRPC listeners.
+func startOracle(o StartOptions) (*running, error) {
+	grpcOnly, rest := StartOptions{Listeners: o.Listeners}, o
+	rest.Listeners = nil
+	s, err := Start(rest)
+	if err != nil {
+		return nil, err
+	}
+	listeners, err := grpcOnly.listen()
+	if err != nil {
+		s.Stop(context.Background())
+		return nil, err
+	}
+	var all running
+	var servers []oracle
+	var done sync.WaitGroup
+	for i, d := range o.Listeners {
+		opts, health := o.grpcOptions(d), o.Health
+		if d.NoHealth {
+			health = nil
+		}
+		g := newOracle(o.Service, opts, health)
+		servers = append(servers, oracle{g})
+		all.Addrs = append(all.Addrs, listeners[i].Addr())
+		done.Go(func() { _ = g.Serve(opts.Guard.Listen(listeners[i], maxConnections)) })
+	}
+	all.Addrs = append(all.Addrs, s.Addrs...)
+	all.Stop = func(ctx context.Context) {
+		for _, g := range servers {
+			g.Shutdown(ctx)
+		}
+		s.Stop(ctx)
+		done.Wait()
+	}
+	return &all, nil
 }
 
 // limitMessageTime ends a call whose message does not arrive. Calls without a deadline would wait forever.
@@ -71,22 +112,25 @@ func limitMessageTime(ctx context.Context, i *grpctap.Info) (context.Context, er
 	return ctx, nil
 }
 
+// oracleHandler answers the calls of a listener.
+type oracleHandler struct{ options grpcOptions }
+
 // shouldRateLimit answers one call. The codec returns the Call to the pool after writing it.
-func (o grpcOptions) shouldRateLimit(srv any, ctx context.Context, decode func(any) error,
+func (o oracleHandler) shouldRateLimit(srv any, ctx context.Context, decode func(any) error,
 	_ grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*Service)
 	begin := time.Now()
 	c := s.NewCall()
 	if err := decode(c); err != nil {
 		s.Release(c)
-		o.Guard.Refuse("question_" + strings.ToLower(status.Code(err).String()))
+		o.options.Guard.Refuse("question_" + strings.ToLower(status.Code(err).String()))
 		return nil, err
 	}
 	var addr net.Addr
 	if p, ok := peer.FromContext(ctx); ok {
 		addr = p.Addr
 	}
-	o.dropRefunds(&c.Request, addr)
+	o.options.dropRefunds(&c.Request, addr)
 	from := Caller{Key: firstValue(metadata.ValueFromIncomingContext(ctx, names.KeyHeader)), ReceivedAt: begin}
 	if d, ok := ctx.Deadline(); ok {
 		from.Timeout = max(d.Sub(begin), 1)
