@@ -130,6 +130,7 @@ type LivePeer struct {
 	BootID    uint64
 	State     membership.MemberState
 	Weight    uint32 // weight on the ring
+	Host      string // see ring.Member
 	NoHandoff bool   // the peer's protocol version has no handoff
 }
 

@@ -153,7 +153,8 @@ func (m *Machine) ringWith(p *peer) *ring.Ring {
 	for i := range r.Len() {
 		members = append(members, r.At(i))
 	}
-	return ring.New(append(members, ring.Member{ID: p.ID, BootID: p.BootID, Incarnation: 1, Weight: p.Weight}))
+	joining := ring.Member{ID: p.ID, BootID: p.BootID, Incarnation: 1, Weight: p.Weight, Host: p.Host}
+	return r.Settings().New(append(members, joining))
 }
 
 // Finish returns the Ack that ends transfer t, or its replicas, after the given number of Chunks. It returns false if

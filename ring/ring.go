@@ -25,13 +25,12 @@ type Member struct {
 	BootID      uint64 // differs between two boots of a member
 	Incarnation uint64 // increases each time a boot joins again
 	Weight      uint32 // 0 means 1; limited to MaxCapacity-1
+	Host        string // what Envoy hashes for this member, on a ring with Envoy's settings; empty: the ID
 }
-
-// points returns the number of points of a member.
-func (m Member) points() int { return PointsPerWeight * int(m.Weight) }
 
 // Ring is an immutable map from hashes to members, safe for concurrent use. The zero value has no members.
 type Ring struct {
+	settings    Settings
 	members     []Member // sorted by ID, with effective weights
 	table       table
 	layout      *layout // the layout of table; nil without members
@@ -41,77 +40,90 @@ type Ring struct {
 // layout contains the points of a set of members. Rings that lack a few of those members share its hashes and its
 // index.
 type layout struct {
-	members []Member // canonical
-	table   table
+	settings Settings
+	members  []Member // canonical
+	points   []int    // of each member
+	table    table
 }
 
 // maxUnusedFraction is the largest fraction of a layout's points, as 1/n, that may belong to members that a ring lacks.
 const maxUnusedFraction = 4
 
-// New returns the ring of members, given in any order. Each member has PointsPerWeight points for each unit of weight.
-// A join therefore moves keys only to the joining member, and a leave only from the leaving one. If several members
-// have the same ID, only the one with the highest (BootID, Incarnation) is used; Validate rejects them.
-func New(members []Member) *Ring { return (&Ring{}).Next(members, nil) }
+// New returns Keyward's own ring of members, given in any order. Each member has PointsPerWeight points for each unit of
+// weight. A join therefore moves keys only to the joining member, and a leave only from the leaving one. If several
+// members have the same ID, only the one with the highest (BootID, Incarnation) is used; Validate rejects them.
+func New(members []Member) *Ring { return Settings{}.New(members) }
 
-// Next returns New(members), but shares most of its memory with r if possible: after members have left, returned or
+// New returns the ring of members with settings s, given in any order. With Envoy's settings, a join or leave may also
+// move keys between other members.
+func (s Settings) New(members []Member) *Ring { return s.Next(&Ring{}, members, nil) }
+
+// Next returns s.New(members), but shares most of its memory with r if possible: after members have left, returned or
 // restarted, or if a joining member was in soon when the layout was made. A ring with a new layout reserves points for
-// the members in soon.
-func (r *Ring) Next(members, soon []Member) *Ring {
-	wanted := canonical(members)
-	l, places := r.layout, r.layout.places(wanted)
-	if places == nil {
+// the members in soon. With Envoy's settings, only a ring of the same hosts and weights shares memory.
+func (s Settings) Next(r *Ring, members, soon []Member) *Ring {
+	wanted := s.canonical(members)
+	l, places := r.layout, r.layout.places(s, wanted)
+	if places == nil && !s.Envoy {
 		all := slices.DeleteFunc(slices.Clone(soon), func(m Member) bool { return index(wanted, m.ID) >= 0 })
-		l = newLayout(canonical(append(all, wanted...)))
-		if places = l.places(wanted); places == nil {
-			l = newLayout(wanted)
-			places = l.places(wanted)
-		}
+		l = s.newLayout(s.canonical(append(all, wanted...)))
+		places = l.places(s, wanted)
+	}
+	if places == nil {
+		l = s.newLayout(wanted)
+		places = l.places(s, wanted)
 	}
 	t := l.table.restrict(places, len(wanted))
-	return &Ring{members: wanted, table: t, layout: l, fingerprint: fingerprint(wanted)}
+	return &Ring{settings: s, members: wanted, table: t, layout: l, fingerprint: s.fingerprint(wanted)}
 }
 
-func newLayout(members []Member) *layout {
-	total := 0
-	for _, m := range members {
-		total += m.points()
+// Next is Next of r's own settings.
+func (r *Ring) Next(members, soon []Member) *Ring { return r.settings.Next(r, members, soon) }
+
+func (s Settings) newLayout(members []Member) *layout {
+	counts, total := s.points(members), 0
+	for _, n := range counts {
+		total += n
 	}
 	points := make([]point, 0, total)
 	name := make([]byte, 0, 2*MaxID)
 	for i, m := range members {
-		name = append(append(name[:0], m.ID...), '_')
-		points = appendPoints(points, name, int32(i), uint64(m.points()))
+		name = append(append(name[:0], s.hashKey(m)...), '_')
+		points = s.Hash.appendPoints(points, name, int32(i), uint64(counts[i]))
 	}
-	return &layout{members: members, table: newTable(points, len(members))}
+	return &layout{settings: s, members: members, points: counts, table: newTable(points, len(members))}
 }
 
 // places returns, for each member of the layout, its index in wanted, or -1 if it is not wanted. It returns nil if the
-// layout lacks a wanted member, or if too many points belong to other members.
-func (l *layout) places(wanted []Member) []int32 {
-	if l == nil {
+// layout lacks a wanted member, has other settings, or has too many points of other members.
+func (l *layout) places(s Settings, wanted []Member) []int32 {
+	if l == nil || l.settings != s {
 		return nil
 	}
 	places, found, lacking := make([]int32, len(l.members)), 0, 0
 	for i, m := range l.members {
-		if at := index(wanted, m.ID); at >= 0 && wanted[at].Weight == m.Weight {
+		if at := index(wanted, m.ID); at >= 0 && wanted[at].Weight == m.Weight && s.hashKey(wanted[at]) == s.hashKey(m) {
 			places[i] = int32(at)
 			found++
 		} else {
 			places[i] = -1
-			lacking += m.points()
+			lacking += l.points[i]
 		}
 	}
-	if found < len(wanted) || lacking > len(l.table.hashes)/maxUnusedFraction {
+	if found < len(wanted) || lacking > len(l.table.hashes)/maxUnusedFraction || s.Envoy && lacking > 0 {
 		return nil
 	}
 	return places
 }
 
-// canonical returns members sorted by ID, without duplicates and with effective weights.
-func canonical(members []Member) []Member {
+// canonical returns members sorted by ID, without duplicates, with effective weights, and without what s does not use.
+func (s Settings) canonical(members []Member) []Member {
 	out := slices.Clone(members)
 	for i := range out {
 		out[i].Weight = min(max(out[i].Weight, 1), MaxCapacity-1)
+		if !s.Envoy {
+			out[i].Host = ""
+		}
 	}
 	slices.SortFunc(out, func(a, b Member) int {
 		return cmp.Or(strings.Compare(string(a.ID), string(b.ID)),
@@ -121,8 +133,8 @@ func canonical(members []Member) []Member {
 }
 
 // fingerprint hashes canonical members. IDs are prefixed with their length, so different lists have different
-// encodings.
-func fingerprint(members []Member) uint64 {
+// encodings. The fingerprint of Keyward's own ring never changes between versions.
+func (s Settings) fingerprint(members []Member) uint64 {
 	if len(members) == 0 {
 		return 0
 	}
@@ -133,9 +145,19 @@ func fingerprint(members []Member) uint64 {
 		b = binary.LittleEndian.AppendUint64(b, m.BootID)
 		b = binary.LittleEndian.AppendUint64(b, m.Incarnation)
 		b = binary.LittleEndian.AppendUint32(b, m.Weight)
+		if s.Envoy {
+			b = binary.LittleEndian.AppendUint64(b, uint64(len(m.Host)))
+			b = append(b, m.Host...)
+		}
+	}
+	if s.Envoy {
+		b = append(append(b, "keyward/ring/envoy/1"...), s.String()...)
 	}
 	return xxhash.Sum64(b)
 }
+
+// Settings returns the settings of the ring.
+func (r *Ring) Settings() Settings { return r.settings }
 
 // Len returns the number of members.
 func (r *Ring) Len() int { return len(r.members) }
@@ -200,5 +222,5 @@ func (r *Ring) Rank(h uint64, i int) int {
 }
 
 // Fingerprint returns the ring version. It covers ID, BootID, Incarnation and Weight of every member, but not their
-// order. It is 0 for a ring without members.
+// order. With Envoy's settings, it covers these and the hosts, too. It is 0 for a ring without members.
 func (r *Ring) Fingerprint() uint64 { return r.fingerprint }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sort"
 	"strconv"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // point is one place on the circle of hashes.
@@ -56,12 +54,12 @@ func (t *table) set(i int, p point) {
 const wide = 24
 
 // appendPoints appends n points of one owner: the hashes of name followed by 0, 1, 2, ... in decimal.
-func appendPoints(points []point, name []byte, owner int32, n uint64) []point {
+func (f HashFunction) appendPoints(points []point, name []byte, owner int32, n uint64) []point {
 	end := len(name)
 	name = slices.Grow(name, 20) // the digits of a uint64
 	for i := range n {
 		name = strconv.AppendUint(name[:end], i, 10)
-		points = append(points, point{xxhash.Sum64(name), owner})
+		points = append(points, point{f.Sum(name), owner})
 	}
 	return points
 }

@@ -25,7 +25,8 @@ func (r *Comparison) fail(n int, format string, args ...any) {
 	}
 }
 
-// Check builds the cluster and compares it with the recorded answers. Envoy sends a request without the header to a
+// Check builds the cluster, and the ring of members that adopt it if they can, and compares both with the recorded
+// answers. Envoy sends a request without the header to a
 // random host, so any host in the ring passes.
 func (v *Vectors) Check() Comparison {
 	res := Comparison{Name: v.Name}
@@ -42,6 +43,7 @@ func (v *Vectors) Check() Comparison {
 		in = append(in, v.IDs[i])
 	}
 	slices.Sort(in)
+	adopted, hosts := v.Cluster.Adopt()
 	if v.HostsInRing != nil && !slices.Equal(in, slices.Sorted(slices.Values(v.HostsInRing))) {
 		res.fail(1, "hosts in ring: %v, envoy had %v", in, v.HostsInRing)
 	}
@@ -57,6 +59,11 @@ func (v *Vectors) Check() Comparison {
 		}
 		if got != q.Host {
 			res.fail(1, "request %d, %.40q: host %d, envoy chose %d", i, q.Lines, got, q.Host)
+			continue
+		}
+		if adopted != nil && hosts[adopted.Owner(h)] != r.Owner(h) {
+			res.fail(1, "request %d, %.40q: members that adopt this ring choose host %d, envoy chose %d",
+				i, q.Lines, v.IDs[hosts[adopted.Owner(h)]], q.Host)
 			continue
 		}
 		res.Passed++

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/keyward/keyward/ring"
 )
 
 // Envoy's limits and defaults of a RING_HASH cluster.
@@ -19,7 +21,7 @@ const (
 type EnvoyCluster struct {
 	MinimumRingSize  uint64 // minimum number of points; 0 means 1024
 	MaximumRingSize  uint64 // maximum number of points; 0 means 8388608
-	HashFunction     HashFunction
+	HashFunction     ring.HashFunction
 	UseHostname      bool     // use_hostname_for_hashing
 	LocalityWeighted bool     // locality_weighted_lb_config is present
 	PanicThreshold   *float64 // healthy_panic_threshold in percent; nil means 50
@@ -27,15 +29,6 @@ type EnvoyCluster struct {
 	Local            Locality // Envoy's own locality; it only affects the order of hosts
 	Hosts            []Host   // in the order of the load assignment
 }
-
-// HashFunction hashes the points of hosts. Requests are always hashed with xxHash.
-type HashFunction uint8
-
-// The hash functions.
-const (
-	XXHash HashFunction = iota
-	Murmur2
-)
 
 // Host is one endpoint of a Cluster.
 type Host struct {
@@ -130,7 +123,7 @@ func (c *EnvoyCluster) validate() error {
 	if c.MinimumRingSize > c.MaximumRingSize {
 		fault("minimum_ring_size %d: above maximum_ring_size %d", c.MinimumRingSize, c.MaximumRingSize)
 	}
-	if c.HashFunction > Murmur2 {
+	if c.HashFunction > ring.Murmur2 {
 		fault("hash_function %d: unknown", c.HashFunction)
 	}
 	if t := c.PanicThreshold; t != nil && !(*t >= 0 && *t <= 100) {

@@ -203,7 +203,7 @@ func FuzzBuild(f *testing.F) {
 	f.Fuzz(func(t *testing.T, minimum, maximum uint64, flags byte, threshold float64, spec []byte, h uint64) {
 		minimum, maximum = minimum%5000, maximum%5000
 		c := EnvoyCluster{
-			MinimumRingSize: minimum, MaximumRingSize: max(1, maximum), HashFunction: HashFunction(flags & 1), UseHostname: flags&2 != 0,
+			MinimumRingSize: minimum, MaximumRingSize: max(1, maximum), HashFunction: ring.HashFunction(flags & 1), UseHostname: flags&2 != 0,
 			LocalityWeighted: flags&4 != 0, PanicThreshold: &threshold,
 		}
 		for i, b := range spec[:min(len(spec), 200)] {

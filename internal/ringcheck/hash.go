@@ -1,7 +1,6 @@
 package ringcheck
 
 import (
-	"encoding/binary"
 	"slices"
 	"strings"
 
@@ -49,26 +48,4 @@ func inline(name string) bool {
 		return true
 	}
 	return false
-}
-
-// murmurSeed is the seed of std::hash in libstdc++.
-const murmurSeed = 0xc70f6907
-
-// murmur2 returns the 64-bit MurmurHash2 of libstdc++, Envoy's MURMUR_HASH_2. It places hosts only; requests use
-// xxHash.
-func murmur2(b []byte) uint64 {
-	const mul = 0xc6a4a7935bd1e995
-	mix := func(v uint64) uint64 { return v ^ v>>47 }
-	h := uint64(murmurSeed) ^ uint64(len(b))*mul
-	for ; len(b) >= 8; b = b[8:] {
-		h = (h ^ mix(binary.LittleEndian.Uint64(b)*mul)*mul) * mul
-	}
-	if len(b) > 0 {
-		var tail uint64
-		for i := len(b) - 1; i >= 0; i-- {
-			tail = tail<<8 | uint64(b[i])
-		}
-		h = (h ^ tail) * mul
-	}
-	return mix(mix(h) * mul)
 }

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"sort"
 	"strconv"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // point is one place on the circle of hashes.
@@ -27,15 +25,11 @@ func newCircle(points []point) circle {
 
 // appendPoints appends n points of a host: the hashes of its hash key followed by _0, _1, _2, ... in decimal.
 func (c *EnvoyCluster) appendPoints(points []point, host int, n uint64) []point {
-	hash := xxhash.Sum64
-	if c.HashFunction == Murmur2 {
-		hash = murmur2
-	}
 	name := append([]byte(c.Hosts[host].hashKey(c.UseHostname)), '_')
 	end := len(name)
 	for i := range n {
 		name = strconv.AppendUint(name[:end], i, 10)
-		points = append(points, point{hash(name), int32(host)})
+		points = append(points, point{c.HashFunction.Sum(name), int32(host)})
 	}
 	return points
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/keyward/keyward/ring"
 )
 
 // Vectors are answers recorded from a real Envoy: one cluster, and the host that answered each request.
@@ -166,7 +168,7 @@ func (r *vectorRing) cluster() (EnvoyCluster, error) {
 	switch strings.ToUpper(r.HashFunction) {
 	case "", "XX_HASH", "DEFAULT_HASH":
 	case "MURMUR_HASH_2":
-		c.HashFunction = Murmur2
+		c.HashFunction = ring.Murmur2
 	default:
 		faults = append(faults, fmt.Errorf("hash_function: %q is neither XX_HASH nor MURMUR_HASH_2", r.HashFunction))
 	}

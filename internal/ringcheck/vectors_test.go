@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/keyward/keyward/ring"
 )
 
 // files returns the recorded vectors.
@@ -65,7 +67,7 @@ func TestCheckFindsDifferences(t *testing.T) {
 		"gauge":         {func(v *Vectors) { v.Gauges.Size++ }, 1, "gauges"},
 		"host too many": {func(v *Vectors) { v.HostsInRing = append(v.HostsInRing, 1) }, 1, "hosts in ring"},
 		"no ring":       {func(v *Vectors) { v.Cluster.MaximumRingSize = 1 }, 660, "minimum_ring_size 4096: above"},
-		"murmur":        {func(v *Vectors) { v.Cluster.HashFunction = Murmur2 }, -1, "envoy chose"},
+		"murmur":        {func(v *Vectors) { v.Cluster.HashFunction = ring.Murmur2 }, -1, "envoy chose"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := load()
@@ -94,7 +96,7 @@ func TestParseVectorsIsLiberal(t *testing.T) {
 		"ring":{"hash_function":"murmur_hash_2","locality_weighted_lb_config":{},"healthy_panic_threshold":{"value":12.5},"new":1},
 		"hosts":[{"address":"[::1]:80","hash_key":7,"zone":"z"},{"id":10,"hash_key":"k","weight":3,"health_status":"timeout","priority":1,"locality_zone":"a"}],
 		"requests":[{"v":"one","host":0},{"hex":"80ff","host":10},{"hex":["80","81"],"host":null},{"v":["a","b"],"host":-1}]}`))
-	if *v.Cluster.PanicThreshold != 12.5 || !v.Cluster.LocalityWeighted || v.Cluster.HashFunction != Murmur2 || v.Gauges != nil || v.HostsInRing != nil {
+	if *v.Cluster.PanicThreshold != 12.5 || !v.Cluster.LocalityWeighted || v.Cluster.HashFunction != ring.Murmur2 || v.Gauges != nil || v.HostsInRing != nil {
 		t.Errorf("cluster %+v", v.Cluster)
 	}
 	if !slices.Equal(v.IDs, []int{0, 10}) || v.Cluster.Hosts[0] != (Host{Address: "[::1]:80"}) ||
