@@ -64,6 +64,7 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s.StringVar(&o.Key, "key", "", "descriptor `key` whose owner is called, if the rules of a domain have several (default: the first rule's)")
 	s.StringVar(&o.RouteHeader, "route-header", "", "shape routes, and --hot-routes: `header` whose value determines the owner (default: from the rules, else x-api-key)")
 	s.BoolVar(&o.HotRoutes, "hot-routes", false, "take the listener's routes from xDS, which spreads hot keys over several members; with --routed, the edge Envoy does")
+	s.BoolVar(&o.Delay, "delay", false, "delay requests of leaky buckets, with the sidecars' --delay-header x-envoy-fault-delay-request")
 	s.StringVar(&o.Listen, "listen", "0.0.0.0:10000", "`host:port` of Envoy's listener")
 	s.StringVar(&o.Admin, "envoy-admin", "127.0.0.1:9901", "`host:port` of Envoy's admin page")
 	s.StringVar(&o.Upstream, "upstream", "127.0.0.1:8000", "`host:port` of the application")

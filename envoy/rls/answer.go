@@ -146,4 +146,7 @@ func (s *Service) refuseExcess(c *Call, v *view) {
 		c.Response.Code = OK
 		s.counts.globalShadow.Add(1)
 	}
+	if s.additions.RetryAfter && c.Response.Code == OverLimit {
+		c.Response.Headers = append(c.Response.Headers, responseHeader{headerRetryAfter, "1"})
+	}
 }

@@ -137,6 +137,9 @@ func (s *Service) buildResponse(c *Call, v *view) error {
 	if v.switches.DynamicMetadata {
 		r.Metadata = c.metadata()
 	}
+	if s.additions.active() {
+		s.additions.add(c, v)
+	}
 	return nil
 }
 

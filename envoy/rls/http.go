@@ -67,6 +67,9 @@ func (s *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if s.additions.RetryAfter && resp.OverallCode == pb.RateLimitResponse_OVER_LIMIT {
+		w.Header().Set(headerRetryAfter, strconv.FormatInt(c.Response.retryAfter(), 10))
+	}
 	switch resp.OverallCode {
 	case pb.RateLimitResponse_UNKNOWN:
 		w.WriteHeader(http.StatusInternalServerError)

@@ -31,20 +31,22 @@ type descriptorStatus struct {
 	HasLimit  bool // Limit, Unit and Name are set
 }
 
-// responseHeader is a header that Envoy adds to its response.
+// responseHeader is a header that Envoy adds to its response, or to the request that it forwards.
 type responseHeader struct{ Key, Value string }
 
 // RateLimitResponse is an envoy.service.ratelimit.v3.RateLimitResponse.
 type RateLimitResponse struct {
-	Statuses []descriptorStatus // one per descriptor, in order
-	Headers  []responseHeader
-	Metadata []byte // an encoded google.protobuf.Struct; nil: none
-	Code     Code
+	Statuses       []descriptorStatus // one per descriptor, in order
+	Headers        []responseHeader
+	RequestHeaders []responseHeader // for the request that Envoy forwards
+	Metadata       []byte           // an encoded google.protobuf.Struct; nil: none
+	Code           Code
 }
 
 func (r *RateLimitResponse) reset() {
 	clear(r.Statuses) // names must not keep old rules alive
-	r.Statuses, r.Headers, r.Metadata, r.Code = r.Statuses[:0], r.Headers[:0], nil, 0
+	r.Statuses, r.Headers, r.RequestHeaders = r.Statuses[:0], r.Headers[:0], r.RequestHeaders[:0]
+	r.Metadata, r.Code = nil, 0
 }
 
 // Append appends r in protobuf's wire format.
@@ -55,15 +57,21 @@ func (r *RateLimitResponse) Append(b []byte) []byte {
 		b = appendLen(b, 2, s.size())
 		b = s.append(b)
 	}
-	for i := range r.Headers {
-		h := &r.Headers[i]
-		b = appendLen(b, 3, sizeString(h.Key)+sizeString(h.Value))
-		b = appendString(b, 1, h.Key)
-		b = appendString(b, 2, h.Value)
-	}
+	b = appendHeaders(b, 3, r.Headers)
+	b = appendHeaders(b, 4, r.RequestHeaders)
 	if r.Metadata != nil {
 		b = appendLen(b, 6, len(r.Metadata))
 		b = append(b, r.Metadata...)
+	}
+	return b
+}
+
+func appendHeaders(b []byte, num protowire.Number, headers []responseHeader) []byte {
+	for i := range headers {
+		h := &headers[i]
+		b = appendLen(b, num, sizeString(h.Key)+sizeString(h.Value))
+		b = appendString(b, 1, h.Key)
+		b = appendString(b, 2, h.Value)
 	}
 	return b
 }

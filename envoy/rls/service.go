@@ -65,6 +65,7 @@ type Options struct {
 	Stop            bool          // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
 	DecisionTimeout time.Duration // for calls without a timeout; default 12 ms, below Envoy's default of 20 ms
 	Limits          RequestLimits
+	Additions       Additions
 }
 
 // Service answers rate limit calls. It is safe for concurrent use.
@@ -85,6 +86,7 @@ type Service struct {
 	stop      bool
 	timeout   time.Duration
 	limits    RequestLimits
+	additions Additions
 }
 
 // view is one version of the rules, with what belongs to it. It is immutable.
@@ -110,6 +112,7 @@ func New(o Options) *Service {
 		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer,
 		denials: newDenials(o),
 		ratio:   o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
+		additions: o.Additions,
 	}
 	if s.timeout <= 0 {
 		s.timeout = 12 * time.Millisecond

@@ -12,6 +12,7 @@ import (
 	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
@@ -126,6 +127,9 @@ func goldens(t testing.TB) map[string]Options {
 		"plain-hot":             {Shape: Plain, Rules: a, From: key, Routed: true, HotRoutes: true},
 		"part-filter-hot":       {Part: partFilter, Rules: load(t, rich), Envoy: []byte(ownEnvoy), HotRoutes: true},
 		"plain":                 {Shape: Plain, Rules: a, From: key},
+		"plain-delay":           {Shape: Plain, Rules: a, From: key, Delay: true},
+		"owner-direct-delay":    {Rules: a, From: key, XDS: "127.0.0.1:18000", Delay: true, HotRoutes: true},
+		"part-filter-delay":     {Part: partFilter, Rules: a, From: key, Delay: true},
 		"plain-tls":             withTLS(Options{Shape: Plain, Rules: b, From: all, Sidecar: "ratelimit.prod.svc:8081", SidecarTLS: true, EnvoyVersion: "1.40"}),
 		"part-filter":           {Part: partFilter, Rules: a, From: key},
 		"part-filter-own":       {Part: partFilter, Rules: b, Envoy: []byte(ownEnvoy)},

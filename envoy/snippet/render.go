@@ -140,6 +140,9 @@ func (g *generator) KeepActions() bool { return g.keepActions && g.Part == partF
 // RetryAfter reports whether every supported Envoy version can write Retry-After.
 func (g *generator) RetryAfter() bool { return g.minor >= 40 }
 
+// DelayHeader returns the header by which Envoy's fault filter delays a request.
+func (g *generator) DelayHeader() string { return "x-envoy-fault-delay-request" }
+
 // PerTry returns the timeout for one owner. It leaves the same time for its successor, and some for the way.
 func (g *generator) PerTry() time.Duration { return g.Timeout * 4 / 10 }
 

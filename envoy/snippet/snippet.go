@@ -77,6 +77,8 @@ type Options struct {
 	// The listener's routes come from XDS, which adds those of hot keys; in shape plain those of the requests do:
 	// see Routed.
 	HotRoutes bool
+	// Envoy delays requests by the header DelayHeader, which members add. Clients cannot set it.
+	Delay bool
 
 	TLSCert, TLSKey, TLSCA string // mTLS to the xDS server and to the owners; empty: plaintext
 	// Names, one of which the xDS server's certificate must carry; empty: any certificate of the CA.
@@ -202,6 +204,12 @@ func (g *generator) faults() (faults []error) {
 	var err error
 	if g.minor, err = minorVersion(g.EnvoyVersion); err != nil {
 		faults = append(faults, err)
+	}
+	switch {
+	case g.Delay && g.Gateway != "":
+		fail("delay: %s has no resource for Envoy's fault filter", g.Gateway)
+	case g.Delay && g.Shape == Routes:
+		fail("delay: in shape routes, the Envoys of the pods delay requests")
 	}
 	faults = append(faults, g.hotFaults()...)
 	return append(append(faults, g.tlsFaults()...), g.memberFaults()...)

@@ -27,6 +27,7 @@ type flags struct {
 	addressFlags
 	clusterFlags
 	decisionFlags
+	responseFlags
 	counterFlags
 	securityFlags
 	envoyFlags
@@ -66,6 +67,15 @@ type decisionFlags struct {
 	LostState       string  // prorata or full
 	NegativeHits    string  // a key of refunds
 	LogDenials      float64 // per second and rule
+}
+
+// responseFlags add to responses what envoyproxy/ratelimit does not send.
+type responseFlags struct {
+	RetryAfter       bool
+	RateLimitFields  bool
+	DecisionHeaders  bool
+	DecisionMetadata bool
+	DelayHeader      string
 }
 
 // counterFlags bound the memory for counters, and say which keys are hot.
@@ -116,6 +126,7 @@ func (f *flags) define(s *pflag.FlagSet, getenv func(string) string) []flagGroup
 	add("Addresses", f.addressFlags.define)
 	add("The cluster to join", f.clusterFlags.define)
 	add("Decisions", f.decisionFlags.define)
+	add("Responses", f.responseFlags.define)
 	add("Counters and hot keys", f.counterFlags.define)
 	add("Security", f.securityFlags.define)
 	add("Envoys that are configured by xDS", f.envoyFlags.define)
@@ -169,6 +180,20 @@ func (f *decisionFlags) define(s *pflag.FlagSet) {
 			"certificate (only with a client certificate) or any (all, also by /json)")
 	s.Float64Var(&f.LogDenials, "log-denials", 1,
 		"denials to log per `second` and rule, at LOG_LEVEL info, without values that callers send; 0: none")
+}
+
+func (f *responseFlags) define(s *pflag.FlagSet) {
+	s.BoolVar(&f.RetryAfter, "retry-after", false,
+		"add the header Retry-After to responses over the limit, for Envoys before 1.40 and gateways that do not add it")
+	s.BoolVar(&f.RateLimitFields, "ratelimit-fields", false,
+		"add the headers RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10 to responses")
+	s.BoolVar(&f.DecisionHeaders, "decision-headers", false,
+		"add the headers x-keyward-authority and x-keyward-path, and x-keyward-delay for leaky buckets, to responses")
+	s.BoolVar(&f.DecisionMetadata, "decision-metadata", false,
+		"add keyward: {authority, path}, and delay for leaky buckets, to the dynamic metadata of responses, for access logs")
+	s.StringVar(&f.DelayHeader, "delay-header", "",
+		"`header` of the forwarded request with the delay of a leaky bucket in milliseconds; x-envoy-fault-delay-request makes "+
+			"Envoy's fault filter wait; empty: none")
 }
 
 func (f *counterFlags) define(s *pflag.FlagSet) {

@@ -204,6 +204,7 @@ func (m *sidecar) startService() {
 	o := rls.Options{
 		Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.Flags.DecisionTimeout,
+		Additions: m.Flags.additions(),
 	}
 	if m.tracer != nil {
 		o.Tracer = m.tracer
@@ -218,6 +219,15 @@ func (m *sidecar) startService() {
 			m.cluster.Load().SetRules(inForce, prepared) // rules are loaded after gossip has started
 		},
 	})
+}
+
+// additions returns the parts of responses that the flags add.
+func (f *responseFlags) additions() rls.Additions {
+	return rls.Additions{
+		RetryAfter: f.RetryAfter, RateLimitFields: f.RateLimitFields,
+		DecisionHeaders: f.DecisionHeaders, DecisionMetadata: f.DecisionMetadata, DelayHeader: f.DelayHeader,
+		Authority: admin.AuthorityName, Path: pathName,
+	}
 }
 
 // applyRules makes the service use a version, with the current values of the reloadable settings.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,6 +98,9 @@ func (f *clusterFlags) validateCluster(e *faults) {
 	}
 }
 
+// headerName matches names of headers, and no name.
+var headerName = regexp.MustCompile("^[0-9A-Za-z!#$%&'*+.^_`|~-]*$")
+
 // validateAmounts checks numbers and times.
 func (f *flags) validateAmounts(e *faults) {
 	if f.DecisionTimeout <= 0 {
@@ -113,6 +117,9 @@ func (f *flags) validateAmounts(e *faults) {
 	}
 	if !(f.LogDenials >= 0) || f.LogDenials > 1000 {
 		e.add("--log-denials %v: want 0 to 1000 per second", f.LogDenials)
+	}
+	if !headerName.MatchString(f.DelayHeader) {
+		e.add("--delay-header %q: want the name of a header", f.DelayHeader)
 	}
 	if f.Weight < 1 {
 		e.add("--weight 0: must be at least 1")

@@ -59,6 +59,9 @@ LOG_FORMAT: json
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- if not (has .Values.preset (list "" "envoy")) -}} {{- /* these gateways do not let Envoy add the header */}}
+{{- $_ := set $env "KEYWARD_RETRY_AFTER" "true" -}}
+{{- end -}}
 {{- if eq .Values.preset "envoy-ai-gateway" -}}
 {{- range $k, $v := fromYaml (include "keyward.aiGatewayEnvironment" .) -}}
 {{- $_ := set $env $k $v -}}
