@@ -161,6 +161,14 @@ func (r *Rates) RateOf(now int64, k Digest) float64 {
 	return 0
 }
 
+// OwnRate returns k's rate without reports: the requests per second that this member decides itself.
+func (r *Rates) OwnRate(now int64, k Digest) float64 {
+	if t := r.find(k); t != nil {
+		return t.localRate(now)
+	}
+	return 0
+}
+
 // Hot reports whether k is hot.
 func (r *Rates) Hot(k Digest) bool {
 	t := r.find(k)

@@ -256,6 +256,7 @@ type HotKey struct {
 	KeyName
 	RingPos    uint64
 	Rate       float64 // requests per second, including those that holders decide
+	OwnRate    float64 // requests per second that this member decides itself
 	Hot        bool
 	Since      int64 // when it became hot, Unix nanoseconds
 	Rule       limit.Rule
@@ -267,7 +268,9 @@ type HotKey struct {
 
 // hotKey describes key.
 func (n *Node) hotKey(s *shard, now int64, key Key, rate float64) HotKey {
-	y := HotKey{Key: key, Rate: rate, Since: s.hot.becameHot[key]}
+	y := HotKey{
+		Key: key, Rate: rate, OwnRate: s.hot.rates.OwnRate(now, hotkey.Digest(key)), Since: s.hot.becameHot[key],
+	}
 	if m := s.names[key]; m != nil {
 		y.KeyName, y.LeaseTerms = m.KeyName, m.terms
 	}
@@ -284,6 +287,35 @@ func (n *Node) hotKey(s *shard, now int64, key Key, rate float64) HotKey {
 	y.Hot = n.isHot(s, key, y.RingPos)
 	y.Splittable = lease.Lendable(y.Rule) >= uint64(s.view.Ring().Len())
 	return y
+}
+
+// reliefPart is the least part of a hot key's requests that holders decide when the key counts as relieved.
+const reliefPart = 0.25
+
+// unrelieved returns the number of hot keys of s whose requests this member decides nearly alone.
+func (n *Node) unrelieved(s *shard, now int64) (keys int) {
+	cool := n.hotThreshold() / 2 // below it a key cools
+	s.hot.rates.All(now, func(k hotkey.Digest, rate float64, hot bool) {
+		if own := s.hot.rates.OwnRate(now, k); hot && own >= cool && !n.relieved(s, now, Key(k), 1-own/rate) {
+			keys++
+		}
+	})
+	return keys
+}
+
+// relieved reports whether holders decide the given part of the requests for key, which they report, and whether that
+// is enough. A route is no relief by itself, because Envoys may not use it; neither is a holder that gets no grants,
+// because it forwards its requests to this member.
+func (n *Node) relieved(s *shard, now int64, key Key, part float64) bool {
+	lent := s.lent[key]
+	if lent == nil || part < reliefPart {
+		return false
+	}
+	_, hash := n.shard(key)
+	if s.counters.Owned.Find(hash, key) == nil {
+		return false // a sketch never lends
+	}
+	return lent.level == levelExhausted || lease.Lendable(lent.rule) >= uint64(len(lent.Holders(now)))
 }
 
 // HotKeys returns the keys of this member that are hot or lent, the hottest first.

@@ -1,12 +1,14 @@
 package owner
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/ring"
 )
 
 // pour sends requests for hits on q to all members in turn, perSecond a second, for d.
@@ -132,4 +134,51 @@ func BenchmarkHotness(b *testing.B) {
 			})
 		}
 	})
+}
+
+// TestHotKeyWithoutRelief requires that a hot key counts as unrelieved exactly while no other member decides a
+// noticeable part of its requests, whatever routes are announced.
+func TestHotKeyWithoutRelief(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		req     Request
+		atOwner int // of ten requests
+		route   bool
+		want    int
+	}{
+		{"all requests reach the owner", ask(1, 100_000, time.Hour, 1), 10, false, 1},
+		{"and Envoys do not use its route", ask(1, 100_000, time.Hour, 1), 10, true, 1},
+		{"nearly all", ask(1, 100_000, time.Hour, 1), 9, false, 1},
+		{"other members have leases", ask(1, 100_000, time.Hour, 1), 3, false, 0},
+		{"the limit is used up", ask(1, 19, 500*time.Millisecond, 1), 0, false, 0},
+		{"the limit is too low to lend", ask(1, 19, 5*time.Millisecond, 1), 0, false, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newNetwork(t, 3, Options{HotRate: 200}, "a", "b", "c")
+			owner := w.ring().At(w.ring().Owner(c.req.RingPos)).ID
+			if c.route {
+				for _, n := range w.nodes {
+					n.SetRoutes([]hotkey.Route{{Owner: "q", Mode: hotkey.Spread}}, func(string) uint64 { return c.req.RingPos })
+				}
+			}
+			others := slices.DeleteFunc(slices.Clone(w.ids()), func(id ring.ID) bool { return id == owner })
+			var sum tally
+			for i := range 4 * 2000 { // 2000 a second
+				to := owner
+				if i%10 >= c.atOwner {
+					to = others[i%len(others)]
+				}
+				w.ask(to, c.req, sum.count(&c.req))
+				w.run(time.Millisecond / 2)
+			}
+			got := w.nodes[owner].Stats(w.now).Lease
+			if got.HotKeys != 1 || got.Unrelieved != c.want {
+				t.Errorf("%d hot keys, %d unrelieved, want %d: %+v", got.HotKeys, got.Unrelieved, c.want, w.nodes[owner].HotKeys(w.now))
+			}
+			w.run(3 * time.Second)
+			if got := w.nodes[owner].Stats(w.now).Lease; got.HotKeys != 1 || got.Unrelieved != 0 {
+				t.Errorf("%d hot keys, %d unrelieved without requests", got.HotKeys, got.Unrelieved)
+			}
+		})
+	}
 }

@@ -72,7 +72,8 @@ type Stats struct {
 
 // LeaseStats is the part of Stats about leases and hot keys.
 type LeaseStats struct {
-	HotKeys int // keys of this member that are hot now
+	HotKeys    int // keys of this member that are hot now
+	Unrelieved int // of these, keys that no other member helps to decide; see unrelieved
 
 	// As a holder.
 	Held        int    // keys of which this member has a lease now
@@ -162,6 +163,7 @@ func (n *Node) Stats(now int64) Stats {
 		f.ClosedBound = max(f.ClosedBound, s.bounds[closedBound].at(now))
 		f.OpenAdmitted = max(f.OpenAdmitted, s.bounds[openAdmitted].at(now))
 		s.leaseStats(now, &f.Lease)
+		f.Lease.Unrelieved += n.unrelieved(s, now)
 		s.mu.Unlock()
 		f.Owned += s.countOwned()
 	}

@@ -95,6 +95,7 @@ func holderMetrics() []metric {
 func grantorMetrics() []metric {
 	return []metric{
 		gauge("hot_keys", "Hot keys that this member owns.", func(s *owner.Stats) int { return s.Lease.HotKeys }),
+		gauge("hot_keys_unrelieved", "Hot keys without relief: no other member decides a quarter of their requests or more.", func(s *owner.Stats) int { return s.Lease.Unrelieved }),
 		gauge("lease_keys", "Keys on which this member has granted leases.", func(s *owner.Stats) int { return s.Lease.LentKeys }),
 		gauge("lease_holders", "Holders of leases that this member has granted, summed over keys.", func(s *owner.Stats) int { return s.Lease.Holders }),
 		gauge("lease_unreachable_holders", "Holders with unspent hits that have sent nothing for 3 s.", func(s *owner.Stats) int { return s.Lease.Unreachable }),

@@ -27,6 +27,7 @@ type HotKeyStatus struct {
 	Digest      string        `json:"digest"`
 	Position    string        `json:"position"` // on the ring: the hash of OwnerString
 	Rate        float64       `json:"rate"`     // requests per second to all members
+	OwnRate     float64       `json:"own_rate"` // of these, requests that the owner decides itself
 	Hot         bool          `json:"hot"`
 	Since       *time.Time    `json:"since,omitempty"` // when it became hot
 	Limit       uint32        `json:"limit"`

@@ -149,7 +149,7 @@ func (m *sidecar) hotKeys() api.HotKeys {
 
 func hotKeyStatus(k *owner.HotKey) api.HotKeyStatus {
 	p := api.HotKeyStatus{
-		Domain: k.Domain, Name: k.Name, OwnerString: k.Owner, Digest: digest(k.Key), Position: fmt.Sprintf("%016x", k.RingPos), Rate: round(k.Rate), Hot: k.Hot,
+		Domain: k.Domain, Name: k.Name, OwnerString: k.Owner, Digest: digest(k.Key), Position: fmt.Sprintf("%016x", k.RingPos), Rate: round(k.Rate), OwnRate: round(k.OwnRate), Hot: k.Hot,
 		Limit: k.Rule.Limit, Window: k.Rule.Window.String(), Used: k.Used, Lent: k.Lent, Splittable: k.Splittable,
 	}
 	if k.Hot && k.Since > 0 {
