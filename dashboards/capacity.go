@@ -19,7 +19,7 @@ func capacity() board {
 func capacityGlance() []panel {
 	return []panel{
 		{
-			Kind: statPanel, Title: "Headroom", Unit: "percentunit", Width: 4, Steps: good(0.2, 0.5),
+			Kind: statPanel, Title: "Headroom", Unit: "percentunit", Width: 4, Steps: good(0.2, 0.5), Runbook: "KeywardNearCapacity",
 			About:   "Unused share of what the busiest member could decide.",
 			Queries: []query{ask(`1 - max(keyward_load_questions{@} / keyward_capacity_questions{@})`, "")},
 		}, {
@@ -53,7 +53,7 @@ func capacityGlance() []panel {
 func processor() []panel {
 	return []panel{
 		{
-			Kind: seriesPanel, Title: "Load", Unit: "percentunit", Width: 6,
+			Kind: seriesPanel, Title: "Load", Unit: "percentunit", Width: 6, Runbook: "KeywardNearCapacity",
 			About:   "CPU time of each member, expressed in requests, as part of what it could decide.",
 			Queries: []query{ask(`max by (instance) (keyward_load_questions{@}) / max by (instance) (keyward_capacity_questions{@})`, "{{instance}}")},
 		}, {

@@ -36,6 +36,7 @@ descriptors:
 - {key: api_key, value: quiet, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 10}}
 - {key: path, detailed_metric: true, rate_limit: {unit: minute, requests_per_unit: 100}}
 - {key: api_key, value: "cap*", rate_limit: {unit: second, requests_per_unit: 2}}
+- {key: lone, rate_limit: {unit: minute, requests_per_unit: 100000}}
 - {key: busy, rate_limit: {unit: minute, requests_per_unit: 100000}}
 - {key: brisk, rate_limit: {unit: second, requests_per_unit: 2000}}
 - {key: address, rate_limit: {unit: minute, requests_per_unit: 30000}, metadata: {keyward: {mechanism: approximate, epsilon: 10%%, sync_interval: 1s}}}
@@ -164,7 +165,9 @@ func (c *town) load(ctx context.Context) {
 	every(ctx, 50*time.Millisecond, func() { get(c.edge, "capped") })
 	every(ctx, 100*time.Millisecond, func() { get(c.edge, "quiet") })
 	every(ctx, 30*time.Millisecond, func() { get(c.open, fmt.Sprintf("client-%d", rand.IntN(300))) })
-	busy := c.keyOf("pod-a") // pod-a is never killed, but the holders of its leases are
+	busy := c.keyOf("busy", "pod-a") // pod-a is never killed, but the holders of its leases are
+	owner, lone := c.dial(c.Sidecars[0].RLS, insecure.NewCredentials()), c.keyOf("lone", "pod-a")
+	every(ctx, 8*time.Millisecond, func() { _ = say(ctx, owner, "lone", lone) }) // a hot key without relief
 	for _, s := range c.Sidecars {
 		rls := c.dial(s.RLS, insecure.NewCredentials())
 		every(ctx, 15*time.Millisecond, func() { _ = say(ctx, rls, "busy", busy) })
@@ -177,11 +180,11 @@ func (c *town) load(ctx context.Context) {
 	}
 }
 
-// keyOf returns a value that the member owns.
-func (c *town) keyOf(member string) string {
+// keyOf returns a value with the given prefix that the member owns.
+func (c *town) keyOf(prefix, member string) string {
 	c.Helper()
 	for i := range 100 {
-		out, err := c.tool("ring", "owner", "--members", "pod-a,pod-b,pod-c,pod-d", fmt.Sprint("busy-", i))
+		out, err := c.tool("ring", "owner", "--members", "pod-a,pod-b,pod-c,pod-d", fmt.Sprintf("%s-%d", prefix, i))
 		c.must(err)
 		if key, owner, _ := strings.Cut(strings.TrimSpace(out), "\t"); owner == member {
 			return key

@@ -92,6 +92,7 @@ var silent = map[string]string{
 	"KeywardFallback":                "takes five minutes",
 	"KeywardLeaseViolation":          "needs a clock that steps",
 	"KeywardSlowDecisions":           "depends on the machine",
+	"KeywardNearCapacity":            "depends on the machine",
 	"KeywardCertificateExpiring":     "demo certificates are valid for a year",
 	"KeywardCertificateNotReloaded":  "certificates do not change here; see the security tests",
 	"KeywardNameCollision":           "needs two members with one name",

@@ -176,10 +176,12 @@ func handoffs() []panel {
 func hotKeys() []panel {
 	return []panel{
 		{
-			Kind: seriesPanel, Title: "Hot keys", Unit: "short", Width: 8,
-			About: "Hot keys by their owner, and hot keys with a route of their own in Envoys.",
+			Kind: seriesPanel, Title: "Hot keys", Unit: "short", Width: 8, Runbook: "KeywardHotKeyUnrelieved",
+			About: "Hot keys by their owner; those that no other member helps to decide; and hot keys with a route " +
+				"of their own in Envoys.",
 			Queries: []query{
 				ask(`sum by (instance) (keyward_hot_keys{@})`, "{{instance}}"),
+				ask(`sum by (instance) (keyward_hot_keys_unrelieved{@})`, "{{instance}} without relief"),
 				ask(`max(keyward_hot_routes{@})`, "routes"),
 			},
 		}, {
@@ -231,7 +233,7 @@ func leases() []panel {
 				"minutes: always 0.",
 			Queries: []query{ask(`sum by (condition) (increase(keyward_lease_violations_total{@}[5m]))`, "{{condition}}")},
 		}, {
-			Kind: seriesPanel, Title: "Renewals", Unit: "reqps", Width: 12,
+			Kind: seriesPanel, Title: "Renewals", Unit: "reqps", Width: 12, Runbook: "KeywardLeaseFailures",
 			About: "Lease requests that owners answered with hits (granted) or without (empty), and lease requests " +
 				"that failed. Each failure costs one more request to the owner.",
 			Queries: []query{
