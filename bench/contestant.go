@@ -45,7 +45,6 @@ const (
 	nameConstant    = "constant"
 	nameFloor       = "floor"
 	nameOne         = "keyward-1"
-	nameOneGRPC     = "keyward-1-grpc"
 	nameThree       = "keyward-3"
 	nameDirect      = "keyward-3-direct"
 	nameAlone       = "keyward-3-alone"
@@ -56,9 +55,9 @@ const (
 )
 
 func contestants() []contestant {
-	cluster := func(door string, members ...string) func(context.Context, *arena, *running) error {
+	cluster := func(members ...string) func(context.Context, *arena, *running) error {
 		return func(ctx context.Context, a *arena, r *running) error {
-			_, err := newCluster(ctx, a, r, lab.Options{Dir: r.dir, Args: a.door(door)}, members...)
+			_, err := newCluster(ctx, a, r, lab.Options{Dir: r.dir}, members...)
 			return err
 		}
 	}
@@ -69,11 +68,8 @@ func contestants() []contestant {
 		{Name: nameFloor, Title: "the floor: a bare loop", quick: true, start: func(_ context.Context, a *arena, r *running) error {
 			return startServer(a, r, floorCommand)
 		}},
-		{Name: nameOne, Title: "Keyward, one node", quick: true, start: cluster("lean", "a")},
-		{Name: nameOneGRPC, Title: "Keyward, one node, grpc-go's server", lacks: func(a *arena) string {
-			return unless(a.doors, "this sidecar has one door only")
-		}, start: cluster("grpc", "a")},
-		{Name: nameThree, Title: "Keyward, three nodes, calls to any", quick: true, start: cluster("lean", "a", "b", "c")},
+		{Name: nameOne, Title: "Keyward, one node", quick: true, start: cluster("a")},
+		{Name: nameThree, Title: "Keyward, three nodes, calls to any", quick: true, start: cluster("a", "b", "c")},
 		{Name: nameDirect, Title: "Keyward, three nodes, calls to the owner, mTLS", start: startDirect},
 		{Name: nameAlone, Title: "Keyward, three nodes, each alone", extra: true, start: startAlone},
 	}
@@ -109,14 +105,6 @@ func unless(ok bool, why string) string {
 		return ""
 	}
 	return why
-}
-
-// door is the flags of a sidecar whose rate-limit requests go through a door; none for one that has no choice.
-func (a *arena) door(name string) []string {
-	if !a.doors {
-		return nil
-	}
-	return []string{"--rls-door", name}
 }
 
 func names() []string {
@@ -285,9 +273,9 @@ func newCluster(ctx context.Context, a *arena, r *running, o lab.Options, member
 	return l, l.AwaitRing(ctx, members...)
 }
 
-// startCluster starts such members with the lean door, if they have one.
+// startCluster starts such members.
 func startCluster(ctx context.Context, a *arena, r *running, dir string, members ...string) (*lab.Lab, error) {
-	return newCluster(ctx, a, r, lab.Options{Dir: dir, Args: a.door("lean")}, members...)
+	return newCluster(ctx, a, r, lab.Options{Dir: dir}, members...)
 }
 
 // askDirectly has a lab's members asked at the doors that they open to other pods' Envoys, with mTLS.

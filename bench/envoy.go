@@ -126,7 +126,7 @@ func replaceFilter(config, filter string) (string, error) {
 
 // startOwnerDirect starts three members and an Envoy that asks each key's owner, as is recommended.
 func startOwnerDirect(ctx context.Context, a *arena, r *running, plain bool) error {
-	l, err := newCluster(ctx, a, r, lab.Options{Dir: r.dir, Insecure: plain, Args: a.door("lean")}, "a", "b", "c")
+	l, err := newCluster(ctx, a, r, lab.Options{Dir: r.dir, Insecure: plain}, "a", "b", "c")
 	if err != nil {
 		return err
 	}

@@ -207,7 +207,6 @@ type arena struct {
 	dir, bin, self string
 	redis          string // path of redis-server; empty when there is none
 	noEnvoy        string // why there is no Envoy
-	doors          bool   // sidecars have --rls-door
 }
 
 func newArena(o options) (*arena, func(), error) {
@@ -221,7 +220,7 @@ func newArena(o options) (*arena, func(), error) {
 	}
 	a.bin, errs[1] = filepath.Abs(o.bin)
 	a.self, errs[2] = os.Executable()
-	if a.doors, errs[3] = hasDoors(filepath.Join(a.bin, "sidecar")); errs[3] != nil {
+	if _, errs[3] = os.Stat(filepath.Join(a.bin, "sidecar")); errs[3] != nil {
 		errs[3] = fmt.Errorf("run make build first: %w", errs[3])
 	}
 	a.redis, _ = exec.LookPath("redis-server")
@@ -232,15 +231,6 @@ func newArena(o options) (*arena, func(), error) {
 		}
 	}
 	return a, done, errors.Join(errs[:]...)
-}
-
-// hasDoors reports whether a sidecar has the flag --rls-door.
-func hasDoors(sidecar string) (bool, error) {
-	if _, err := os.Stat(sidecar); err != nil {
-		return false, err
-	}
-	help, _ := exec.Command(sidecar, "--help").CombinedOutput() // its exit code may be that of a fault
-	return strings.Contains(string(help), "rls-door"), nil
 }
 
 // choose picks the contestants that are asked for and can be had; left says, in whole sentences, which cannot.
