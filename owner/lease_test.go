@@ -43,7 +43,7 @@ func (c *tally) count(req *Request) func(Result) {
 }
 
 // facts returns the sum of the lease statistics of all members.
-func facts(w *network) (f LeaseStats) {
+func facts(w *network) (f leaseStats) {
 	for id, n := range w.nodes {
 		g := n.Stats(w.clock(id)).Lease
 		f.add(&g)

@@ -9,43 +9,30 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// Stats is a snapshot of a Node's counters. All fields but the bounds, the numbers of keys and the state of the ring
-// only increase.
+// Stats is a snapshot of a Node's counters.
 type Stats struct {
+	counts
 	Keys       int // counters in the places of this member's own; they are swept after their windows
 	ShareKeys  int // counters of local shares
 	OpenKeys   int // counters of fail_open
 	ClosedKeys int // quota snapshots of fail_closed
 	DenyKeys   int // keys in the deny cache
 
-	Decided   [Shed + 1]uint64 // decisions, by Authority
-	Admitted  [Shed + 1]uint64 // hits admitted with Share, Open and Closed, by Authority
-	Forwarded uint64           // requests for which another member was named
-
-	OverflowKeys    uint64 // keys that were new to the sketch when they were counted there; an underestimate
-	OverflowCharges uint64 // charges counted by sketches
-	Sketches        int    // sketches now in memory, 64 KiB each
-	RefundsDropped  uint64 // refunds that could not be applied: under a degraded policy, or of keys in a sketch
-
-	DenyHits   uint64 // requests decided by the deny cache
-	DenyMisses uint64 // requests whose keys it did not contain
+	Sketches int // sketches in memory, 64 KiB each
 
 	Owned       int // counters whose keys this member owns; counted slot by slot, while they change
 	Confirming  int // members of the ring that confirm this one, including itself; 0 if it is not in the ring
 	AcksMissing int // members that have not acknowledged the ring to this one, while it is incomplete
 	Unconfirmed int // members that have not confirmed what this one has sent them
 
-	Replicas        int    // counters in the places of other members': replicas, and released counters
-	CopiesDropped   uint64 // counters of other members that found no room
-	CopiesMerged    uint64 // counters of other members that were merged
-	SlotsRefused    uint64 // counters, slots and messages that are not valid
-	Refused         uint64 // charges refused because there was no room for their records
-	Unreplicated    uint64 // hits that no other member has confirmed: the most of one key
-	UnreplicatedIn  uint64 // hits that no other member has confirmed, of all keys
-	ShareUnreported uint64 // hits admitted from local shares that are never reported to the owner, for lack of room
-	Pending         int    // requests that wait for ownership or replicas
-	PendingRefused  uint64 // requests that could not wait, because too many did
-	Transfers       int    // members to which counters are being sent
+	Replicas       int    // counters in the places of other members': replicas, and released counters
+	CopiesDropped  uint64 // counters of other members that found no room; only increases, like the next two
+	CopiesMerged   uint64 // counters of other members that were merged
+	SlotsRefused   uint64 // counters, slots and messages that are not valid
+	Unreplicated   uint64 // hits that no other member has confirmed: the most of one key
+	UnreplicatedIn uint64 // hits that no other member has confirmed, of all keys
+	Pending        int    // requests that wait for ownership or replicas
+	Transfers      int    // members to which counters are being sent
 
 	// MovedBound bounds the hits that this member, as the owner, admits beyond a limit because members without handoff do
 	// not send their counters: the highest limit among the keys charged here in a window of which such a member may have
@@ -66,12 +53,30 @@ type Stats struct {
 	ClosedBound uint64
 	// OpenAdmitted bounds the same for fail_open, which no limit bounds. It is not a part of Bound.
 	OpenAdmitted uint64
-
-	Lease LeaseStats
 }
 
-// LeaseStats is the part of Stats about leases and hot keys.
-type LeaseStats struct {
+// counts is the part of Stats that every shard counts for itself. Its fields only increase.
+type counts struct {
+	Decided   [Shed + 1]uint64 // decisions, by Authority
+	Admitted  [Shed + 1]uint64 // hits admitted with Share, Open and Closed, by Authority
+	Forwarded uint64           // requests for which another member was named
+
+	OverflowKeys    uint64 // keys that were new to the sketch when they were counted there; an underestimate
+	OverflowCharges uint64 // charges counted by sketches
+	RefundsDropped  uint64 // refunds that could not be applied: under a degraded policy, or of keys in a sketch
+
+	DenyHits   uint64 // requests decided by the deny cache
+	DenyMisses uint64 // requests whose keys it did not contain
+
+	Refused         uint64 // charges refused because there was no room for their records
+	ShareUnreported uint64 // hits admitted from local shares that are never reported to the owner, for lack of room
+	PendingRefused  uint64 // requests that could not wait, because too many did
+
+	Lease leaseStats // the fields of a shard that do not only increase are 0
+}
+
+// leaseStats is the part of Stats about leases and hot keys.
+type leaseStats struct {
 	HotKeys    int // keys of this member that are hot now
 	Unrelieved int // of these, keys that no other member helps to decide; see unrelieved
 
@@ -111,17 +116,6 @@ func (f Stats) Bound() uint64 {
 	return limit.SaturatingAdd(sum, limit.SaturatingAdd(f.CrashBound, f.PartitionBound))
 }
 
-// counts is a shard's part of the Stats.
-type counts struct {
-	Decided, Admitted                        [Shed + 1]uint64
-	Forwarded                                uint64
-	OverflowKeys, OverflowCharges            uint64
-	RefundsDropped                           uint64
-	DenyHits, DenyMisses                     uint64
-	Refused, ShareUnreported, PendingRefused uint64
-	Lease                                    LeaseStats // the fields that only increase
-}
-
 // violate adds prevented violations.
 func (c *counts) violate(v lease.Violations) { c.Lease.Violations.Add(v) }
 
@@ -153,7 +147,6 @@ func (n *Node) Stats(now int64) Stats {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		f.add(&s.counts)
 		most, sum := s.counters.Unconfirmed()
 		f.Unreplicated, f.UnreplicatedIn = max(f.Unreplicated, most), limit.SaturatingAdd(f.UnreplicatedIn, sum)
 		f.MovedBound = max(f.MovedBound, s.bounds[movedBound].at(now))
@@ -162,16 +155,18 @@ func (n *Node) Stats(now int64) Stats {
 		f.ShareBound = max(f.ShareBound, s.bounds[shareBound].at(now))
 		f.ClosedBound = max(f.ClosedBound, s.bounds[closedBound].at(now))
 		f.OpenAdmitted = max(f.OpenAdmitted, s.bounds[openAdmitted].at(now))
-		s.leaseStats(now, &f.Lease)
+		s.addLeases(now, &f.Lease)
 		f.Lease.Unrelieved += n.unrelieved(s, now)
+		f.counts.add(&s.counts)
 		s.mu.Unlock()
 		f.Owned += s.countOwned()
 	}
 	return f
 }
 
-// leaseStats adds the shard's counts of leases and hot keys to f.
-func (s *shard) leaseStats(now int64, f *LeaseStats) {
+// addLeases adds the numbers of the shard's present leases and hot keys to f. It moves what their own statistics have
+// counted to the shard's counts.
+func (s *shard) addLeases(now int64, f *leaseStats) {
 	for _, held := range s.held {
 		s.counts.heldStats(held.TakeStats())
 		if held.mechanism == policy.Approximate {
@@ -197,26 +192,6 @@ func (s *shard) leaseStats(now int64, f *LeaseStats) {
 			f.HotKeys++
 		}
 	})
-	f.add(&s.counts.Lease)
-}
-
-// add adds the fields of c that only increase.
-func (f *LeaseStats) add(c *LeaseStats) {
-	f.LocalHits += c.LocalHits
-	f.LocalDenied += c.LocalDenied
-	f.Granted += c.Granted
-	f.Empty += c.Empty
-	f.Timeouts += c.Timeouts
-	f.GrantedHits += c.GrantedHits
-	f.Stranded += c.Stranded
-	f.NoRoom += c.NoRoom
-	f.Lent += c.Lent
-	f.Credited += c.Credited
-	f.Reclaimed += c.Reclaimed
-	f.Refused += c.Refused
-	f.Violations.Add(c.Violations)
-	f.Reconciled += c.Reconciled
-	f.Approximated += c.Approximated
 }
 
 // addProgress adds the progress of the last ring change.
@@ -243,19 +218,39 @@ func (s *shard) countOwned() (n int) {
 	return n
 }
 
-// add adds the counts of a shard.
-func (f *Stats) add(c *counts) {
+// add adds the counts o to c.
+func (c *counts) add(o *counts) {
 	for i := range c.Decided {
-		f.Decided[i] += c.Decided[i]
-		f.Admitted[i] += c.Admitted[i]
+		c.Decided[i] += o.Decided[i]
+		c.Admitted[i] += o.Admitted[i]
 	}
-	f.Forwarded += c.Forwarded
-	f.OverflowKeys += c.OverflowKeys
-	f.OverflowCharges += c.OverflowCharges
-	f.RefundsDropped += c.RefundsDropped
-	f.DenyHits += c.DenyHits
-	f.DenyMisses += c.DenyMisses
+	c.Forwarded += o.Forwarded
+	c.OverflowKeys += o.OverflowKeys
+	c.OverflowCharges += o.OverflowCharges
+	c.RefundsDropped += o.RefundsDropped
+	c.DenyHits += o.DenyHits
+	c.DenyMisses += o.DenyMisses
+	c.Refused += o.Refused
+	c.ShareUnreported += o.ShareUnreported
+	c.PendingRefused += o.PendingRefused
+	c.Lease.add(&o.Lease)
+}
+
+// add adds the fields of c that only increase.
+func (f *leaseStats) add(c *leaseStats) {
+	f.LocalHits += c.LocalHits
+	f.LocalDenied += c.LocalDenied
+	f.Granted += c.Granted
+	f.Empty += c.Empty
+	f.Timeouts += c.Timeouts
+	f.GrantedHits += c.GrantedHits
+	f.Stranded += c.Stranded
+	f.NoRoom += c.NoRoom
+	f.Lent += c.Lent
+	f.Credited += c.Credited
+	f.Reclaimed += c.Reclaimed
 	f.Refused += c.Refused
-	f.ShareUnreported += c.ShareUnreported
-	f.PendingRefused += c.PendingRefused
+	f.Violations.Add(c.Violations)
+	f.Reconciled += c.Reconciled
+	f.Approximated += c.Approximated
 }

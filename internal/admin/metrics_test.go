@@ -17,7 +17,9 @@ func TestCollector(t *testing.T) {
 		f.Keys, f.Replicas, f.Owned = 3, 40, 21 // most were transferred from other members and not used since
 		f.Unreplicated, f.UnreplicatedIn, f.Confirming, f.AcksMissing, f.Unconfirmed = 2, 6, 3, 1, 2
 		f.Decided[owner.Share], f.Admitted[owner.Share] = 4, 8
-		f.Lease = owner.LeaseStats{LocalHits: 40, Granted: 4, GrantedHits: 50, Empty: 3, Timeouts: 2, NoRoom: 1, Outstanding: 12, Unreachable: 1}
+		l := &f.Lease
+		l.LocalHits, l.Granted, l.GrantedHits, l.Empty = 40, 4, 50, 3
+		l.Timeouts, l.NoRoom, l.Outstanding, l.Unreachable = 2, 1, 12, 1
 		f.Lease.Violations[2] = 7
 		return f
 	}))
