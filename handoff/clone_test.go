@@ -5,11 +5,13 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
 // immutable are the types that a Machine and its clone may share.
-var immutable = []reflect.Type{reflect.TypeFor[*ring.Ring](), reflect.TypeFor[*OwnershipView]()}
+var immutable = []reflect.Type{reflect.TypeFor[*ring.Ring](), reflect.TypeFor[*OwnershipView](),
+	reflect.TypeFor[*membership.View](), reflect.TypeFor[*membership.Member]()}
 
 // TestCloneSharesNothing fills every field of a Machine and requires that its clone is equal and shares no pointer, map
 // or slice with it, apart from immutable types. Models that explore clones depend on it.

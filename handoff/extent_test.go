@@ -95,13 +95,5 @@ func (c *cluster) takeOver(ids ...ring.ID) {
 	for _, id := range ids {
 		ms = append(ms, ring.Member{ID: id, BootID: c.bootID(id), Incarnation: 1, Weight: 1})
 	}
-	for _, id := range ids {
-		s := Membership{NRef: c.nref, Joined: true}
-		for _, m := range ms {
-			if m.ID != id {
-				s.Peers = append(s.Peers, LivePeer{ID: m.ID, BootID: m.BootID, State: membership.Active, Weight: 1})
-			}
-		}
-		c.send(id, c.machines[id].SetRing(c.now, ring.New(ms), s))
-	}
+	c.isolate(ring.New(ms), c.nref)
 }

@@ -45,7 +45,7 @@ func (m *Machine) pingTo(now int64, p *peer) Message {
 // awaitsAck reports whether p still has to send this member an Ack.
 func (m *Machine) awaitsAck(p *peer) bool {
 	if m.view.self < 0 {
-		return !p.prefetched && p.State == membership.Active && !m.membership.Leaving
+		return !p.prefetched && p.State == membership.Active && !m.membership.Leaving()
 	}
 	return !p.acked
 }

@@ -20,7 +20,7 @@ const (
 // messages to send. It is not safe for concurrent use; its OwnershipViews are.
 type Machine struct {
 	opts       Options
-	membership Membership
+	membership *membership.View
 	view       *OwnershipView
 
 	adoptedAt    int64 // when the current ring was adopted
@@ -48,17 +48,17 @@ type memberBoot struct {
 
 // peer is the state that a Machine keeps for a live member.
 type peer struct {
-	LivePeer
-	reported    bool   // the fields below were received from it
-	ringVersion uint64 // from its last Ping
-	seq         uint64
-	neverOwned  bool
-	needsAck    bool  // it has no Ack from this member yet
-	needsCopies bool  // it lacks replicas that follow the Ack
-	confirmedAt int64 // time of this member's latest ping that the peer confirmed, by the local clock; 0: none
-	nextPing    int64 // when to ping it again
-	added       bool  // it was not on the previous ring
-	clock       clockOffset
+	*membership.Member        // in Machine.membership
+	reported           bool   // the fields below were received from it
+	ringVersion        uint64 // from its last Ping
+	seq                uint64
+	neverOwned         bool
+	needsAck           bool  // it has no Ack from this member yet
+	needsCopies        bool  // it lacks replicas that follow the Ack
+	confirmedAt        int64 // time of this member's latest ping that the peer confirmed, by the local clock; 0: none
+	nextPing           int64 // when to ping it again
+	added              bool  // it was not on the previous ring
+	clock              clockOffset
 
 	acked       bool // it sent its Ack for the current ring and seq
 	prefetched  bool // it has sent all prefetched replicas
@@ -78,24 +78,37 @@ func NewMachine(o Options) *Machine {
 	}
 	m := &Machine{opts: o, neverOwned: true, peers: map[ring.ID]*peer{}, confirmedAt: map[memberBoot]int64{}}
 	m.view = &OwnershipView{ring: ring.New(nil), self: -1, baseSelf: -1}
+	m.membership = &membership.View{Self: o.Self, BootID: o.BootID, Ring: m.view.ring}
 	return m
 }
 
 // View returns the current view.
 func (m *Machine) View() *OwnershipView { return m.view }
 
-// SetRing adopts r and updates the membership. It returns a heartbeat for every peer.
-func (m *Machine) SetRing(now int64, r *ring.Ring, s Membership) []Outbound {
+// Membership returns the last view of the cluster that was set.
+func (m *Machine) Membership() *membership.View { return m.membership }
+
+// Peer returns the live member with that ID, or nil if there is none.
+func (m *Machine) Peer(id ring.ID) *membership.Member {
+	if p := m.peers[id]; p != nil {
+		return p.Member
+	}
+	return nil
+}
+
+// SetMembership adopts v and its ring. It returns a heartbeat for every peer.
+func (m *Machine) SetMembership(now int64, v *membership.View) []Outbound {
+	r := v.Ring
 	if r == nil {
 		r = ring.New(nil)
 	}
 	same := m.seq > 0 && r.Fingerprint() == m.view.ring.Fingerprint()
-	m.membership = s
-	m.setPeers(s.Peers)
+	m.membership = v
+	m.setPeers()
 	m.updateMissing(now, r)
-	if v := *m.view; len(v.losses) > 0 {
-		v.losses = m.dropRecovered(v.losses)
-		m.view = &v
+	if o := *m.view; len(o.losses) > 0 {
+		o.losses = m.dropRecovered(o.losses)
+		m.view = &o
 	}
 	if same {
 		m.publish()
@@ -109,16 +122,16 @@ func (m *Machine) SetRing(now int64, r *ring.Ring, s Membership) []Outbound {
 	return m.pingPeers(now, true)
 }
 
-// setPeers replaces the live members. State of members with an unchanged boot ID is kept.
-func (m *Machine) setPeers(peers []LivePeer) {
-	next := make(map[ring.ID]*peer, len(peers))
-	for _, p := range peers {
-		old := m.peers[p.ID]
-		if old == nil || old.BootID != p.BootID {
-			old = &peer{}
+// setPeers sets the live members of the membership. State of members with an unchanged boot ID is kept.
+func (m *Machine) setPeers() {
+	next := make(map[ring.ID]*peer, len(m.membership.Members))
+	for x := range m.membership.Peers() {
+		p := m.peers[x.ID]
+		if p == nil || p.BootID != x.BootID {
+			p = &peer{}
 		}
-		old.LivePeer = p
-		next[p.ID] = old
+		p.Member = x
+		next[x.ID] = p
 	}
 	m.peers = next
 	m.sortedPeers = slices.SortedFunc(maps.Values(next), func(a, b *peer) int { return cmp.Compare(a.ID, b.ID) })

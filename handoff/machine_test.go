@@ -76,13 +76,27 @@ func (c *cluster) ring() *ring.Ring {
 }
 
 func (c *cluster) adopt(id ring.ID, r *ring.Ring) {
-	s := Membership{NRef: max(c.nref, r.Len()), Joined: true, Leaving: c.states[id] == membership.Leaving, Left: c.left}
-	for _, p := range c.ids() {
-		if p != id {
-			s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.bootID(p), State: c.states[p], Weight: 1})
-		}
+	v := &membership.View{
+		Self: id, BootID: c.bootID(id), Ring: r, NRef: max(c.nref, r.Len()), Joined: true, Left: c.left,
 	}
-	c.send(id, c.machines[id].SetRing(c.now, r, s))
+	for _, p := range c.ids() {
+		v.Members = append(v.Members, membership.Member{ID: p, BootID: c.bootID(p), State: c.states[p], Weight: 1})
+	}
+	c.send(id, c.machines[id].SetMembership(c.now, v))
+}
+
+// isolate makes the members on r consider all others failed.
+func (c *cluster) isolate(r *ring.Ring, nref int) {
+	v := membership.View{Ring: r, NRef: nref, Joined: true}
+	for i := range r.Len() {
+		m := r.At(i)
+		v.Members = append(v.Members, membership.Member{ID: m.ID, BootID: m.BootID, State: membership.Active, Weight: 1})
+	}
+	for i := range v.Members {
+		mine := v
+		mine.Self, mine.BootID = v.Members[i].ID, v.Members[i].BootID
+		c.send(mine.Self, c.machines[mine.Self].SetMembership(c.now, &mine))
+	}
 }
 
 func (c *cluster) adoptAll() {
@@ -326,15 +340,8 @@ func TestNothingIsLostWithReturningMembers(t *testing.T) {
 	}
 	c.cut = func(from, to ring.ID) bool { return side(from) != side(to) }
 	c.run(3 * time.Second)
-	for _, id := range c.ids() {
-		s := Membership{NRef: 5, Joined: true}
-		for _, p := range c.ids() {
-			if p != id && side(p) == side(id) {
-				s.Peers = append(s.Peers, LivePeer{ID: p, BootID: c.bootID(p), State: membership.Active, Weight: 1})
-			}
-		}
-		c.send(id, c.machines[id].SetRing(c.now, side(id), s))
-	}
+	c.isolate(one, 5)
+	c.isolate(two, 5)
 	c.run(4 * time.Second)
 	known := func() (n int) {
 		for h := range uint64(200) {

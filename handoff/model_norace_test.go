@@ -85,13 +85,14 @@ func (mo *model) start() *world {
 
 func (mo *model) setRing(w *world, i int) []Outbound {
 	n := w.at[i] % 2
-	s := Membership{NRef: 2, Joined: true, Leaving: n == 1 && i == 0}
-	other := LivePeer{ID: names[1-i], BootID: uint64(1 + 2*(1-i)), State: membership.Active, Weight: 1}
-	if n == 1 && i == 1 {
-		other.State = membership.Leaving
+	v := &membership.View{Self: names[i], BootID: uint64(1 + 2*i), Ring: mo.rings[n], NRef: 2, Joined: true}
+	for j, id := range names {
+		v.Members = append(v.Members, membership.Member{ID: id, BootID: uint64(1 + 2*j), State: membership.Active, Weight: 1})
 	}
-	s.Peers = []LivePeer{other}
-	return w.machines[i].SetRing(modelNow, mo.rings[n], s)
+	if n == 1 {
+		v.Members[0].State = membership.Leaving
+	}
+	return w.machines[i].SetMembership(modelNow, v)
 }
 
 func (w *world) clone() *world {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
-	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
@@ -122,25 +121,6 @@ type Cell struct {
 type Outbound struct {
 	To  ring.ID
 	Msg Message
-}
-
-// LivePeer is another live member.
-type LivePeer struct {
-	ID        ring.ID
-	BootID    uint64
-	State     membership.MemberState
-	Weight    uint32 // weight on the ring
-	Host      string // see ring.Member
-	NoHandoff bool   // the peer's protocol version has no handoff
-}
-
-// Membership is the state of the cluster's members that a Machine needs in addition to the ring.
-type Membership struct {
-	NRef    int  // N_ref: the members that may be admitting, including failed ones that may still run
-	Joined  bool // this member has joined its cluster, or runs standalone
-	Leaving bool // this member is leaving
-	Peers   []LivePeer
-	Left    []ring.ID // members that recently left after transferring their counters
 }
 
 // Options configures a Machine. Self and BootID are required.

@@ -124,15 +124,6 @@ func (c *cluster) part(side func(ring.ID) bool) {
 				ms = append(ms, ring.Member{ID: id, BootID: c.bootID(id), Incarnation: 1, Weight: 1})
 			}
 		}
-		r := ring.New(ms)
-		for _, m := range ms {
-			s := Membership{NRef: 5, Joined: true}
-			for _, p := range ms {
-				if p.ID != m.ID {
-					s.Peers = append(s.Peers, LivePeer{ID: p.ID, BootID: p.BootID, State: membership.Active, Weight: 1})
-				}
-			}
-			c.send(m.ID, c.machines[m.ID].SetRing(c.now, r, s))
-		}
+		c.isolate(ring.New(ms), 5)
 	}
 }

@@ -153,7 +153,8 @@ func (m *Machine) ringWith(p *peer) *ring.Ring {
 	for i := range r.Len() {
 		members = append(members, r.At(i))
 	}
-	joining := ring.Member{ID: p.ID, BootID: p.BootID, Incarnation: 1, Weight: p.Weight, Host: p.Host}
+	joining := p.RingMember()
+	joining.Incarnation = 1
 	return r.Settings().New(append(members, joining))
 }
 

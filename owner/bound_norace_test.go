@@ -116,7 +116,7 @@ func (m *simulated) step(now int64) {
 	for len(m.due) > 0 && m.due[0].at <= now {
 		st := standing(m.id, m.due[0].ids...)
 		st.NRef = m.due[0].n
-		m.SetRing(now, ringOf(m.due[0].ids...), st)
+		m.SetMembership(now, st)
 		m.due = m.due[1:]
 	}
 	if now >= m.next {

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -58,7 +57,7 @@ func TestMovedBound(t *testing.T) {
 	// A missing member may have a ring of its own.
 	m := standing("a", "a", "b")
 	m.NRef = 3
-	n.SetRing(hour+20*second, two, m)
+	n.SetMembership(hour+20*second, m)
 	n.Tick(hour + 100*second)
 	take(n, hour+100*second, short)
 	if f := n.Stats(hour + 100*second); f.PartitionBound != 24 || f.Bound() < 24 { // a third of 70
@@ -70,7 +69,9 @@ func TestMovedBound(t *testing.T) {
 // be recorded in MovedBound.
 func TestDryRunBeforeMoved(t *testing.T) {
 	n := New(Options{Self: "a"})
-	n.SetRing(t0, ringOf("a", "b", "c"), handoff.Membership{NRef: 4, Joined: true, Peers: standing("a", "a", "b", "c").Peers})
+	v := standing("a", "a", "b", "c")
+	v.NRef = 4
+	n.SetMembership(t0, v)
 	n.Tick(t0 + 4*second)
 	req := ask(ownedBy(t, ringOf("a", "b", "c"), "a", 0), 50, time.Second, 1)
 	for now := t0 + 5*second; now < t0+10*second; now += second {

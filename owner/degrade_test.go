@@ -8,6 +8,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
@@ -66,7 +67,7 @@ func viewOf(r *ring.Ring, self, nref int) *handoff.OwnershipView {
 		id = r.At(self).ID
 	}
 	m := handoff.NewMachine(handoff.Options{Self: id, BootID: 3})
-	m.SetRing(t0, r, handoff.Membership{NRef: nref, Joined: true})
+	m.SetMembership(t0, &membership.View{Self: id, Ring: r, NRef: nref, Joined: true})
 	return m.View()
 }
 

@@ -6,7 +6,7 @@
 // other keys the result names the member to forward the request to: there it arrives at Serve, and its result at
 // Observe here. If no result arrives in time, Degrade decides.
 //
-// SetRing, Tick, Flush, Step, StepLease and ClockStepped return a Ready: the messages, results and transfers that
+// SetMembership, Tick, Flush, Step, StepLease and ClockStepped return a Ready: the messages, results and transfers that
 // their caller, the driver, has to pass on. Flush sends charges to the key's successor, and FlushIn returns when it is
 // due; Pull returns the messages of a transfer; messages of other members arrive at Step.
 //

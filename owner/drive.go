@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -38,30 +39,28 @@ func (n *Node) FlushIn() time.Duration {
 // finish fills the fields of fx that do not depend on the call. Every method that returns a Ready calls it last.
 func (n *Node) finish(fx *Ready) { fx.FlushIn = n.FlushIn() }
 
-// SetRing makes r the ring and m the membership. When it returns, no request is decided by the previous ones.
-func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Ready) {
-	if r == nil {
-		r = ring.New(nil)
-	}
+// SetMembership makes v the view of the cluster. When it returns, no request is decided by the previous view.
+func (n *Node) SetMembership(now int64, v *membership.View) (fx Ready) {
 	n.ticked.Store(now)
 	n.serial.Lock()
 	defer n.serial.Unlock()
-	before := n.serial.machine.View()
+	m := n.serial.machine
+	before := m.View()
 	first := before.Seq() == 0
 	legacy := n.legacyMembers()
-	peers, replicate := make(map[ring.ID]handoff.LivePeer, len(m.Peers)), make(map[ring.ID]bool, len(m.Peers))
-	for _, p := range m.Peers {
-		peers[p.ID], replicate[p.ID] = p, !p.NoHandoff
+	fx.Messages = m.SetMembership(now, v)
+	r := m.View().Ring()
+	replicate := map[ring.ID]bool{}
+	for p := range v.Peers() {
+		replicate[p.ID] = !p.NoHandoff
 	}
-	n.serial.peers = peers
 	n.serial.replicator.SetPeers(replicate)
-	fx.Messages = n.serial.machine.SetRing(now, r, m)
 	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
 		c.ring, c.self, c.first, legacy = r, r.Index(n.options.Self), true, n.legacyMembers()
 	}
 	if first || before.Ring().Fingerprint() != r.Fingerprint() {
-		n.recordChange(c, legacy, m, now)
+		n.recordChange(c, legacy, now)
 	}
 	n.publish(now, &fx)
 	fx.Transfers = n.receivers()
@@ -72,27 +71,27 @@ func (n *Node) SetRing(now int64, r *ring.Ring, m handoff.Membership) (fx Ready)
 // legacyMembers returns the members whose version has no handoff.
 func (n *Node) legacyMembers() map[ring.ID]bool {
 	legacy := map[ring.ID]bool{}
-	for id, p := range n.serial.peers {
+	for p := range n.serial.machine.Membership().Peers() {
 		if p.NoHandoff {
-			legacy[id] = true
+			legacy[p.ID] = true
 		}
 	}
 	return legacy
 }
 
 // recordChange records change c if counts may have been lost with it.
-func (n *Node) recordChange(c change, legacy map[ring.ID]bool, m handoff.Membership, now int64) {
+func (n *Node) recordChange(c change, legacy map[ring.ID]bool, now int64) {
 	left := map[ring.ID]bool{n.options.Self: true}
-	for _, id := range m.Left {
+	for _, id := range n.serial.machine.Membership().Left {
 		left[id] = true
 	}
 	c.legacy, c.crashed = make([]bool, c.ring.Len()), make([]bool, c.ring.Len())
 	lossy := false
 	for i := range c.ring.Len() {
 		x := c.ring.At(i)
-		p, live := n.serial.peers[x.ID]
+		p := n.serial.machine.Peer(x.ID)
 		c.legacy[i] = legacy[x.ID]
-		c.crashed[i] = !c.first && !legacy[x.ID] && !left[x.ID] && (!live || p.BootID != x.BootID)
+		c.crashed[i] = !c.first && !legacy[x.ID] && !left[x.ID] && (p == nil || p.BootID != x.BootID)
 		if c.crashed[i] {
 			c.settled = max(c.settled, now+int64(n.options.OwnershipTTL+n.options.TakeoverDelay))
 		}
@@ -276,7 +275,7 @@ type messageCounts struct {
 func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
-	if p, ok := n.serial.peers[from]; ok && p.BootID == bootID {
+	if p := n.serial.machine.Peer(from); p != nil && p.BootID == bootID {
 		n.step(now, p, msg, &fx)
 	} else {
 		n.serial.counts.refused++
@@ -290,7 +289,7 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message
 }
 
 // step processes a message from live member p.
-func (n *Node) step(now int64, p handoff.LivePeer, msg *handoff.Message, fx *Ready) {
+func (n *Node) step(now int64, p *membership.Member, msg *handoff.Message, fx *Ready) {
 	n.serial.replicator.Heard(p.ID, now)
 	m := n.serial.machine
 	switch msg.Kind {

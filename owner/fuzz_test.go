@@ -13,10 +13,9 @@ func FuzzNode(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 0, 1, 2, 60, 0, 0, 1, 3, 0}, uint64(1))
 	f.Add([]byte("the quick brown fox jumps over the lazy dog, and again, and again"), uint64(7))
 	f.Add([]byte{5, 200, 13, 0, 1, 255, 2, 1, 9, 4, 2, 2, 3, 1, 1}, uint64(1)<<63)
-	one, two := ringOf("a"), ringOf("a", "b")
 	f.Fuzz(func(t *testing.T, script []byte, seed uint64) {
 		n := New(Options{Self: "a", Seed: [2]uint64{seed, 5}, MaxKeys: 12, DomainQuota: 9, DenyCache: int(seed % 4)})
-		n.SetRing(t0, one, standing("a", "a"))
+		n.SetMembership(t0, standing("a", "a"))
 		now := t0
 		admitted := twin{}
 		for ; len(script) >= 3; script = script[3:] {
@@ -32,12 +31,12 @@ func FuzzNode(f *testing.F) {
 				n.Tick(now)
 				continue
 			case 14:
-				n.SetRing(now, one, standing("a", "a"))
+				n.SetMembership(now, standing("a", "a"))
 				continue
 			case 15:
 				m := standing("a", "a", "b")
 				m.Joined = arg%4 > 0
-				n.SetRing(now, two, m)
+				n.SetMembership(now, m)
 				continue
 			case 12:
 				res := n.Degrade(now, &req)
@@ -48,7 +47,7 @@ func FuzzNode(f *testing.F) {
 			if req.Op == Refund && res.Kind == Decided {
 				admitted = twin{} // what may be admitted again is not followed
 				n = New(n.options)
-				n.SetRing(now, one, standing("a", "a"))
+				n.SetMembership(now, standing("a", "a"))
 				continue
 			}
 			if req.Op != Take || req.Hits == 0 || res.Kind != Decided || res.Authority != Full && res.Authority != Overflow {

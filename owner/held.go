@@ -160,7 +160,7 @@ func (n *Node) sendLeaseRequests(s *shard, now int64, fx *Ready) {
 		held.queued = false
 		_, hash := n.shard(key)
 		owner := s.view.Ownership(held.ringPos, s.counters.Owned.Find(hash, key).OwnedEpoch(held.ringPos))
-		if p, live := n.serial.peers[owner.Member]; owner.State != handoff.OwnedElsewhere || !live || p.NoHandoff {
+		if p := n.serial.machine.Peer(owner.Member); owner.State != handoff.OwnedElsewhere || p == nil || p.NoHandoff {
 			continue
 		}
 		held.grantor = owner.Member

@@ -4,9 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
-	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -130,7 +128,7 @@ func TestSilentHoldersLoseTheirLease(t *testing.T) {
 func TestAuditOfGrantsAndReports(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")
 	n.Tick(t0)
-	n.serial.peers["b"] = handoff.LivePeer{ID: "b", BootID: 5, State: membership.Active, Weight: 1}
+	meet(n, "b", 5)
 	req := ask(1, 1000, time.Hour, 1)
 	r := lease.GrantRequest{Key: req.Key, RingPos: req.RingPos, Rule: req.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6, Name: "d\x00k=v\x00v"}
 	for _, c := range []struct {
@@ -166,7 +164,7 @@ func TestLeasesOfStrangersAreRefused(t *testing.T) {
 	if after := take(w.nodes[owner], w.now, withOp(req, Read)).After; after != before {
 		t.Errorf("%d were charged", after-before)
 	}
-	if _, ok := w.nodes[owner].serial.peers["x"]; ok {
+	if w.nodes[owner].serial.machine.Peer("x") != nil {
 		t.Error("x became known")
 	}
 }

@@ -4,10 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
-	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 )
 
@@ -18,7 +16,7 @@ func FuzzStepLease(f *testing.F) {
 	f.Add([]byte{1, 3, 200, 3, 0, 255, 255, 9, 3, 0, 6, 3, 4, 2, 1, 9, 2, 7, 7, 1, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := alone(Options{})
-		n.serial.peers["b"] = handoff.LivePeer{ID: "b", BootID: 1, State: membership.Active, Weight: 1}
+		meet(n, "b", 1)
 		now, taken := t0, uint64(0)
 		next := func() byte {
 			if len(data) == 0 {

@@ -49,8 +49,8 @@ func (n *Node) StepLease(now int64, from ring.ID, bootID uint64, m *lease.Batch)
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	defer n.finish(&fx)
-	p, ok := n.serial.peers[from]
-	if !ok || p.BootID != bootID || len(m.Requests)+len(m.Grants)+len(m.Notices) > maxItems {
+	p := n.serial.machine.Peer(from)
+	if p == nil || p.BootID != bootID || len(m.Requests)+len(m.Grants)+len(m.Notices) > maxItems {
 		n.serial.counts.refused++
 		return fx
 	}

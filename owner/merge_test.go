@@ -78,7 +78,10 @@ func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.MessageKi
 	t.Helper()
 	o.Self, o.BootID = "a", 0x101
 	n := New(o)
-	n.SetRing(t0, ring.New([]ring.Member{{ID: "a", BootID: 0x101}}), handoff.Membership{NRef: 1, Joined: true, Peers: []handoff.LivePeer{{ID: "b", BootID: 0x201}}})
+	n.SetMembership(t0, &membership.View{
+		Self: "a", BootID: 0x101, Ring: ring.New([]ring.Member{{ID: "a", BootID: 0x101}}), NRef: 1, Joined: true,
+		Members: []membership.Member{{ID: "a", BootID: 0x101, State: membership.Active}, {ID: "b", BootID: 0x201}},
+	})
 	return n, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Ready {
 		return n.Step(now, "b", 0x201, &handoff.Message{Kind: k, Seq: 1, Counters: cs})
 	}

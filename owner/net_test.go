@@ -104,13 +104,13 @@ func (w *network) adopt() {
 }
 
 func (w *network) adoptAt(id ring.ID, r *ring.Ring) {
-	m := handoff.Membership{NRef: max(w.nref, r.Len()), Joined: true, Leaving: w.states[id] == membership.Leaving, Left: w.left}
-	for _, p := range w.ids() {
-		if p != id {
-			m.Peers = append(m.Peers, handoff.LivePeer{ID: p, BootID: w.insts[p] | 1, State: w.states[p], Weight: 1})
-		}
+	v := &membership.View{
+		Self: id, BootID: w.insts[id] | 1, Ring: r, NRef: max(w.nref, r.Len()), Joined: true, Left: w.left,
 	}
-	w.effects(id, w.nodes[id].SetRing(w.clock(id), r, m))
+	for _, p := range w.ids() {
+		v.Members = append(v.Members, membership.Member{ID: p, BootID: w.insts[p] | 1, State: w.states[p], Weight: 1})
+	}
+	w.effects(id, w.nodes[id].SetMembership(w.clock(id), v))
 }
 
 func (w *network) effects(id ring.ID, fx Ready) {

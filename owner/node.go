@@ -9,7 +9,6 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/replica"
-	"github.com/keyward/keyward/ring"
 )
 
 // Node is the state machine of one member. It counts the keys that the member owns, and decides requests for other
@@ -17,7 +16,7 @@ import (
 // a time.
 type Node struct {
 	options      Options
-	ticked       atomic.Int64 // time of the last Tick or SetRing
+	ticked       atomic.Int64 // time of the last Tick or SetMembership
 	counters     *counter.Shared
 	shards       [counter.Shards]shard
 	pending      atomic.Int64 // pending requests
@@ -31,7 +30,6 @@ type Node struct {
 		sync.Mutex // taken before the mutex of any shard
 		machine    *handoff.Machine
 		view       *view
-		peers      map[ring.ID]handoff.LivePeer
 		transfers  []handoff.Transfer
 		progress   handoff.RingProgress // as the last Ready reported it
 		replicator *replica.Replicator
@@ -40,7 +38,7 @@ type Node struct {
 	scans scans
 }
 
-// New returns a Node without a ring. Until SetRing it decides every request from its local share.
+// New returns a Node without a ring. Until SetMembership it decides every request from its local share.
 func New(o Options) *Node {
 	o = o.withDefaults()
 	n := &Node{options: o}

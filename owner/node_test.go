@@ -175,13 +175,13 @@ func TestShareUntilJoined(t *testing.T) {
 	if res := take(n, t0, ask(1, 5, time.Minute, 6)); res.Authority != Share || !res.Over {
 		t.Errorf("no ring: %+v", res)
 	}
-	n.SetRing(t0, ringOf("a"), handoff.Membership{NRef: 4})
+	n.SetMembership(t0, &membership.View{Self: "a", Ring: ringOf("a"), NRef: 4})
 	for i := range 5 {
 		if res := take(n, t0, ask(2, 16, time.Minute, 1)); res.Authority != Share || res.Over != (i >= 4) {
 			t.Errorf("hit %d, not joined: %+v", i, res)
 		}
 	}
-	n.SetRing(t0, nil, handoff.Membership{Joined: true})
+	n.SetMembership(t0, &membership.View{Self: "a", Joined: true})
 	if res := take(n, t0, ask(3, 5, time.Minute, 1)); res.Authority != Share {
 		t.Errorf("empty ring: %+v", res)
 	}

@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
@@ -30,16 +30,15 @@ func ringOf(ids ...ring.ID) *ring.Ring {
 	return ring.New(ms)
 }
 
-// standing returns the membership of member self, joined, among members without handoff, so that only the ring decides
-// who owns a key.
-func standing(self ring.ID, ids ...ring.ID) handoff.Membership {
-	m := handoff.Membership{NRef: len(ids), Joined: true}
+// standing returns the view of member self, joined, among members without handoff, so that only the ring decides who
+// owns a key.
+func standing(self ring.ID, ids ...ring.ID) *membership.View {
+	v := &membership.View{Self: self, Ring: ringOf(ids...), NRef: len(ids), Joined: true}
 	for _, id := range ids {
-		if id != self {
-			m.Peers = append(m.Peers, handoff.LivePeer{ID: id, BootID: 1, State: membership.Active, Weight: 1, NoHandoff: true})
-		}
+		v.Members = append(v.Members,
+			membership.Member{ID: id, BootID: 1, State: membership.Active, Weight: 1, NoHandoff: true})
 	}
-	return m
+	return v
 }
 
 // member returns a Node that has been ready for a while in a ring of ids, the others without handoff.
@@ -52,9 +51,17 @@ func member(o Options, now int64, ids ...ring.ID) *Node {
 
 // move gives n a ring of ids, and waits until it owns the keys of removed members.
 func move(n *Node, now int64, ids ...ring.ID) {
-	n.SetRing(now, ringOf(ids...), standing(n.options.Self, ids...))
+	n.SetMembership(now, standing(n.options.Self, ids...))
 	n.Tick(now + int64(n.options.TakeoverDelay))
 	n.Tick(now)
+}
+
+// meet adds a live member that is not on the ring to n's view.
+func meet(n *Node, id ring.ID, bootID uint64) {
+	v := *n.serial.machine.Membership()
+	v.Members = append(slices.Clone(v.Members),
+		membership.Member{ID: id, BootID: bootID, State: membership.Active, Weight: 1})
+	n.SetMembership(n.ticked.Load(), &v)
 }
 
 func alone(o Options) *Node {

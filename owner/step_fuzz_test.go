@@ -26,14 +26,14 @@ func FuzzStep(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := New(Options{Self: "a", BootID: 0x101, MaxKeys: 8, DomainQuota: 8, MaxWaiting: 16})
-		m := handoff.Membership{NRef: 3, Joined: true}
-		for i, id := range ids[1:] {
-			m.Peers = append(m.Peers, handoff.LivePeer{ID: id, BootID: uint64(i+1)*0x100 + 0x101, State: membership.Active, Weight: 1})
+		v := &membership.View{Self: "a", BootID: 0x101, Ring: ring.New(ms), NRef: 3, Joined: true}
+		for _, m := range ms {
+			v.Members = append(v.Members, membership.Member{ID: m.ID, BootID: m.BootID, State: membership.Active, Weight: 1})
 		}
 		now := t0
-		r := ring.New(ms)
-		n.SetRing(now, r, m)
-		for _, p := range m.Peers { // both confirm it, and have nothing for it
+		r := v.Ring
+		n.SetMembership(now, v)
+		for p := range v.Peers() { // both confirm it, and have nothing for it
 			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ping, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.NeverOwned, Sent: now, Now: now})
 			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Pong, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.Confirmed, Sent: now, Now: now})
 			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ack, Ring: r.Fingerprint(), Seq: 1, SinceLost: 1e18})
@@ -41,7 +41,7 @@ func FuzzStep(f *testing.F) {
 		g := &generator{data: data}
 		for len(g.data) > 0 {
 			before := ownSlots(n)
-			p := m.Peers[g.byte()%2]
+			p := v.Members[1+g.byte()%2]
 			msg := g.message(now, n, r)
 			if op := g.byte(); op%4 == 0 {
 				req := g.request()

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -29,7 +29,9 @@ func newLone(at time.Time) *lone {
 	l := &lone{node: owner.New(owner.Options{Self: "a"})}
 	l.now.Store(at.UnixNano())
 	l.node.Tick(at.UnixNano())
-	l.node.SetRing(at.UnixNano(), ring.New([]ring.Member{{ID: "a"}}), handoff.Membership{NRef: 1, Joined: true})
+	l.node.SetMembership(at.UnixNano(), &membership.View{
+		Self: "a", Ring: ring.New([]ring.Member{{ID: "a"}}), NRef: 1, Joined: true,
+	})
 	return l
 }
 

@@ -15,7 +15,7 @@ const (
 	ProtocolMin = 1
 	ProtocolMax = 2
 
-	protocolHandoff = 2 // the first version in which counters move with their keys
+	ProtocolHandoff = 2 // the first version in which counters move with their keys
 )
 
 // Limits of what a member may announce.
@@ -108,6 +108,10 @@ type Member struct {
 
 	Gossip string // address of its gossip, as memberlist sees it; not announced
 	Name   string // memberlist's name of this boot; not announced
+
+	// NoHandoff is set by package peer while the last stream to the member had a protocol version without handoff;
+	// not announced.
+	NoHandoff bool
 }
 
 // IsActive reports whether m has a place on the ring: observers do not.
@@ -123,8 +127,9 @@ func (m *Member) SharesProtocol() bool {
 	return m.ProtocolMin <= ProtocolMax && m.ProtocolMax >= ProtocolMin
 }
 
-// SupportsHandoff reports whether counters move with their keys when m is the sender or the receiver.
-func (m *Member) SupportsHandoff() bool { return m.ProtocolMax >= protocolHandoff }
+// SupportsHandoff reports whether m announces a protocol version with which counters move with their keys. NoHandoff
+// states whether it uses one.
+func (m *Member) SupportsHandoff() bool { return m.ProtocolMax >= ProtocolHandoff }
 
 // Validate returns an error if other members could not work with m. It sets a weight of 0 to 1.
 func (m *Member) Validate() error {

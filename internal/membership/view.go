@@ -5,6 +5,7 @@
 package membership
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/keyward/keyward/ring"
@@ -54,12 +55,26 @@ func (v *View) Find(id ring.ID) (Member, bool) {
 // its place in Members.
 func (v *View) SelfMember() Member {
 	for i := range v.Members {
-		if v.Members[i].BootID == v.BootID {
-			return v.Members[i]
+		if m := &v.Members[i]; m.BootID == v.BootID && m.ID == v.Self {
+			return *m
 		}
 	}
 	return Member{ID: v.Self, BootID: v.BootID}
 }
+
+// Peers returns the other live counting members, by ID. The members belong to the view: they are not to be changed.
+func (v *View) Peers() iter.Seq[*Member] {
+	return func(yield func(*Member) bool) {
+		for i := range v.Members {
+			if m := &v.Members[i]; m.Role == RoleMember && m.ID != v.Self && !yield(m) {
+				return
+			}
+		}
+	}
+}
+
+// Leaving reports whether this member is leaving.
+func (v *View) Leaving() bool { return v.SelfMember().State == Leaving }
 
 // DifferingRings returns the number of active members that use another ring than this one.
 func (v *View) DifferingRings() int {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/ring"
 )
 
 // startedCall is a call of Begin and counts the calls of Decided.
@@ -109,12 +108,9 @@ func TestStalledMember(t *testing.T) {
 	defer close(block)
 	bounds := func(o *Options) { o.QueueBytes = bytes }
 	ms := []*member{newMember(t, "m0", bounds), newMember(t, "m1", bounds)}
-	on := []ring.ID{"m0", "m1", "stub"}
-	r := ringOf(on...)
+	r := ringOf("m0", "m1", "stub")
 	for _, m := range ms {
-		addrs := addrsOf(ms)
-		addrs["stub"] = stalled.addr
-		m.setView(r, membershipOf(m.id, on, on), addrs)
+		m.SetView(viewOf(m.id, r, append(membersOf(ms), announced("stub", stalled.addr))))
 	}
 	ms[0].awaitOld(t, "stub")
 	well := ownedBy(r, "m1", 1)[0]

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
@@ -109,28 +108,32 @@ func ids(ms []*member) (out []ring.ID) {
 	return out
 }
 
-func addrsOf(ms []*member) map[ring.ID]Addr {
-	addrs := map[ring.ID]Addr{}
-	for _, m := range ms {
-		addrs[m.id] = Addr{HostPort: m.Addr().String(), BootID: bootOf(m.id)}
-	}
-	return addrs
+// announced returns an active member with that address of its peer port.
+func announced(id ring.ID, address string) membership.Member {
+	m := membership.Member{ID: id, BootID: bootOf(id), State: membership.Active, Weight: 1}
+	m.Peer = address
+	return m
 }
 
-// membershipOf returns the membership of self among others. Members that are not on the ring leave.
-func membershipOf(self ring.ID, on, others []ring.ID) handoff.Membership {
-	s := handoff.Membership{NRef: len(on), Joined: true, Leaving: !slices.Contains(on, self)}
-	for _, id := range others {
-		if id == self {
-			continue
-		}
-		p := handoff.LivePeer{ID: id, BootID: bootOf(id), State: membership.Active, Weight: 1}
-		if !slices.Contains(on, id) {
-			p.State = membership.Leaving
-		}
-		s.Peers = append(s.Peers, p)
+// membersOf returns ms as active members.
+func membersOf(ms []*member) (out []membership.Member) {
+	for _, m := range ms {
+		out = append(out, announced(m.id, m.Addr().String()))
 	}
-	return s
+	return out
+}
+
+// viewOf returns the view of self: live members and their ring. Active members that are not on the ring leave.
+func viewOf(self ring.ID, r *ring.Ring, live []membership.Member) *membership.View {
+	v := &membership.View{
+		Self: self, BootID: bootOf(self), Ring: r, NRef: r.Len(), Joined: true, Members: slices.Clone(live),
+	}
+	for i := range v.Members {
+		if m := &v.Members[i]; m.State == membership.Active && r.Index(m.ID) < 0 {
+			m.State = membership.Leaving
+		}
+	}
+	return v
 }
 
 // setMembers makes ms the members and the ring of m.
@@ -138,7 +141,7 @@ func (m *member) setMembers(ms []*member) { m.setRing(ms, ms) }
 
 // setRing makes on the ring of m. The rest of ms leaves.
 func (m *member) setRing(on, ms []*member) {
-	m.setView(ringOf(ids(on)...), membershipOf(m.id, ids(on), ids(ms)), addrsOf(ms))
+	m.SetView(viewOf(m.id, ringOf(ids(on)...), membersOf(ms)))
 }
 
 // awaitComplete waits until m owns all of its keys on the ring of ms.
@@ -227,7 +230,7 @@ func (m *member) decideOne(within time.Duration, q owner.Request) owner.Result {
 // stub is a simulated member: it performs the handshake and then runs the test's code.
 type stub struct {
 	net.Listener
-	addr Addr
+	addr string
 }
 
 // newStub supports version 1 and serves each stream after its handshake.
@@ -242,7 +245,7 @@ func newStubOf(t testing.TB, version uint16, serve func(net.Conn, hello)) *stub 
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stub{Listener: ln, addr: Addr{HostPort: ln.Addr().String()}}
+	s := &stub{Listener: ln, addr: ln.Addr().String()}
 	var wg sync.WaitGroup
 	done := make(chan struct{})
 	wg.Go(func() {
@@ -296,6 +299,6 @@ func withStub(t testing.TB, s *stub, adjust ...func(*Options)) (*member, *ring.R
 	t.Helper()
 	m := newMember(t, "m0", adjust...)
 	r := ringOf("m0", "stub")
-	m.setView(r, membershipOf("m0", []ring.ID{"m0", "stub"}, []ring.ID{"m0", "stub"}), map[ring.ID]Addr{"stub": s.addr})
+	m.SetView(viewOf("m0", r, []membership.Member{announced("m0", ""), announced("stub", s.addr)}))
 	return m, r
 }

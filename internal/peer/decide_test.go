@@ -177,10 +177,9 @@ func TestNoLoop(t *testing.T) {
 	for i := range 3 {
 		ms = append(ms, newMember(t, ring.ID(fmt.Sprintf("m%d", i))))
 	}
-	all := ids(ms)
 	q := newRequest("any", 10, 1)
 	for i, owns := range []ring.ID{"m1", "m2", "m1"} {
-		ms[i].setView(ringOf(owns), membershipOf(all[i], nil, all), addrsOf(ms))
+		ms[i].SetView(viewOf(ms[i].id, ringOf(owns), membersOf(ms)))
 	}
 	for _, m := range ms {
 		m.awaitLinks(t, 2)
@@ -326,7 +325,7 @@ func TestLogsOnce(t *testing.T) {
 			dialled.Add(1)
 		}
 	})
-	m, _ := withStub(t, &stub{addr: Addr{HostPort: ln.Addr().String()}})
+	m, _ := withStub(t, &stub{addr: ln.Addr().String()})
 	await(t, "some attempts", func() bool { return dialled.Load() > 3 })
 	m.Close()
 	ln.Close()

@@ -16,7 +16,7 @@ func (p *Peer) dial(ctx context.Context, l *link, f purpose) (net.Conn, uint16, 
 	ctx, cancel := context.WithTimeout(ctx, 2*dialTime)
 	defer cancel()
 	d := net.Dialer{Timeout: dialTime}
-	conn, err := d.DialContext(ctx, "tcp", l.addr.HostPort)
+	conn, err := d.DialContext(ctx, "tcp", l.address)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -33,7 +33,7 @@ func (p *Peer) handshake(ctx context.Context, conn net.Conn, l *link, f purpose)
 	raw := conn
 	defer context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) })()
 	if p.o.ClientTLS != nil {
-		secure := tls.Client(conn, clientTLS(p.o.ClientTLS, l.addr.HostPort))
+		secure := tls.Client(conn, clientTLS(p.o.ClientTLS, l.address))
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return conn, 0, fmt.Errorf("tls: %w", err)
 		}
@@ -43,7 +43,7 @@ func (p *Peer) handshake(ctx context.Context, conn net.Conn, l *link, f purpose)
 		return conn, 0, fmt.Errorf("tls: %w", err)
 	}
 	h := p.hello
-	h.to, h.toBoot, h.purpose = l.to, l.addr.BootID, f
+	h.to, h.toBoot, h.purpose = l.to, l.bootID, f
 	if _, err := conn.Write(appendHello(nil, h)); err != nil {
 		return conn, 0, fmt.Errorf("handshake: %w", err)
 	}

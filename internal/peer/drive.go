@@ -2,12 +2,10 @@ package peer
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/ring"
 )
 
 // apply does what Node requires. All messages to a member, also replies, leave on this member's own link to it, so one
@@ -146,49 +144,6 @@ func (p *Peer) tick() {
 	p.revokeOnClockJump()
 	p.applyInline(p.o.Node.Tick(p.clock.now()))
 	p.updateOldMembers()
-}
-
-// setView sets the ring, the membership and the addresses of the members. Members are dialed ahead of time, so addrs
-// may have members that are not in r. setView sets NoHandoff of every peer itself.
-func (p *Peer) setView(r *ring.Ring, m handoff.Membership, addrs map[ring.ID]Addr) {
-	p.view.Lock()
-	defer p.view.Unlock()
-	p.updateLinks(addrs)
-	p.ring, p.membership = r, m
-	p.setRing(p.oldMembers())
-}
-
-// setRing passes the ring to Node. It is called with view held.
-func (p *Peer) setRing(old []ring.ID) {
-	p.old = old
-	m := p.membership
-	m.Peers = slices.Clone(m.Peers)
-	for i := range m.Peers {
-		m.Peers[i].NoHandoff = slices.Contains(old, m.Peers[i].ID)
-	}
-	p.apply(p.o.Node.SetRing(p.clock.now(), p.ring, m))
-}
-
-// updateOldMembers passes the ring to Node again if the set of members without handoff support has changed.
-func (p *Peer) updateOldMembers() {
-	old := p.oldMembers()
-	p.view.Lock()
-	defer p.view.Unlock()
-	if p.ring != nil && !slices.Equal(old, p.old) {
-		p.log.Info("peers without handoff support changed", "peers", old)
-		p.setRing(old)
-	}
-}
-
-// oldMembers returns the members whose last stream had a protocol version without handoff.
-func (p *Peer) oldMembers() (old []ring.ID) {
-	for id, l := range *p.links.Load() {
-		if v := l.lastVersion.Load(); v != 0 && v < handoffVersion {
-			old = append(old, id)
-		}
-	}
-	slices.Sort(old)
-	return old
 }
 
 // logAudits logs the grants and reports of leases whose rules have audit set.

@@ -112,7 +112,7 @@ func TestSilentPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	m, r := withStub(t, &stub{addr: Addr{HostPort: ln.Addr().String()}})
+	m, r := withStub(t, &stub{addr: ln.Addr().String()})
 	if a := m.decideOne(time.Hour, newRequest(ownedBy(r, "stub", 1)[0], 10, 1)); a.Path != owner.Fallback {
 		t.Errorf("%+v", a)
 	}

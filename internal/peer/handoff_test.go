@@ -11,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
@@ -90,11 +89,9 @@ func join(t *testing.T, m *member, ms []*member) {
 	t.Helper()
 	all := append(slices.Clone(ms), m)
 	for _, o := range all {
-		s := membershipOf(o.id, ids(ms), ids(all))
-		if s.Leaving = false; o != m {
-			s.Peers[len(s.Peers)-1].State = membership.Joining
-		}
-		o.setView(ringOf(ids(ms)...), s, addrsOf(all))
+		v := viewOf(o.id, ringOf(ids(ms)...), membersOf(all))
+		v.Members[len(ms)].State = membership.Joining
+		o.SetView(v)
 	}
 	await(t, string(m.id)+" to be warm", func() bool { return m.node.Progress().Prefetched })
 }
@@ -178,9 +175,9 @@ func TestTakeover(t *testing.T) {
 	ms[2].Close()
 	left := ms[:2]
 	for _, m := range left {
-		s := membershipOf(m.id, ids(left), ids(left))
-		s.NRef = 3
-		m.setView(ringOf(ids(left)...), s, addrsOf(ms))
+		v := viewOf(m.id, ringOf(ids(left)...), membersOf(left))
+		v.NRef = 3
+		m.SetView(v)
 	}
 	for _, m := range left {
 		await(t, string(m.id)+" to hold its keys", func() bool { return m.node.Progress().Complete })
@@ -246,10 +243,10 @@ func TestOldMembers(t *testing.T) {
 		t.Errorf("%d kinds of messages refused", n)
 	}
 	newer.view.Lock()
-	peers := newer.membership.Peers
+	live := newer.membership.Members
 	newer.view.Unlock()
-	if len(peers) != 1 || peers[0].NoHandoff {
-		t.Errorf("the caller's standing was changed: %+v", peers)
+	if len(live) != 2 || live[0].NoHandoff || live[1].NoHandoff {
+		t.Errorf("the caller's view was changed: %+v", live)
 	}
 }
 
@@ -312,7 +309,7 @@ func TestProgress(t *testing.T) {
 	})
 	m.alone()
 	<-again
-	m.setView(ringOf("m0"), handoff.Membership{NRef: 1, Joined: true}, nil)
+	m.alone()
 	mu.Lock()
 	defer mu.Unlock()
 	last := reported[len(reported)-1]

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/ring"
 )
@@ -19,11 +20,10 @@ const keyScheme = 1
 
 // The protocol versions that this build speaks.
 const (
-	minVersion = 1
-	maxVersion = 2
+	minVersion = membership.ProtocolMin
+	maxVersion = membership.ProtocolMax
 
-	// handoffVersion is the first version with handoff messages.
-	handoffVersion = 2
+	handoffVersion = membership.ProtocolHandoff
 )
 
 // maxHello bounds a handshake message of any later version.

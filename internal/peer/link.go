@@ -32,14 +32,15 @@ var errSilent = errors.New("silent")
 
 // link is this member's stream to another member. It is dialed ahead of time, and again whenever it breaks.
 type link struct {
-	to     ring.ID
-	addr   Addr
-	dial   func(context.Context, *link, purpose) (net.Conn, uint16, error)
-	clock  *clock
-	m      *metrics
-	log    *slog.Logger
-	bounds queueBounds
-	maxAge time.Duration // of a connection
+	to      ring.ID
+	address string // of the member's peer port
+	bootID  uint64 // of the member
+	dial    func(context.Context, *link, purpose) (net.Conn, uint16, error)
+	clock   *clock
+	m       *metrics
+	log     *slog.Logger
+	bounds  queueBounds
+	maxAge  time.Duration // of a connection
 
 	redial    chan struct{} // has a token to dial without delay
 	wake      chan struct{} // has a token when out is no longer empty
@@ -161,7 +162,7 @@ func (l *link) logFailure(err error) {
 	l.mu.Unlock()
 	if changed {
 		wake(l.changed)
-		l.log.Warn("peer unreachable", "peer", l.to, "address", l.addr.HostPort, "error", err)
+		l.log.Warn("peer unreachable", "peer", l.to, "address", l.address, "error", err)
 	}
 }
 
@@ -282,7 +283,7 @@ func (l *link) state() Link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Link{
-		Member: l.to, Addr: l.addr, Live: l.live, Since: l.since, Version: l.version, Error: l.lastError,
+		Member: l.to, Live: l.live, Since: l.since, Version: l.version, Error: l.lastError,
 		Pending: l.sentGroups.len(),
 	}
 }

@@ -13,7 +13,6 @@ import (
 // Link is the state of the streams between this member and another one.
 type Link struct {
 	Member  ring.ID
-	Addr    Addr
 	Live    bool      // this member can forward requests to Member
 	Since   time.Time // when Live last changed
 	Inbound bool      // Member can forward requests to this member

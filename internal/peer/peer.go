@@ -21,7 +21,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -117,12 +116,6 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// Addr is the address of a member's peer port.
-type Addr struct {
-	HostPort string // with an IPv6 host in brackets
-	BootID   uint64 // the boot to reach; 0: any
-}
-
 // Peer drives one owner.Node. It is safe for concurrent use.
 //
 // Lock order: view, transferring.mu, spawning.
@@ -148,9 +141,8 @@ type Peer struct {
 	links atomic.Pointer[map[ring.ID]*link] // immutable; replaced as a whole
 	view  sync.Mutex                        // serializes SetView
 
-	ring       *ring.Ring         // guarded by view; nil: none yet
-	membership handoff.Membership // guarded by view
-	old        []ring.ID          // guarded by view: members without handoff support, as Node has them
+	membership *membership.View // guarded by view: the last one of SetView; nil: none yet
+	old        []ring.ID        // guarded by view: members without handoff support, as Node has them
 
 	stopCalls    atomic.Int64 // goroutines of all-or-nothing calls
 	skews        skews
@@ -265,22 +257,22 @@ func (p *Peer) Now() int64 { return p.clock.now() }
 // Stats returns a snapshot of Node's counters.
 func (p *Peer) Stats() owner.Stats { return p.o.Node.Stats(p.clock.now()) }
 
-// updateLinks makes links to the members of addrs and retires all others. It is called with view held.
-func (p *Peer) updateLinks(addrs map[ring.ID]Addr) {
+// updateLinks makes links to the peers of v that have a peer port, and retires all others. It is called with view held.
+func (p *Peer) updateLinks(v *membership.View) {
 	old := *p.links.Load()
-	links := make(map[ring.ID]*link, len(addrs))
-	for id, a := range addrs {
-		if id == p.o.Self {
+	links := make(map[ring.ID]*link, len(v.Members))
+	for m := range v.Peers() {
+		if m.Peer == "" {
 			continue
 		}
-		l := old[id]
-		if l != nil && l.addr == a {
+		l := old[m.ID]
+		if l != nil && l.address == m.Peer && l.bootID == m.BootID {
 			l.redialNow()
 		} else {
-			l = p.newLink(id, a)
+			l = p.newLink(m)
 		}
 		if p.ctx.Err() == nil && l != nil {
-			links[id] = l
+			links[m.ID] = l
 		}
 	}
 	p.links.Store(&links)
@@ -295,10 +287,10 @@ func (p *Peer) updateLinks(addrs map[ring.ID]Addr) {
 }
 
 // newLink returns a running link, or nil after Close.
-func (p *Peer) newLink(id ring.ID, a Addr) *link {
+func (p *Peer) newLink(m *membership.Member) *link {
 	ctx, stop := context.WithCancel(p.ctx)
 	l := &link{
-		to: id, addr: a, dial: p.dial, clock: p.clock, m: p.m, log: p.log, stop: stop,
+		to: m.ID, address: m.Peer, bootID: m.BootID, dial: p.dial, clock: p.clock, m: p.m, log: p.log, stop: stop,
 		bounds: queueBounds{bytes: p.o.QueueBytes, groups: p.o.QueueGroups}, maxAge: p.o.MaxAge,
 		redial: make(chan struct{}, 1), wake: make(chan struct{}, 1), changed: p.linksChanged, since: time.Now(),
 	}

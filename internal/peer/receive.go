@@ -68,7 +68,7 @@ func (s *server) refusalReason(now, sent int64, anyAge bool) string {
 	switch {
 	case l == nil:
 		return reasonUnknownMember
-	case s.fromBoot == 0 || s.toBoot != s.p.o.BootID || l.addr.BootID != s.fromBoot:
+	case s.fromBoot == 0 || s.toBoot != s.p.o.BootID || l.bootID != s.fromBoot:
 		return reasonBoot
 	case !anyAge && s.p.skews.tooOld(s.from, sent, now):
 		return reasonOld

@@ -28,8 +28,8 @@ import (
 const stoppedMember = "KEYWARD_TEST_STOPPED_MEMBER"
 
 type stoppedOptions struct {
-	Addrs map[ring.ID]Addr
-	Boot  bool // CLOCK_BOOTTIME advances
+	Addresses map[ring.ID]string // of the other members
+	Boot      bool               // CLOCK_BOOTTIME advances
 }
 
 // stoppedClocks are the system's clocks without the time in which the process was stopped, like those of a machine that
@@ -85,9 +85,12 @@ func runStoppedMember() {
 		panic(err)
 	}
 	fmt.Fprintln(os.Stdout, p.Addr())
-	all := []ring.ID{"m0", "m1", "m2"}
-	r := ringOf(all...)
-	p.setView(r, membershipOf("m0", all, all), o.Addrs)
+	r := ringOf("m0", "m1", "m2")
+	live := []membership.Member{announced("m0", "")}
+	for id, address := range o.Addresses {
+		live = append(live, announced(id, address))
+	}
+	p.SetView(viewOf("m0", r, live))
 	for !node.Progress().Complete || len(p.ClockOffsets()) < 2 {
 		time.Sleep(time.Millisecond)
 	}
@@ -136,7 +139,7 @@ type stoppedProcess struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
-	at  Addr
+	at  membership.Member
 }
 
 func startStopped(t *testing.T, o stoppedOptions) *stoppedProcess {
@@ -161,7 +164,7 @@ func startStopped(t *testing.T, o stoppedOptions) *stoppedProcess {
 		s.cmd.Process.Kill()
 		s.cmd.Wait()
 	})
-	s.at = Addr{HostPort: s.line(), BootID: bootOf("m0")}
+	s.at = announced("m0", s.line())
 	return s
 }
 
@@ -207,13 +210,12 @@ func (s *stoppedProcess) stop() {
 // takeOverFromStopped makes m1 and m2 take over the keys of m0, and uses up all but two of the remaining hits.
 func takeOverFromStopped(t *testing.T, ms []*member) {
 	t.Helper()
-	on := ids(ms)
+	r := ringOf(ids(ms)...)
 	for _, m := range ms {
-		st := membershipOf(m.id, on, on)
-		st.NRef = 3
-		m.setView(ringOf(on...), st, addrsOf(ms))
+		v := viewOf(m.id, r, membersOf(ms))
+		v.NRef = 3
+		m.SetView(v)
 	}
-	r := ringOf(on...)
 	name := ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0]
 	successor := ms[r.Owner(ring.Hash(name))]
 	await(t, "the successor to take over", func() bool {
@@ -228,13 +230,12 @@ func takeOverFromStopped(t *testing.T, ms []*member) {
 }
 
 // readmitStopped adds m0 as a joining member again, so that the others reply to it and confirm its replicas.
-func readmitStopped(ms []*member, at Addr) {
-	on, addrs := ids(ms), addrsOf(ms)
-	addrs["m0"] = at
+func readmitStopped(ms []*member, stopped membership.Member) {
+	stopped.State = membership.Joining
 	for _, m := range ms {
-		st := membershipOf(m.id, on, append(on, "m0"))
-		st.NRef, st.Peers[1].State = 3, membership.Joining
-		m.setView(ringOf(on...), st, addrs)
+		v := viewOf(m.id, ringOf(ids(ms)...), append(membersOf(ms), stopped))
+		v.NRef = 3
+		m.SetView(v)
 	}
 }
 
@@ -242,11 +243,13 @@ func readmitStopped(ms []*member, at Addr) {
 func withStopped(t *testing.T, boot bool) ([]*member, *stoppedProcess) {
 	t.Helper()
 	ms := []*member{newMember(t, "m1"), newMember(t, "m2")}
-	s := startStopped(t, stoppedOptions{Addrs: addrsOf(ms), Boot: boot})
-	all, addrs := []ring.ID{"m0", "m1", "m2"}, addrsOf(ms)
-	addrs["m0"] = s.at
+	addresses := map[ring.ID]string{}
 	for _, m := range ms {
-		m.setView(ringOf(all...), membershipOf(m.id, all, all), addrs)
+		addresses[m.id] = m.Addr().String()
+	}
+	s := startStopped(t, stoppedOptions{Addresses: addresses, Boot: boot})
+	for _, m := range ms {
+		m.SetView(viewOf(m.id, ringOf("m0", "m1", "m2"), append(membersOf(ms), s.at)))
 	}
 	if got := s.line(); got != "ready" {
 		t.Fatal(got)

@@ -20,7 +20,7 @@ func (l *link) runStreams(ctx context.Context, conn net.Conn, version uint16) er
 	l.lastRead.Store(l.clock.mono())
 	l.timeouts.Store(0)
 	l.established(version)
-	l.log.Info("connected to peer", "peer", l.to, "address", l.addr.HostPort, "version", version)
+	l.log.Info("connected to peer", "peer", l.to, "address", l.address, "version", version)
 
 	ctx, end := context.WithCancel(ctx)
 	var readers sync.WaitGroup

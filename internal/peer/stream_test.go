@@ -56,7 +56,7 @@ func handshake(t *testing.T, m *member) net.Conn {
 
 // alone makes m the owner of all keys.
 func (m *member) alone() *member {
-	m.setView(ringOf(m.id), membershipOf(m.id, []ring.ID{m.id}, nil), nil)
+	m.SetView(viewOf(m.id, ringOf(m.id), membersOf([]*member{m})))
 	return m
 }
 
@@ -134,8 +134,9 @@ func TestWrongTarget(t *testing.T) {
 		{"m2", bootOf("m1"), "meant for another member"},
 		{"m1", 12345, "meant for another boot"},
 	} {
-		addrs := map[ring.ID]Addr{tt.to: {HostPort: b.Addr().String(), BootID: tt.boot}}
-		a.setView(ringOf("m0", tt.to), membershipOf("m0", []ring.ID{"m0", tt.to}, []ring.ID{tt.to}), addrs)
+		to := announced(tt.to, b.Addr().String())
+		to.BootID = tt.boot
+		a.SetView(viewOf("m0", ringOf("m0", tt.to), append(membersOf([]*member{a}), to)))
 		await(t, tt.want, func() bool { return a.logged(tt.want) })
 	}
 	a.setMembers([]*member{a, b}) // then a reaches the right one

@@ -12,7 +12,6 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
-	"github.com/keyward/keyward/ring"
 )
 
 // A result that comes when its call has given up changes nothing, and the call is not used again.
@@ -144,10 +143,8 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 		q := newRequest(fmt.Sprint("many ", i), 10, 1)
 		m.node.Decide(m.Now(), &q)
 	}
-	on := []ring.ID{"m0", "stub"}
-	r := ringOf(on...)
-	m.setView(r, membershipOf("m0", on, on), map[ring.ID]Addr{"stub": {HostPort: s.addr.HostPort,
-		BootID: bootOf("stub")}})
+	r := ringOf("m0", "stub")
+	m.SetView(viewOf("m0", r, append(membersOf([]*member{m}), announced("stub", s.addr))))
 	m.awaitLinks(t, 1)
 	hello := m.hello
 	hello.from, hello.fromBoot, hello.to, hello.toBoot = "stub", bootOf("stub"), "m0", bootOf("m0")

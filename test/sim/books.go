@@ -65,7 +65,7 @@ func (x *span) addUnseen(q *request) {
 
 // adopted records that a member has adopted another ring or membership.
 func (o *oracle) adopted(m *member) {
-	if n := m.membership.NRef; n >= 3 {
+	if n := m.view.NRef; n >= 3 {
 		o.leastN = min(o.leastN, n)
 	}
 }
@@ -168,7 +168,7 @@ func (m *member) wasAlone(within int64) bool {
 // crashed records that a member has died. What only it has charged is lost.
 func (o *oracle) crashed(m *member) {
 	part, _ := o.w.parts()
-	alone := m.ring == nil || m.ring.Len() <= 1
+	alone := m.view.Ring == nil || m.view.Ring.Len() <= 1
 	if p := part[m.slot]; p >= 0 {
 		n := 0
 		for _, q := range part {
@@ -180,7 +180,7 @@ func (o *oracle) crashed(m *member) {
 	}
 	// If no member remains that is not leaving, the cluster will start again with the full limit.
 	last := !slices.ContainsFunc(o.w.running(), func(p *member) bool {
-		return p != m && p.ring != nil && p.ring.Index(slotID(p.slot)) >= 0
+		return p != m && p.view.Ring != nil && p.view.Ring.Index(slotID(p.slot)) >= 0
 	})
 	company := m.wasAlone(copyDelay)
 	o.current(func(a *account, x *span) {
@@ -252,7 +252,7 @@ func (o *oracle) checkShare(a *account, x *span, q *request, v *decision) {
 		x.shares = map[*member]uint64{}
 	}
 	x.shares[v.by] += q.req.Hits
-	x.share = max(x.share, x.limit/uint64(max(1, v.by.membership.NRef))+1)
+	x.share = max(x.share, x.limit/uint64(max(1, v.by.view.NRef))+1)
 	if n := x.shares[v.by]; n > x.share {
 		o.w.fail("I5: request #%d on %04x: %s has admitted %d by its share in window %d, and a share of %d is %d",
 			q.id, a.key[0]>>48, v.by.name(), n, x.index, x.limit, x.share)
@@ -269,11 +269,11 @@ func (o *oracle) stepped() {
 func (o *oracle) left(m *member) {
 	alone := true
 	for _, other := range o.w.running() {
-		if other == m || other.ring == nil {
+		if other == m || other.view.Ring == nil {
 			continue
 		}
-		alone = alone && other.ring.Len() == 0 && other.table[other.slot].state == joining
-		if other.ring.Len() == 0 {
+		alone = alone && other.view.Ring.Len() == 0 && other.table[other.slot].state == joining
+		if other.view.Ring.Len() == 0 {
 			continue
 		}
 		o.current(func(a *account, x *span) {
@@ -304,9 +304,9 @@ func (o *oracle) setSuccessors(a *account, x *span, m *member) {
 			if r.digest != a.key {
 				continue
 			}
-			x.last = o.w.slots[slotOf(m.ring.At(m.ring.Owner(r.owner)).ID)].now
-			if i := m.ring.Successor(r.owner); i >= 0 {
-				x.successor = o.w.slots[slotOf(m.ring.At(i).ID)].now
+			x.last = o.w.slots[slotOf(m.view.Ring.At(m.view.Ring.Owner(r.owner)).ID)].now
+			if i := m.view.Ring.Successor(r.owner); i >= 0 {
+				x.successor = o.w.slots[slotOf(m.view.Ring.At(i).ID)].now
 			}
 			return
 		}
@@ -362,11 +362,11 @@ func (o *oracle) sent(m *member, msg *handoff.Message) {
 // missesMembers reports whether m has lost more members than full authority allows. They count until N_ref excludes
 // them.
 func (m *member) missesMembers() bool {
-	n := m.membership.NRef
+	n := m.view.NRef
 	if n >= 3 {
 		n--
 	}
-	return m.ring.Len() < n
+	return m.view.Ring.Len() < n
 }
 
 // probed checks the decisions of the liveness phase (I9).

@@ -86,8 +86,8 @@ func (o *oracle) startBusyPeriod(a *account, x *span, q *request, v *decision) {
 
 // ownerByRing returns the owner of a's key on m's ring, or m if it does not run.
 func (o *oracle) ownerByRing(a *account, m *member) *member {
-	if i := m.ring.Owner(a.owner); i >= 0 {
-		if p := o.w.slots[slotOf(m.ring.At(i).ID)].now; p != nil {
+	if i := m.view.Ring.Owner(a.owner); i >= 0 {
+		if p := o.w.slots[slotOf(m.view.Ring.At(i).ID)].now; p != nil {
 			return p
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
@@ -115,23 +114,25 @@ func (m *member) update() {
 			boots[i] = m.table[i].boot
 		}
 	}
-	s := m.currentMembership(boots)
-	if slices.Equal(boots, m.ringBoots) && m.ring != nil && sameMembership(&s, &m.membership) {
+	same := slices.Equal(boots, m.ringBoots) && m.view.Ring != nil
+	if same && m.newView(boots, m.view.Ring).Equal(m.view) {
 		return
 	}
 	m.recordLost(boots)
-	s = m.currentMembership(boots)
-	if !slices.Equal(boots, m.ringBoots) || m.ring == nil {
+	v := m.newView(boots, nil)
+	if same {
+		v.Ring = m.view.Ring
+	} else {
 		m.w.replayHeld(m)
-		m.ringBoots, m.ring = boots, m.w.rings.of(boots)
-		m.pastRings = append(m.pastRings, servedRing{m.w.now, m.ring})
+		m.ringBoots, v.Ring = boots, m.w.rings.of(boots)
+		m.pastRings = append(m.pastRings, servedRing{m.w.now, v.Ring})
 		m.w.stats.count("transition: ring adopted")
 	}
-	m.membership = s
-	m.w.mixHash(uint64(m.slot), m.ring.Fingerprint(), uint64(s.NRef))
-	m.w.trace("%s adopts %s, %s", m.name(), names(m.ring), membershipText(s))
+	m.view = v
+	m.w.mixHash(uint64(m.slot), v.Ring.Fingerprint(), uint64(v.NRef))
+	m.w.trace("%s adopts %s, %s", m.name(), names(v.Ring), viewText(v))
 	m.w.oracle.adopted(m)
-	m.apply(m.node.SetRing(m.clock(), m.ring, s))
+	m.apply(m.node.SetMembership(m.clock(), v))
 	m.w.sabotageAdoption(m)
 }
 
@@ -169,34 +170,29 @@ func (m *member) ownNRef(boots []int) int {
 	return n
 }
 
-func (m *member) currentMembership(boots []int) handoff.Membership {
+// newView returns the view that follows from the table. Its members are in the order of the slots.
+func (m *member) newView(boots []int, r *ring.Ring) *membership.View {
 	peak := m.ownNRef(boots)
 	m.table[m.slot].peak = peak
-	me := &m.table[m.slot]
-	s := handoff.Membership{NRef: max(1, peak), Joined: m.joined, Leaving: me.state == leaving}
+	v := &membership.View{
+		Self: slotID(m.slot), BootID: inst(m.slot, m.boot), Ring: r, NRef: max(1, peak), Joined: m.joined,
+	}
 	for i := range m.w.slots {
-		if i == m.slot {
-			continue
-		}
 		e := &m.table[i]
 		if m.live(i) {
-			s.NRef = max(s.NRef, e.peak)
-			s.Peers = append(s.Peers,
-				handoff.LivePeer{ID: slotID(i), BootID: inst(i, e.boot), State: membership.MemberState(e.state), Weight: weight(i)})
+			v.NRef = max(v.NRef, e.peak)
+			v.Members = append(v.Members, membership.Member{
+				ID: slotID(i), BootID: inst(i, e.boot), State: membership.MemberState(e.state), Weight: weight(i),
+			})
 		}
-		if at, ok := m.farewell[i]; ok && m.w.now-at < leftFor {
-			s.Left = append(s.Left, slotID(i))
+		if at, ok := m.farewell[i]; ok && i != m.slot && m.w.now-at < leftFor {
+			v.Left = append(v.Left, slotID(i))
 		}
 	}
 	if !m.joined {
-		s.NRef = max(s.NRef, m.w.o.Members)
+		v.NRef = max(v.NRef, m.w.o.Members)
 	}
-	return s
-}
-
-func sameMembership(a, b *handoff.Membership) bool {
-	return a.NRef == b.NRef && a.Joined == b.Joined && a.Leaving == b.Leaving && slices.Equal(a.Peers, b.Peers) &&
-		slices.Equal(a.Left, b.Left)
+	return v
 }
 
 // servedRing is a ring that a member served to clients from a time on.

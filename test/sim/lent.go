@@ -142,7 +142,7 @@ func (o *oracle) countersArrived(m *member, msg *handoff.Message) {
 func (o *oracle) checkCopiedFirst(m *member, a *account, g *lease.Grant, gain uint64) {
 	at := slotKey{g.Key, inst(m.slot, m.boot), g.Window}
 	over := a.rule.End(g.Window) <= m.clock() // it has waited so long that it can no longer be spent
-	if o.lent[at] += gain; !over && m.ring.Len() > 1 && o.known[at] < o.lent[at] {
+	if o.lent[at] += gain; !over && m.view.Ring.Len() > 1 && o.known[at] < o.lent[at] {
 		o.w.fail("C1, C5: %s has lent %d of window %d of %04x; others know of %d charged", m.name(), o.lent[at],
 			g.Window, a.key[0]>>48, o.known[at])
 	}
@@ -227,7 +227,7 @@ func (o *oracle) addAhead(x *span, q *request, v *decision) {
 	if x.copiers == nil {
 		x.copiers = map[*member]uint64{}
 	}
-	s := uint64(q.req.LeaseTerms.Slack) / uint64(max(1, v.by.membership.NRef))
+	s := uint64(q.req.LeaseTerms.Slack) / uint64(max(1, v.by.view.NRef))
 	if was := x.copiers[v.by]; s > was {
 		x.copiers[v.by] = s
 		x.ahead += s - was

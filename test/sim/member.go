@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -37,13 +38,12 @@ type member struct {
 	table        []entry
 	gossipedAt   int64
 	ringBoots    []int
-	ring         *ring.Ring
-	membership   handoff.Membership
-	lost         map[int]int64 // slots whose member was lost without a graceful leave, and when
-	farewell     map[int]int64 // slots whose member has left gracefully, and when
-	pastRings    []servedRing  // adopted rings
-	seq          uint64        // of its last Ping
-	previousRing uint64        // fingerprint of the ring before the current one
+	view         *membership.View // without Ring before the first ring
+	lost         map[int]int64    // slots whose member was lost without a graceful leave, and when
+	farewell     map[int]int64    // slots whose member has left gracefully, and when
+	pastRings    []servedRing     // adopted rings
+	seq          uint64           // of its last Ping
+	previousRing uint64           // fingerprint of the ring before the current one
 
 	version      int                // of the rules
 	waiting      map[*request]int64 // requests that this member's node will decide, and when it got them
@@ -66,7 +66,7 @@ func (w *world) boot(i int, first bool) *member {
 	s := &w.slots[i]
 	s.boots++
 	m := &member{
-		w: w, slot: i, boot: s.boots, startedAt: w.now, gossipedAt: w.now, joined: first, version: len(w.rules) - 1,
+		w: w, slot: i, boot: s.boots, view: &membership.View{}, startedAt: w.now, gossipedAt: w.now, joined: first, version: len(w.rules) - 1,
 		table: make([]entry, len(w.slots)), ringBoots: make([]int, len(w.slots)),
 		lost: map[int]int64{}, farewell: map[int]int64{},
 		waiting: map[*request]int64{}, streams: map[ring.ID]*stream{},
@@ -281,7 +281,7 @@ func (m *member) myTurn(s state) bool {
 			continue
 		}
 		e := &m.table[i]
-		if e.state == active && e.complete != m.ring.Fingerprint() || i < m.slot && e.state == s ||
+		if e.state == active && e.complete != m.view.Ring.Fingerprint() || i < m.slot && e.state == s ||
 			e.state == leaving {
 			return false
 		}
@@ -301,7 +301,7 @@ func (m *member) leave() {
 	if m.leavingSince == 0 {
 		m.leavingSince = m.w.now
 	}
-	if m.table[m.slot].state != active || m.ring.Len() < 2 || !m.myTurn(leaving) &&
+	if m.table[m.slot].state != active || m.view.Ring.Len() < 2 || !m.myTurn(leaving) &&
 		m.w.now-m.leavingSince < int64(2*time.Second) {
 		if m.w.now-m.leavingSince < int64(leaveWithin) {
 			m.w.after(100*time.Millisecond, m, m.leave)
@@ -351,7 +351,7 @@ func (m *member) end() {
 
 // progress announces by gossip that the ring is complete at this member.
 func (m *member) progress() {
-	if p := m.node.Progress(); p.Complete && m.ring != nil {
+	if p := m.node.Progress(); p.Complete && m.view.Ring != nil {
 		m.table[m.slot].complete = p.RingVersion
 	}
 }

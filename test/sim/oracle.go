@@ -252,10 +252,10 @@ func (o *oracle) decided(q *request, v *decision) {
 // setHolders records which member decides, and which would know the counter if that one were lost.
 func (o *oracle) setHolders(x *span, m *member, h uint64) {
 	x.last, x.successor = m, nil
-	if i := m.ring.Owner(h); i >= 0 && m.ring.At(i).ID != slotID(m.slot) {
-		x.successor = o.w.slots[slotOf(m.ring.At(i).ID)].now
-	} else if i := m.ring.Successor(h); i >= 0 {
-		x.successor = o.w.slots[slotOf(m.ring.At(i).ID)].now
+	if i := m.view.Ring.Owner(h); i >= 0 && m.view.Ring.At(i).ID != slotID(m.slot) {
+		x.successor = o.w.slots[slotOf(m.view.Ring.At(i).ID)].now
+	} else if i := m.view.Ring.Successor(h); i >= 0 {
+		x.successor = o.w.slots[slotOf(m.view.Ring.At(i).ID)].now
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -39,7 +40,7 @@ func giveBack(seed uint64, algorithm limit.Algorithm, times int) string {
 	w := &world{o: options{Slots: 1}, now: epoch, slots: make([]slot, 1), stats: newSummary()}
 	w.unblockLinks()
 	w.oracle.init(w)
-	m := &member{w: w, ring: ring.New(nil)}
+	m := &member{w: w, view: &membership.View{Ring: ring.New(nil)}}
 	rule := limit.Rule{Algorithm: algorithm, Window: 2 * time.Second, Limit: 1 + rnd.Uint32N(20)}
 	var s limit.State
 	for id := uint64(1); id <= 600 && w.failure == ""; id++ {

@@ -47,9 +47,9 @@ const noWriter = 3
 // sabotage changes a message that m is about to process.
 func (w *world) sabotage(m *member, msg *handoff.Message) {
 	switch {
-	case w.bug == noBug || m.ring == nil:
+	case w.bug == noBug || m.view.Ring == nil:
 	case w.bug == bugAnyRing && (msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply || msg.Kind == handoff.Chunk):
-		if msg.Ring, msg.Seq = m.ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
+		if msg.Ring, msg.Seq = m.view.Ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
 			msg.ChunkIndex = 0 // which transfer it completes is ignored as well
 		}
 	case w.bug == bugIgnoreClockStop:
@@ -94,14 +94,14 @@ func (w *world) sabotageRefusal(m *member, q *owner.Request, a *owner.Result) {
 
 // sabotageAdoption forges an acknowledgement that m waits for after it has adopted a ring.
 func (w *world) sabotageAdoption(m *member) {
-	fp := m.ring.Fingerprint()
+	fp := m.view.Ring.Fingerprint()
 	before := m.previousRing
 	m.previousRing = fp
 	if w.bug != bugSkipAck || before == fp || before == 0 {
 		return
 	}
-	for i := range m.ring.Len() {
-		p := w.slots[slotOf(m.ring.At(i).ID)].now
+	for i := range m.view.Ring.Len() {
+		p := w.slots[slotOf(m.view.Ring.At(i).ID)].now
 		if p != nil && p != m && p.boot == m.ringBoots[p.slot] {
 			ack := &handoff.Message{
 				Kind: handoff.Ack, Ring: fp, Seq: m.seq, BaseRing: before, Sent: m.clock(), SinceLost: int64(3600e9),

@@ -77,13 +77,13 @@ func (w *world) requestsFor(m *member, stopped time.Duration) {
 
 // keyOwnedBy returns a key that m owns on its ring, or -1.
 func (w *world) keyOwnedBy(m *member) int {
-	if m.ring == nil {
+	if m.view.Ring == nil {
 		return -1
 	}
 	first := w.rnd.IntN(w.o.Keys)
 	for i := range w.o.Keys {
 		k := (first + i) % w.o.Keys
-		if o := m.ring.Owner(w.rules[len(w.rules)-1][k].owner); o >= 0 && o == m.ring.Index(slotID(m.slot)) {
+		if o := m.view.Ring.Owner(w.rules[len(w.rules)-1][k].owner); o >= 0 && o == m.view.Ring.Index(slotID(m.slot)) {
 			return k
 		}
 	}

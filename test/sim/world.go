@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -248,10 +248,10 @@ func names(r *ring.Ring) string {
 	return fmt.Sprintf("%04x[%s]", r.Fingerprint()>>48, strings.TrimSpace(b.String()))
 }
 
-func membershipText(s handoff.Membership) string {
+func viewText(v *membership.View) string {
 	var b strings.Builder
-	for _, p := range s.Peers {
+	for p := range v.Peers() {
 		fmt.Fprintf(&b, " %s.%d:%d", p.ID, p.BootID>>1&31, p.State)
 	}
-	return fmt.Sprintf("n_ref %d leaving %v peers%s left %v", s.NRef, s.Leaving, b.String(), s.Left)
+	return fmt.Sprintf("n_ref %d leaving %v peers%s left %v", v.NRef, v.Leaving(), b.String(), v.Left)
 }

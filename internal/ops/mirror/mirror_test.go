@@ -24,8 +24,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/envoy/rls"
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -55,7 +55,9 @@ func keyward(t testing.TB, yaml string) string {
 	}
 	n := owner.New(owner.Options{Self: "a", NoHot: true})
 	n.Tick(clock)
-	n.SetRing(clock, ring.New([]ring.Member{{ID: "a"}}), handoff.Membership{NRef: 1, Joined: true})
+	n.SetMembership(clock, &membership.View{
+		Self: "a", Ring: ring.New([]ring.Member{{ID: "a"}}), NRef: 1, Joined: true,
+	})
 	store := stats.New(stats.Options{})
 	s := rls.New(rls.Options{Decider: lone{n}, Stats: store})
 	s.SetRules(parsed, rls.Switches{Headers: true})

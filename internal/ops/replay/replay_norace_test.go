@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -40,7 +40,9 @@ func byMember(rules *config.Rules, hits []hit) []bool {
 	now := start.UnixNano()
 	n := owner.New(owner.Options{Self: "a", NoHot: true})
 	n.Tick(now)
-	n.SetRing(now, ring.New([]ring.Member{{ID: "a"}}), handoff.Membership{NRef: 1, Joined: true})
+	n.SetMembership(now, &membership.View{
+		Self: "a", Ring: ring.New([]ring.Member{{ID: "a"}}), NRef: 1, Joined: true,
+	})
 	var refused []bool
 	for _, h := range hits {
 		at := start.Add(h.at).UnixNano()
