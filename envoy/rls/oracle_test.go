@@ -33,7 +33,7 @@ func newOracle(s *Service, o grpcOptions, h *HealthServer) *grpc.Server {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.ConnectionTimeout(handshakeTime),
-		grpc.Creds(o.Guard.Credentials(o.TLS, true)),
+		grpc.Creds(o.Guard.Credentials(o.TLS)),
 		grpc.InTapHandle(limitMessageTime),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: o.ConnectionAge, MaxConnectionAgeGrace: o.ConnectionAgeGrace,

@@ -52,7 +52,7 @@ func startXDS(addr string, names []string, s *security, reg prometheus.Registere
 	ln = gate.Listen(ln, f.MaxConnections)
 	opts := []grpc.ServerOption{
 		grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(64 << 10), grpc.ConnectionTimeout(5 * time.Second),
-		grpc.Creds(gate.Credentials(tls, false)),
+		grpc.Creds(gate.Credentials(tls)),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 30 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: f.ConnectionAge, MaxConnectionAgeGrace: time.Second,
 		}),

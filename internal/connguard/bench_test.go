@@ -22,7 +22,7 @@ func BenchmarkCall(b *testing.B) {
 			var opts []grpc.ServerOption
 			if gated {
 				s := New(prometheus.NewRegistry()).Guard("test")
-				l, opts = s.Listen(l, 100), append(opts, grpc.Creds(s.Credentials(nil, true)))
+				l, opts = s.Listen(l, 100), append(opts, grpc.Creds(s.Credentials(nil)))
 			}
 			g := grpc.NewServer(opts...)
 			healthpb.RegisterHealthServer(g, health.NewServer())

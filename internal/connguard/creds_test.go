@@ -10,7 +10,7 @@ import (
 
 // Credentials without TLS report it, are only for servers, and can be cloned.
 func TestCredentialsWithoutTLS(t *testing.T) {
-	c := New(prometheus.NewRegistry()).Guard("test").Credentials(nil, true)
+	c := New(prometheus.NewRegistry()).Guard("test").Credentials(nil)
 	for range 2 {
 		if p := c.Info().SecurityProtocol; p != "insecure" {
 			t.Errorf("protocol %q", p)

@@ -114,7 +114,7 @@ func serveGRPC(t *testing.T) (*Guard, net.Listener) {
 	t.Helper()
 	s := New(prometheus.NewRegistry()).Guard("test")
 	l := listen(t, s, 100)
-	g := grpc.NewServer(grpc.Creds(s.Credentials(nil, true)), grpc.ConnectionTimeout(300*time.Millisecond), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(4096))
+	g := grpc.NewServer(grpc.Creds(s.Credentials(nil)), grpc.ConnectionTimeout(300*time.Millisecond), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(4096))
 	healthpb.RegisterHealthServer(g, health.NewServer())
 	go func() { _ = g.Serve(l) }()
 	t.Cleanup(g.Stop)
@@ -360,14 +360,14 @@ func TestServedConnectionsStay(t *testing.T) {
 	}
 }
 
-// speakTo opens an HTTP/2 connection to a gRPC server with unary or streaming calls, and sends b.
-func speakTo(t *testing.T, unary bool, b ...[]byte) (*Guard, net.Conn) {
+// speakTo opens an HTTP/2 connection to a gRPC server and sends b.
+func speakTo(t *testing.T, b ...[]byte) (*Guard, net.Conn) {
 	t.Helper()
 	gates := New(prometheus.NewRegistry())
 	gates.stall = 300 * time.Millisecond
 	s := gates.Guard("test")
 	l := listen(t, s, 100)
-	g := grpc.NewServer(grpc.Creds(s.Credentials(nil, unary)), grpc.MaxHeaderListSize(128<<10))
+	g := grpc.NewServer(grpc.Creds(s.Credentials(nil)), grpc.MaxHeaderListSize(128<<10))
 	healthpb.RegisterHealthServer(g, health.NewServer())
 	go func() { _ = g.Serve(l) }()
 	t.Cleanup(g.Stop)
@@ -413,38 +413,34 @@ func TestStalledConnectionsEnd(t *testing.T) {
 		"nothing after the settings":   {nil, 0},
 		"a frame, and the rest of one": {[][]byte{whole[:5], whole[5:]}, 0},
 	} {
-		for _, unary := range []bool{true, false} {
-			t.Run(fmt.Sprint(name, ", unary ", unary), func(t *testing.T) {
-				s, c := speakTo(t, unary, tt.say...)
-				time.Sleep(2 * s.guards.stall)
-				if n := s.count(Stalled); n != tt.stalled {
-					t.Errorf("%v counted", n)
-				}
-				c.Close()
-				eventually(t, "let go", func() bool { return s.guards.account.Held() == 0 })
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			s, c := speakTo(t, tt.say...)
+			time.Sleep(2 * s.guards.stall)
+			if n := s.count(Stalled); n != tt.stalled {
+				t.Errorf("%v counted", n)
+			}
+			c.Close()
+			eventually(t, "let go", func() bool { return s.guards.account.Held() == 0 })
+		})
 	}
 }
 
 // Headers that calls keep are charged, also those of complete calls that stay open.
 func TestHeadersAreCharged(t *testing.T) {
-	for _, unary := range []bool{true, false} {
-		long := func(id uint32, ends bool) []byte {
-			return framed(t, func(f *http2.Framer) error {
-				err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(100), EndHeaders: true})
-				if ends {
-					err = errors.Join(err, f.WriteData(id, true, []byte{0, 0, 0, 0, 0})) // it watches
-				}
-				return err
-			})
-		}
-		s, c := speakTo(t, unary, long(1, false), long(3, false), long(5, true))
-		const want = 3 * (callSize + listSize) // of so long a block each
-		eventually(t, "charged", func() bool { n := s.guards.account.Held(); return n >= want-callSize-listSize && n < want+1000 })
-		c.Close()
-		eventually(t, "let go", func() bool { return s.guards.account.Held() == 0 })
+	long := func(id uint32, ends bool) []byte {
+		return framed(t, func(f *http2.Framer) error {
+			err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(100), EndHeaders: true})
+			if ends {
+				err = errors.Join(err, f.WriteData(id, true, []byte{0, 0, 0, 0, 0})) // it watches
+			}
+			return err
+		})
 	}
+	s, c := speakTo(t, long(1, false), long(3, false), long(5, true))
+	const want = 3 * (callSize + listSize) // of so long a block each
+	eventually(t, "charged", func() bool { n := s.guards.account.Held(); return n >= want && n < want+1000 })
+	c.Close()
+	eventually(t, "let go", func() bool { return s.guards.account.Held() == 0 })
 }
 
 // What is read of an HTTP request is charged until it is answered. Beyond the limit, the connection ends.

@@ -22,9 +22,8 @@ import (
 // connections that fail: in the TLS handshake, in the HTTP/2 preface, or because the server ends a stream or
 // connection that violates HTTP/2 or its bounds. gRPC limits the time of all handshakes together. What clients make
 // gRPC keep is charged, and a frame or header block that is not complete in time ends the connection: see unfinished.
-// unary means that no call stays open after its first message.
-func (s *Guard) Credentials(t *tls.Config, unary bool) credentials.TransportCredentials {
-	c := &creds{guard: s, unary: unary}
+func (s *Guard) Credentials(t *tls.Config) credentials.TransportCredentials {
+	c := &creds{guard: s}
 	if t != nil {
 		c.TransportCredentials = credentials.NewTLS(t)
 	}
@@ -35,7 +34,6 @@ func (s *Guard) Credentials(t *tls.Config, unary bool) credentials.TransportCred
 type creds struct {
 	credentials.TransportCredentials // nil: plaintext
 	guard                            *Guard
-	unary                            bool
 }
 
 // ServerHandshake secures a connection and reads the HTTP/2 preface.
@@ -56,7 +54,7 @@ func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	}
 	w := &watched{Conn: secure, raw: raw, guard: c.guard, head: head}
 	if c.guard != nil {
-		w.calls = &unfinished{account: account, streams: !c.unary, calls: map[uint32]callCharge{}}
+		w.calls = &unfinished{account: account, calls: map[uint32]callCharge{}}
 	}
 	return w, info, nil
 }

@@ -18,24 +18,18 @@ const (
 	fieldSize = 34
 	// listSize is the largest header list in bytes; gRPC limits it.
 	listSize = 128 << 10
-	// shortBlock is the largest header block of a unary call in bytes that is not charged while gRPC answers the
-	// call.
-	shortBlock = 512
 )
 
 var errUnfinished = errors.New("client makes the process keep too much memory for incomplete calls")
 
 // unfinished charges what one connection makes gRPC keep of calls that wait for their client. gRPC limits the calls
-// of a connection and the size of each, but their product is more memory than a process has. A unary call that
-// arrives complete in one piece, as those of Envoy do, is not tracked.
+// of a connection and the size of each, but their product is more memory than a process has. Calls are streams: they
+// stay open, and the server has read what the client sent when it answers.
 type unfinished struct {
-	account   *budget.Account
-	streams   bool   // calls are streams: they stay open, and the server reads what the client sent when it answers
-	last      uint32 // unary call that has begun without data; only used by the reading goroutine
-	block     int    // bytes of its header block
-	open      bool   // the header block is incomplete
-	over      atomic.Bool
-	answering uint32 // call that the server has begun to answer; only used by the writing goroutine
+	account *budget.Account
+	block   int  // bytes of the last header block; only used by the reading goroutine
+	open    bool // the header block is incomplete
+	over    atomic.Bool
 
 	mu    sync.Mutex
 	calls map[uint32]callCharge // guarded by mu; nil once the connection has ended
@@ -55,61 +49,20 @@ func (u *unfinished) received(f *frame) {
 	case http2.FrameHeaders, http2.FrameContinuation:
 		u.headers(f)
 	case http2.FrameRSTStream:
-		u.forgetLast(id)
 		u.release(id)
 	case http2.FrameData:
-		u.data(f)
+		u.hold(id, callCharge{message: int64(f.length())})
 	}
 }
 
 // headers processes HEADERS and CONTINUATION.
 func (u *unfinished) headers(f *frame) {
-	id := f.stream()
 	if f.typ() == http2.FrameHeaders {
-		if u.last != 0 && u.last != id {
-			u.hold(u.last, callCharge{headers: headersSize(u.block)})
-		}
-		u.last, u.block = id, 0
+		u.block = 0
 	}
 	u.block += f.length()
-	u.open = !http2.Flags(f.part[4]).Has(http2.FlagHeadersEndHeaders)
-	switch {
-	case u.open:
-	case u.streams:
-		u.hold(id, callCharge{headers: headersSize(u.block)})
-		u.last = 0
-	case f.ends():
-		u.endUnary(id)
-	}
-}
-
-// endUnary processes the end of a unary request. Its charge stays until the server ends the call.
-func (u *unfinished) endUnary(id uint32) {
-	if id != u.last {
-		return
-	}
-	if u.last = 0; u.block > shortBlock {
-		u.hold(id, callCharge{headers: headersSize(u.block)})
-	}
-}
-
-// data processes DATA.
-func (u *unfinished) data(f *frame) {
-	id := f.stream()
-	if f.ends() && !u.streams {
-		u.endUnary(id)
-		return
-	}
-	if id == u.last {
-		u.last = 0
-		u.hold(id, callCharge{headers: headersSize(u.block)})
-	}
-	u.hold(id, callCharge{message: int64(f.length())})
-}
-
-func (u *unfinished) forgetLast(id uint32) {
-	if id == u.last {
-		u.last = 0
+	if u.open = !http2.Flags(f.part[4]).Has(http2.FlagHeadersEndHeaders); !u.open {
+		u.hold(f.stream(), callCharge{headers: headersSize(u.block)})
 	}
 }
 
@@ -130,34 +83,14 @@ func (u *unfinished) rest(n int) {
 	}
 }
 
-// sent processes a frame from the server. A call that it ends is released. On a stream that it answers, the messages
+// sent processes a frame from the server. A call that it ends is released. Of a call that it answers, the messages
 // have been read.
 func (u *unfinished) sent(f *frame) {
-	id := f.stream()
 	switch {
 	case f.typ() == http2.FrameRSTStream || f.ends():
-		if id == u.answering {
-			u.answering = 0
-		}
-		u.release(id)
-	case f.typ() != http2.FrameData:
-	case u.streams:
-		u.messagesRead(id)
-	default:
-		if u.answering != 0 && u.answering != id {
-			u.holdOpen(u.answering)
-		}
-		u.answering = id
-	}
-}
-
-// holdOpen charges a call that has a response without an end, such as a watch of health.
-func (u *unfinished) holdOpen(id uint32) {
-	u.mu.Lock()
-	_, noted := u.calls[id]
-	u.mu.Unlock()
-	if !noted {
-		u.hold(id, callCharge{headers: headersSize(shortBlock)})
+		u.release(f.stream())
+	case f.typ() == http2.FrameData:
+		u.messagesRead(f.stream())
 	}
 }
 
