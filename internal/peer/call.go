@@ -134,6 +134,11 @@ func (c *call) advance() (ended completion) {
 		c.mu.Unlock()
 		return nil
 	}
+	return c.end()
+}
+
+// end ends a call in which nothing is open, and returns its completion. It unlocks mu.
+func (c *call) end() (ended completion) {
 	leaked := c.leaked
 	ended = c.finish()
 	c.mu.Unlock()

@@ -64,13 +64,15 @@ func (p *Peer) begin(stop bool, args *callArgs) callState {
 	p.o.Node.DecideAll(p.clock.at(c.now), stop, args.reqs, args.results)
 	if stop && slices.ContainsFunc(args.results, isForward) {
 		if !slices.ContainsFunc(args.results, isCached) { // nothing was charged, and nothing is pending
-			c.finish()
-			c.mu.Unlock()
-			p.calls.Put(c)
+			c.end()
 			return callStops
 		}
 		c.reqs = slices.Clone(args.reqs) // the caller's are not to be changed
 		owner.ApplyStop(c.reqs, args.results)
+	}
+	if !slices.ContainsFunc(args.results, isOpen) { // the most frequent case
+		c.end()
+		return callDecided
 	}
 	if c.dispatchAll(args.deadline) {
 		return callDecided

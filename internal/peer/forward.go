@@ -14,7 +14,7 @@ import (
 // dispatchAll forwards the requests that Node does not decide, and unlocks c. It reports whether all requests are
 // decided.
 func (c *call) dispatchAll(d owner.Deadline) bool {
-	first := slices.IndexFunc(c.results, func(r owner.Result) bool { return r.Kind != owner.Decided })
+	first := slices.IndexFunc(c.results, isOpen)
 	if first >= 0 {
 		c.setDeadline(d)
 		for i := first; i < len(c.results); i++ {
@@ -23,6 +23,9 @@ func (c *call) dispatchAll(d owner.Deadline) bool {
 	}
 	return c.advance() != nil
 }
+
+// isOpen reports whether Node has not decided the request.
+func isOpen(r owner.Result) bool { return r.Kind != owner.Decided }
 
 // dispatch forwards request i, or waits for Node, as its result demands.
 func (c *call) dispatch(i int, attempt uint8) {
