@@ -145,18 +145,25 @@ type upstream struct {
 
 func startUpstream(t testing.TB) *upstream {
 	t.Helper()
+	u := &upstream{}
+	u.addr = startHandler(t, func(w http.ResponseWriter, _ *http.Request) {
+		u.calls.Add(1)
+		_, _ = io.WriteString(w, "ok")
+	})
+	return u
+}
+
+// startHandler serves HTTP until the test ends, and returns the address.
+func startHandler(t testing.TB, serve http.HandlerFunc) string {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &upstream{addr: ln.Addr().String()}
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		u.calls.Add(1)
-		_, _ = io.WriteString(w, "ok")
-	})}
+	srv := &http.Server{Handler: serve}
 	go func() { _ = srv.Serve(ln) }()
 	t.Cleanup(func() { srv.Close() })
-	return u
+	return ln.Addr().String()
 }
 
 // addEnvoy starts an Envoy and waits until it knows all members.
