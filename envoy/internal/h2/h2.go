@@ -8,6 +8,8 @@
 //
 // Frames and header blocks are parsed by golang.org/x/net/http2. [Limits] bounds what a client may do. What exceeds
 // the limits is refused as RFC 9113 requires, and reported to [Options.Refuse].
+//
+// Requests may be compressed by gzip (grpc-encoding). Responses are not compressed.
 package h2
 
 import (
