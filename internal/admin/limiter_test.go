@@ -62,29 +62,29 @@ func TestClientsThatDoNotRead(t *testing.T) {
 		_ = c.(*net.TCPConn).SetReadBuffer(4 << 10)
 		_, _ = io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 	}
-	began := time.Now()
-	for got := ""; !strings.Contains(got, "keyward_xa 7"); {
-		if time.Since(began) > 8*time.Second {
-			t.Fatal("no page for a client that reads")
-		}
+	eventually(t, 8*time.Second, "a page for a client that reads", func() bool {
 		res, err := http.Get("http://" + addr + "/metrics")
 		if err != nil {
 			t.Fatal(err)
 		}
 		b, _ := io.ReadAll(res.Body)
 		res.Body.Close()
-		got = string(b)
-		time.Sleep(100 * time.Millisecond)
-	}
+		return strings.Contains(string(b), "keyward_xa 7")
+	})
 	if refused.Load() == 0 {
 		t.Error("nothing was counted")
 	}
 	http.DefaultClient.CloseIdleConnections()
-	for open.Load() > 0 {
-		if time.Since(began) > writeTime+5*time.Second {
-			t.Fatalf("%d are open after the write timeout", open.Load())
+	eventually(t, writeTime+5*time.Second, "all connections closed after the write timeout", func() bool { return open.Load() == 0 })
+}
+
+// eventually waits until cond returns true.
+func eventually(t *testing.T, limit time.Duration, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !cond(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 }
 

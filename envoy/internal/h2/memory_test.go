@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -121,7 +122,7 @@ func TestStalled(t *testing.T) {
 		ended bool
 	}{
 		"half a frame's head":                   {[][]byte{{0, 0}}, true},
-		"half a frame":                          {[][]byte{call[:0], append(headersFrame(1, 0, call), data...)}, true},
+		"half a frame":                          {[][]byte{append(headersFrame(1, 0, call), data...)}, true},
 		"a frame that trickles":                 {[][]byte{data[:10], data[10:11], data[11:12], data[12:13], data[13:14]}, true},
 		"a block without an end":                {[][]byte{open}, true},
 		"a block without an end, that trickles": {[][]byte{open, more, more, more, more, more}, true},
@@ -131,29 +132,31 @@ func TestStalled(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, l, r := start(t, "tcp", Options{Limits: Limits{StallTimeout: patience}})
-			conn, f := speak(t, l)
-			var ended atomic.Bool
-			go func() {
-				for {
-					if _, err := f.ReadFrame(); err != nil {
-						ended.Store(true)
-						return
-					}
+			synctest.Test(t, func(t *testing.T) {
+				r := &refusals{}
+				s := NewInlineServer(Options{Methods: methods(), Refuse: r.add, Limits: Limits{StallTimeout: patience}})
+				near, far := net.Pipe()
+				s.start(far)
+				var ended atomic.Bool
+				go func() {
+					_, _ = io.Copy(io.Discard, near)
+					ended.Store(true)
+				}()
+				hello(t, near)
+				for _, b := range tt.say {
+					_, _ = near.Write(b)
+					time.Sleep(patience / 3)
 				}
-			}()
-			for _, b := range tt.say {
-				_, _ = conn.Write(b)
-				time.Sleep(patience / 3)
-			}
-			time.Sleep(2 * patience)
-			if ended.Load() != tt.ended || (r.of(Stalled) == 1) != tt.ended {
-				t.Errorf("ended: %v, counted: %v", ended.Load(), r.n)
-			}
-			if conn.Close(); tt.ended && s.account.Held() != 0 {
-				t.Errorf("%d bytes held", s.account.Held())
-			}
+				time.Sleep(2 * patience)
+				synctest.Wait()
+				if ended.Load() != tt.ended || (r.of(Stalled) == 1) != tt.ended {
+					t.Errorf("ended: %v, counted: %v", ended.Load(), r.n)
+				}
+				near.Close()
+				if s.gone.Wait(); s.account.Held() != 0 {
+					t.Errorf("%d bytes held", s.account.Held())
+				}
+			})
 		})
 	}
 }
