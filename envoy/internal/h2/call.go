@@ -63,9 +63,7 @@ const (
 
 // Message returns the decompressed message of the request, up to Limits.KeepMessage bytes. It is valid until the call
 // is answered.
-func (k *Stream) Message() []byte {
-	return k.message[prefix:min(len(k.message), prefix+k.conn.server.o.Limits.KeepMessage)]
-}
+func (k *Stream) Message() []byte { return k.message[prefix:] }
 
 // Header returns the value of Options.Headers[i], or "" if the request does not have it. It returns the first of
 // several values, and the first Max+1 bytes of a value that is longer than KeptHeader.Max.

@@ -95,9 +95,15 @@ func TestCompressedIsCut(t *testing.T) {
 		"garbage after enough":      {append(gzipped(make([]byte, keep)), bytes.Repeat([]byte("x"), 2*keep)...), fmt.Sprint(keep)},
 		"just as much as is kept":   {gzipped(make([]byte, keep)), fmt.Sprint(keep)},
 		"nothing, in a few members": {empty[:100*len(gzipped(nil))], "0"},
+		"not compressed":            {nil, fmt.Sprint(keep)},
 	} {
 		conn, f := speak(t, l)
-		_, _ = conn.Write(gzipCall(1, size, tt.message))
+		call := gzipCall(1, size, tt.message)
+		if tt.message == nil {
+			call = gzipCall(1, size, make([]byte, keep+10))
+			call[len(call)-prefix-keep-10] = 0 // the flag
+		}
+		_, _ = conn.Write(call)
 		if got := answerOf(t, f); got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}

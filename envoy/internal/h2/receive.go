@@ -136,6 +136,9 @@ func (c *conn) finishRequest(k *Stream) error {
 		c.fail(k, codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", k.message[0]))
 		return c.spendControl(1)
 	}
+	if k.gzip { // a message without the flag may be longer than is kept of others
+		k.message = k.message[:min(len(k.message), prefix+c.server.o.Limits.KeepMessage)]
+	}
 	c.controls.refillForCall()
 	// Small parts cost some processing, too.
 	c.callsReceived, c.cheapBytes = c.callsReceived+1, c.cheapBytes+int(k.received)*3/8
