@@ -41,7 +41,9 @@ func (m *Machine) completeRing() {
 	v := m.publish()
 	v.base, v.baseSelf, v.steps = v.ring, v.self, nil
 	m.revokedBase = nil
-	m.neverOwned = m.neverOwned && v.self < 0
+	if v.self >= 0 {
+		m.neverOwned, m.completeVersion = false, v.ring.Fingerprint()
+	}
 }
 
 // acceptProofs takes ownership of the arcs that their owner has released, if no other member can have owned them: every
@@ -158,16 +160,6 @@ func (m *Machine) receiversPending() int {
 	return n
 }
 
-// RingProgress is the progress of a ring change.
-type RingProgress struct {
-	RingVersion uint64 // version of the ring adopted last
-	Complete    bool   // this member owns all its keys on the ring and has transferred all others
-	Prefetched  bool   // a joining member has replicas from all active members
-	HandedOff   bool   // a leaving member owns nothing any more
-	Unconfirmed int    // members that have not confirmed their transfer
-	MissingAcks int    // members whose Ack is missing
-}
-
 // hasJoiner reports whether a live member is joining.
 func (m *Machine) hasJoiner() bool {
 	for _, p := range m.peers {
@@ -189,13 +181,13 @@ func (m *Machine) sendsCopies() bool {
 }
 
 // Progress returns the progress of the current ring change.
-func (m *Machine) Progress() RingProgress {
+func (m *Machine) Progress() membership.Progress {
 	v := m.view
-	p := RingProgress{
-		RingVersion: v.ring.Fingerprint(),
-		Complete:    v.self >= 0 && v.Steady(),
-		Unconfirmed: m.receiversPending(),
-		Prefetched:  true,
+	p := membership.Progress{
+		Ring:         v.ring.Fingerprint(),
+		CompleteRing: m.completeVersion,
+		Unconfirmed:  m.receiversPending(),
+		Prefetched:   true,
 	}
 	for _, x := range m.peers {
 		if x.NoHandoff || x.State == membership.Joining {

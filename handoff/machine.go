@@ -23,15 +23,16 @@ type Machine struct {
 	membership *membership.View
 	view       *OwnershipView
 
-	adoptedAt    int64 // when the current ring was adopted
-	seq          uint64
-	epoch        uint16
-	neverOwned   bool       // this member has not owned any key since it started
-	unconfirmed  bool       // no peer confirmed this member at the last Tick
-	extentStale  bool       // confirmations arrived that the view does not include yet
-	revokedBase  *ring.Ring // the last base whose ownership was revoked; nil: none since a ring was complete
-	lostExpireAt int64      // when the ownership of all failed members has expired; see noOtherOwner
-	pingRounds   uint64     // number of ping rounds; their intervals vary by it
+	adoptedAt       int64 // when the current ring was adopted
+	seq             uint64
+	epoch           uint16
+	completeVersion uint64     // see membership.Progress.CompleteRing
+	neverOwned      bool       // this member has not owned any key since it started
+	unconfirmed     bool       // no peer confirmed this member at the last Tick
+	extentStale     bool       // confirmations arrived that the view does not include yet
+	revokedBase     *ring.Ring // the last base whose ownership was revoked; nil: none since a ring was complete
+	lostExpireAt    int64      // when the ownership of all failed members has expired; see noOtherOwner
+	pingRounds      uint64     // number of ping rounds; their intervals vary by it
 
 	history      []*ring.Ring // adopted rings, newest first, including the current one
 	peers        map[ring.ID]*peer
@@ -142,7 +143,7 @@ func (m *Machine) adoptRing(now int64, r *ring.Ring) {
 	v := *m.view
 	before := v.ring
 	v.ring, v.self = r, r.Index(m.opts.Self)
-	m.adoptedAt = now
+	m.startAdoption(now, r)
 	m.history = append([]*ring.Ring{r}, m.history...)
 	m.history = m.history[:min(len(m.history), maxHistory)]
 	v.history = m.history[1:]
@@ -151,8 +152,6 @@ func (m *Machine) adoptRing(now int64, r *ring.Ring) {
 		m.revokeBase(&v)
 		v.steps = v.steps[len(v.steps)-1:]
 	}
-	m.lostExpireAt = 0
-	m.seq++
 	for id, p := range m.peers {
 		i := r.Index(id)
 		p.added = placeOf(before, id, p.BootID) < 0 || p.added && !p.sending.ackReceived
@@ -169,6 +168,15 @@ func (m *Machine) adoptRing(now int64, r *ring.Ring) {
 	}
 	m.view = &v
 	m.publish()
+}
+
+// startAdoption starts the adoption of r, which may be the current ring.
+func (m *Machine) startAdoption(now int64, r *ring.Ring) {
+	m.adoptedAt, m.lostExpireAt = now, 0
+	m.seq++
+	if m.completeVersion == r.Fingerprint() {
+		m.completeVersion = 0
+	}
 }
 
 // placeOf returns the index in r of a member's boot, or -1 if that boot is not on r.

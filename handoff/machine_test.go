@@ -182,7 +182,7 @@ func (c *cluster) steady() {
 	c.t.Helper()
 	c.check(1)
 	for _, id := range c.ids() {
-		if p := c.machines[id].Progress(); c.states[id] == membership.Active && !p.Complete {
+		if p := c.machines[id].Progress(); c.states[id] == membership.Active && !p.Complete() {
 			c.t.Fatalf("%s: %+v", id, p)
 		}
 	}

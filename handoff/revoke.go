@@ -45,8 +45,7 @@ func (m *Machine) RevokeAll(now int64) []Outbound {
 	m.revokeBase(&v)
 	v.steps = []step{{ring: v.ring, self: v.self, released: make([]bool, v.ring.Len())}}
 	m.view = &v
-	m.seq++
-	m.adoptedAt, m.lostExpireAt = now, 0
+	m.startAdoption(now, v.ring)
 	for id, p := range m.peers {
 		p.restart()
 		p.confirmedAt, p.clock = 0, clockOffset{}

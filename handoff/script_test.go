@@ -278,7 +278,7 @@ func (s *script) describeMember(id ring.ID) string {
 		text += ", leaving, handed off"
 	case s.c.states[id] == membership.Leaving:
 		text += ", leaving"
-	case p.Complete:
+	case p.Complete():
 		text += " complete"
 	}
 	switch extent, num, den := v.Extent(s.c.now); {

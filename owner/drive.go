@@ -257,7 +257,7 @@ func (n *Node) tickLeases(now int64) {
 }
 
 // Progress returns the progress of the handoff to the current ring. Ready reports when it has changed.
-func (n *Node) Progress() handoff.RingProgress {
+func (n *Node) Progress() membership.Progress {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	return n.serial.machine.Progress()

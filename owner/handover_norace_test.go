@@ -157,7 +157,7 @@ func TestCrashCostsNoMoreThanU(t *testing.T) {
 		w.adopt()
 		w.run(6 * time.Second)
 		for _, id := range w.ids() {
-			if p := w.nodes[id].Progress(); !p.Complete {
+			if p := w.nodes[id].Progress(); !p.Complete() {
 				t.Fatalf("seed %d: %s: %+v", seed, id, p)
 			}
 		}

@@ -46,7 +46,7 @@ func TestOwnershipOnDemand(t *testing.T) {
 	}
 	w.still = false
 	w.run(3 * time.Second)
-	if p := w.nodes["b"].Progress(); !p.Complete {
+	if p := w.nodes["b"].Progress(); !p.Complete() {
 		t.Errorf("%+v", p)
 	}
 }

@@ -59,7 +59,7 @@ func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
 	w.adopt()
 	w.run(3 * time.Second)
 	for _, id := range ids {
-		if !w.nodes[id].Progress().Complete {
+		if !w.nodes[id].Progress().Complete() {
 			t.Fatalf("%s: %+v", id, w.nodes[id].Progress())
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/replica"
 )
@@ -31,7 +32,7 @@ type Node struct {
 		machine    *handoff.Machine
 		view       *view
 		transfers  []handoff.Transfer
-		progress   handoff.RingProgress // as the last Ready reported it
+		progress   membership.Progress // as the last Ready reported it
 		replicator *replica.Replicator
 		counts     messageCounts
 	}

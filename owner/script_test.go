@@ -97,7 +97,7 @@ func (s *script) state() {
 		switch p := s.nodes[id].Progress(); {
 		case p.HandedOff:
 			s.printf("%s: has given all of its keys away", id)
-		case p.Complete:
+		case p.Complete():
 			s.printf("%s: ring of %s, complete", id, s.names(s.nodes[id]))
 		default:
 			s.printf("%s: ring of %s, in progress", id, s.names(s.nodes[id]))

@@ -198,7 +198,7 @@ func (s *shard) addLeases(now int64, f *leaseStats) {
 func (f *Stats) addProgress(m *handoff.Machine, now int64) {
 	p := m.Progress()
 	f.Confirming, f.Unconfirmed = m.View().ConfirmedBy(now), p.Unconfirmed
-	if !p.Complete {
+	if !p.Complete() {
 		f.AcksMissing = p.MissingAcks
 	}
 }

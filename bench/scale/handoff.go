@@ -43,7 +43,7 @@ func measureHandoff(keys int) (h HandoffCost, err error) {
 	b.Weight = newcomerWeight
 	one, two := ring.New([]ring.Member{a}), ring.New([]ring.Member{a, b})
 	giver.tell(one, all[:1])
-	if err := await("the giver to hold its keys", patience, func() bool { return giver.node.Progress().Complete }); err != nil {
+	if err := await("the giver to hold its keys", patience, func() bool { return giver.node.Progress().Complete() }); err != nil {
 		return h, err
 	}
 	empty := live()
@@ -64,7 +64,7 @@ func measureHandoff(keys int) (h HandoffCost, err error) {
 		}
 		err := await("everything to be moved", patience, func() bool {
 			g, t := giver.node.Progress(), taker.node.Progress()
-			return g.Complete && t.Complete && g.RingVersion == two.Fingerprint() && t.RingVersion == g.RingVersion
+			return g.Complete() && t.Complete() && g.Ring == two.Fingerprint() && t.Ring == g.Ring
 		})
 		moved = sent(all)
 		return err

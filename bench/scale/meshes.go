@@ -93,7 +93,7 @@ func mesh(n int) (c MeshCost, err error) {
 		m.tell(r, all)
 	}
 	for _, m := range all {
-		if await(string(m.id)+" to hold its keys", 15*time.Second, func() bool { return m.node.Progress().Complete }) != nil {
+		if await(string(m.id)+" to hold its keys", 15*time.Second, func() bool { return m.node.Progress().Complete() }) != nil {
 			return c, errDisturbed
 		}
 	}
@@ -103,7 +103,7 @@ func mesh(n int) (c MeshCost, err error) {
 		return c, err
 	}
 	for _, m := range all {
-		if !m.node.Progress().Complete || together.seconds > 1.3*idle.Seconds() {
+		if !m.node.Progress().Complete() || together.seconds > 1.3*idle.Seconds() {
 			return c, errDisturbed
 		}
 	}

@@ -80,8 +80,8 @@ func TestRevokedBeforeTheNextDecision(t *testing.T) {
 			if m.revoked(tt.reason) != 1 {
 				t.Fatalf("ownership not revoked: %+v", a)
 			}
-			if after := m.node.Progress(); !before.Complete || a.Authority == owner.Full && a.Before == 1 &&
-				after.Complete {
+			if after := m.node.Progress(); !before.Complete() || a.Authority == owner.Full && a.Before == 1 &&
+				after.Complete() {
 				t.Errorf("decided by the old ownership: %+v", a)
 			}
 			m.awaitComplete(t, ms)

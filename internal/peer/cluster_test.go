@@ -150,7 +150,7 @@ func (m *member) awaitComplete(t testing.TB, ms []*member) {
 	want := ringOf(ids(ms)...).Fingerprint()
 	await(t, fmt.Sprintf("%s to hold its keys", m.id), func() bool {
 		p := m.node.Progress()
-		return p.Complete && p.RingVersion == want && m.liveLinks() == len(ms)-1
+		return p.Complete() && p.Ring == want && m.liveLinks() == len(ms)-1
 	})
 }
 

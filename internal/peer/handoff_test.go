@@ -79,7 +79,7 @@ func changeRing(t *testing.T, on, ms []*member) {
 	for _, m := range ms {
 		await(t, fmt.Sprintf("%s to be done with the ring of %v", m.id, ids(on)), func() bool {
 			p := m.node.Progress()
-			return p.RingVersion == want && p.Unconfirmed == 0 && (p.Complete || p.HandedOff)
+			return p.Ring == want && p.Unconfirmed == 0 && (p.Complete() || p.HandedOff)
 		})
 	}
 }
@@ -180,7 +180,7 @@ func TestTakeover(t *testing.T) {
 		m.SetView(v)
 	}
 	for _, m := range left {
-		await(t, string(m.id)+" to hold its keys", func() bool { return m.node.Progress().Complete })
+		await(t, string(m.id)+" to hold its keys", func() bool { return m.node.Progress().Complete() })
 	}
 	for _, n := range names {
 		if a := ms[0].decideOne(patience, newRequest(n, lim, 1)); a.Path == owner.Fallback || a.Before != spent {
@@ -254,7 +254,7 @@ func TestOldMembers(t *testing.T) {
 func TestTransfer(t *testing.T) {
 	ms := newCluster(t, 2)
 	await(t, "the ring", func() bool { // or some of the requests wait
-		return ms[0].node.Progress().Complete && ms[1].node.Progress().Complete
+		return ms[0].node.Progress().Complete() && ms[1].node.Progress().Complete()
 	})
 	const keys = 6000 // half of them in a dozen chunks
 	for i := range keys {

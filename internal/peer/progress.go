@@ -4,17 +4,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/membership"
 )
 
 // progress is the state of progressLoop.
 type progress struct {
-	last      membership.Progress
-	ring      uint64 // version
-	adoptedAt int64  // by the monotonic clock
-	revoked   bool   // the ring was complete, and then ownership was revoked
-	first     bool   // nothing has been reported yet
+	last    membership.Progress
+	since   int64 // when the ring was adopted, or its ownership revoked, by the monotonic clock
+	revoked bool  // the ring was complete, and then ownership was revoked
+	first   bool  // nothing has been reported yet
 }
 
 // progressLoop logs changes of the progress and calls OnProgress. It has its own goroutine, so OnProgress may call
@@ -31,27 +29,25 @@ func (p *Peer) progressLoop() {
 	}
 }
 
-// reportProgress logs the differences between h and the last progress, and calls OnProgress.
-func (p *Peer) reportProgress(g *progress, h handoff.RingProgress, mono int64) {
-	if h.RingVersion != g.ring {
-		g.ring, g.adoptedAt, g.revoked = h.RingVersion, mono, false
+// reportProgress logs the differences between next and the last progress, and calls OnProgress.
+func (p *Peer) reportProgress(g *progress, next membership.Progress, mono int64) {
+	last := g.last
+	if next.Ring != last.Ring {
+		g.since, g.revoked = mono, false
 	}
-	next := g.last
-	next.Prefetched, next.HandedOff, next.Unconfirmed = h.Prefetched, h.HandedOff, h.Unconfirmed
 	switch {
-	case h.Complete && next.CompleteRing != h.RingVersion:
-		next.CompleteRing = h.RingVersion
+	case next.Complete() && last.CompleteRing != next.Ring:
 		what := "ring complete"
 		if g.revoked {
 			what = "ownership regained"
 		}
 		g.revoked = false
-		p.log.Info(what, "ring", fingerprint(h.RingVersion), "duration", time.Duration(mono-g.adoptedAt))
-	case !h.Complete && next.CompleteRing == h.RingVersion && h.RingVersion != 0:
-		next.CompleteRing, g.revoked, g.adoptedAt = 0, true, mono
-		p.log.Warn("ownership revoked; peers may take over", "ring", fingerprint(h.RingVersion), "missing", h.MissingAcks)
+		p.log.Info(what, "ring", fingerprint(next.Ring), "duration", time.Duration(mono-g.since))
+	case next.CompleteRing == 0 && last.CompleteRing != 0:
+		g.revoked, g.since = true, mono
+		p.log.Warn("ownership revoked; peers may take over", "ring", fingerprint(next.Ring), "missing", next.MissingAcks)
 	}
-	changed := g.first || next != g.last
+	changed := g.first || next != last
 	g.last, g.first = next, false
 	if changed && p.o.OnProgress != nil {
 		p.o.OnProgress(next)

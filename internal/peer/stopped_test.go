@@ -91,7 +91,7 @@ func runStoppedMember() {
 		live = append(live, announced(id, address))
 	}
 	p.SetView(viewOf("m0", r, live))
-	for !node.Progress().Complete || len(p.ClockOffsets()) < 2 {
+	for !node.Progress().Complete() || len(p.ClockOffsets()) < 2 {
 		time.Sleep(time.Millisecond)
 	}
 	fmt.Fprintln(os.Stdout, "ready")
@@ -219,7 +219,7 @@ func takeOverFromStopped(t *testing.T, ms []*member) {
 	name := ownedBy(ringOf("m0", "m1", "m2"), "m0", 1)[0]
 	successor := ms[r.Owner(ring.Hash(name))]
 	await(t, "the successor to take over", func() bool {
-		return successor.node.Progress().Complete && successor.decideOne(patience,
+		return successor.node.Progress().Complete() && successor.decideOne(patience,
 			newRequest(name, stoppedLimit, 0)).Authority == owner.Full
 	})
 	for i := range 898 {

@@ -138,7 +138,7 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	t.Helper()
 	s := newStubOf(t, 2, serve)
 	m := newMember(t, "m0").alone()
-	await(t, "its keys", func() bool { return m.node.Progress().Complete })
+	await(t, "its keys", func() bool { return m.node.Progress().Complete() })
 	for i := range keys {
 		q := newRequest(fmt.Sprint("many ", i), 10, 1)
 		m.node.Decide(m.Now(), &q)

@@ -253,7 +253,7 @@ func (w *world) probe() {
 		}
 	}
 	for _, m := range ms {
-		if st := m.table[m.slot].state; st == active && !m.node.Progress().Complete {
+		if st := m.table[m.slot].state; st == active && !m.node.Progress().Complete() {
 			w.fail("I9: %v after the last fault %s has not completed %s: %+v", settleTime, m.name(), names(m.view.Ring),
 				m.node.Progress())
 			return

@@ -351,7 +351,7 @@ func (m *member) end() {
 
 // progress announces by gossip that the ring is complete at this member.
 func (m *member) progress() {
-	if p := m.node.Progress(); p.Complete && m.view.Ring != nil {
-		m.table[m.slot].complete = p.RingVersion
+	if p := m.node.Progress(); p.Complete() && m.view.Ring != nil {
+		m.table[m.slot].complete = p.Ring
 	}
 }
