@@ -10,10 +10,10 @@ import (
 // transferred together with ownership, because a new owner without a counter cannot know whether the key was ever
 // charged.
 type Loss struct {
-	FoundAt  int64 // when it was detected, in Unix nanoseconds by the clock of the member that detected it
-	Settings ring.Settings
-	Members  []ring.Member
-	Dead     []ring.ID
+	FoundAt    int64 // when it was detected, in Unix nanoseconds by the clock of the member that detected it
+	Parameters ring.Parameters
+	Members    []ring.Member
+	Dead       []ring.ID
 }
 
 // maxLosses is the number of losses that are remembered, newest first.
@@ -39,7 +39,7 @@ func (l *loss) same(b *loss) bool {
 
 // describes reports whether l describes the same members as x, which are sorted by ID.
 func (l *loss) describes(x *Loss) bool {
-	if l.ring.Settings() != x.Settings || l.ring.Len() != len(x.Members) {
+	if l.ring.Parameters() != x.Parameters || l.ring.Len() != len(x.Members) {
 		return false
 	}
 	for i, m := range x.Members {
@@ -147,7 +147,7 @@ func (m *Machine) Losses(now int64) []Loss {
 	var out []Loss
 	for i := range list {
 		l := &list[i]
-		x := Loss{FoundAt: l.foundAt, Settings: l.ring.Settings()}
+		x := Loss{FoundAt: l.foundAt, Parameters: l.ring.Parameters()}
 		for i := range l.ring.Len() {
 			a := l.ring.At(i)
 			if x.Members = append(x.Members, a); l.dead[i] {
@@ -203,7 +203,7 @@ func (m *Machine) AddLosses(losses []Loss) {
 		if slices.ContainsFunc(list, func(b loss) bool { return b.foundAt >= x.FoundAt && b.describes(x) }) {
 			continue // usually the loss is known; building its ring would cost more than the rest of an Ack
 		}
-		l := loss{foundAt: x.FoundAt, ring: x.Settings.New(x.Members)}
+		l := loss{foundAt: x.FoundAt, ring: x.Parameters.New(x.Members)}
 		l.dead = make([]bool, l.ring.Len())
 		for i := range l.dead {
 			l.dead[i] = slices.Contains(x.Dead, l.ring.At(i).ID)

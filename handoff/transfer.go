@@ -155,7 +155,7 @@ func (m *Machine) ringWith(p *peer) *ring.Ring {
 	}
 	joining := p.RingMember()
 	joining.Incarnation = 1
-	return r.Settings().New(append(members, joining))
+	return r.Parameters().New(append(members, joining))
 }
 
 // Finish returns the Ack that ends transfer t, or its replicas, after the given number of Chunks. It returns false if

@@ -25,12 +25,12 @@ type Member struct {
 	BootID      uint64 // differs between two boots of a member
 	Incarnation uint64 // increases each time a boot joins again
 	Weight      uint32 // 0 means 1; limited to MaxCapacity-1
-	Host        string // what Envoy hashes for this member, on a ring with Envoy's settings; empty: the ID
+	Host        string // what Envoy hashes for this member, on a ring with Envoy's parameters; empty: the ID
 }
 
 // Ring is an immutable map from hashes to members, safe for concurrent use. The zero value has no members.
 type Ring struct {
-	settings    Settings
+	parameters  Parameters
 	members     []Member // sorted by ID, with effective weights
 	table       table
 	layout      *layout // the layout of table; nil without members
@@ -40,10 +40,10 @@ type Ring struct {
 // layout contains the points of a set of members. Rings that lack a few of those members share its hashes and its
 // index.
 type layout struct {
-	settings Settings
-	members  []Member // canonical
-	points   []int    // of each member
-	table    table
+	parameters Parameters
+	members    []Member // canonical
+	points     []int    // of each member
+	table      table
 }
 
 // maxUnusedFraction is the largest fraction of a layout's points, as 1/n, that may belong to members that a ring lacks.
@@ -52,52 +52,52 @@ const maxUnusedFraction = 4
 // New returns Keyward's own ring of members, given in any order. Each member has PointsPerWeight points for each unit of
 // weight. A join therefore moves keys only to the joining member, and a leave only from the leaving one. If several
 // members have the same ID, only the one with the highest (BootID, Incarnation) is used; Validate rejects them.
-func New(members []Member) *Ring { return Settings{}.New(members) }
+func New(members []Member) *Ring { return Parameters{}.New(members) }
 
-// New returns the ring of members with settings s, given in any order. With Envoy's settings, a join or leave may also
-// move keys between other members.
-func (s Settings) New(members []Member) *Ring { return s.Next(&Ring{}, members, nil) }
+// New returns the ring of members, given in any order. With Envoy's parameters, a join or leave may also move keys
+// between other members.
+func (p Parameters) New(members []Member) *Ring { return p.Next(&Ring{}, members, nil) }
 
-// Next returns s.New(members), but shares most of its memory with r if possible: after members have left, returned or
+// Next returns p.New(members), but shares most of its memory with r if possible: after members have left, returned or
 // restarted, or if a joining member was in soon when the layout was made. A ring with a new layout reserves points for
-// the members in soon. With Envoy's settings, only a ring of the same hosts and weights shares memory.
-func (s Settings) Next(r *Ring, members, soon []Member) *Ring {
-	wanted := s.canonical(members)
-	l, places := r.layout, r.layout.places(s, wanted)
-	if places == nil && !s.Envoy {
+// the members in soon. With Envoy's parameters, only a ring of the same hosts and weights shares memory.
+func (p Parameters) Next(r *Ring, members, soon []Member) *Ring {
+	wanted := p.canonical(members)
+	l, places := r.layout, r.layout.places(p, wanted)
+	if places == nil && !p.Envoy {
 		all := slices.DeleteFunc(slices.Clone(soon), func(m Member) bool { return index(wanted, m.ID) >= 0 })
-		l = s.newLayout(s.canonical(append(all, wanted...)))
-		places = l.places(s, wanted)
+		l = p.newLayout(p.canonical(append(all, wanted...)))
+		places = l.places(p, wanted)
 	}
 	if places == nil {
-		l = s.newLayout(wanted)
-		places = l.places(s, wanted)
+		l = p.newLayout(wanted)
+		places = l.places(p, wanted)
 	}
 	t := l.table.restrict(places, len(wanted))
-	return &Ring{settings: s, members: wanted, table: t, layout: l, fingerprint: s.fingerprint(wanted)}
+	return &Ring{parameters: p, members: wanted, table: t, layout: l, fingerprint: p.fingerprint(wanted)}
 }
 
-// Next is Next of r's own settings.
-func (r *Ring) Next(members, soon []Member) *Ring { return r.settings.Next(r, members, soon) }
+// Next is Next of r's own parameters.
+func (r *Ring) Next(members, soon []Member) *Ring { return r.parameters.Next(r, members, soon) }
 
-func (s Settings) newLayout(members []Member) *layout {
-	counts, total := s.points(members), 0
+func (p Parameters) newLayout(members []Member) *layout {
+	counts, total := p.points(members), 0
 	for _, n := range counts {
 		total += n
 	}
 	points := make([]point, 0, total)
 	name := make([]byte, 0, 2*MaxID)
 	for i, m := range members {
-		name = append(append(name[:0], s.hashKey(m)...), '_')
-		points = s.Hash.appendPoints(points, name, int32(i), uint64(counts[i]))
+		name = append(append(name[:0], p.hashKey(m)...), '_')
+		points = p.Hash.appendPoints(points, name, int32(i), uint64(counts[i]))
 	}
-	return &layout{settings: s, members: members, points: counts, table: newTable(points, len(members))}
+	return &layout{parameters: p, members: members, points: counts, table: newTable(points, len(members))}
 }
 
 // places returns, for each member of the layout, its index in wanted, or -1 if it is not wanted. It returns nil if the
-// layout lacks a wanted member, has other settings, or has too many points of other members.
-func (l *layout) places(s Settings, wanted []Member) []int32 {
-	if l == nil || l.settings != s {
+// layout lacks a wanted member, has other parameters, or has too many points of other members.
+func (l *layout) places(s Parameters, wanted []Member) []int32 {
+	if l == nil || l.parameters != s {
 		return nil
 	}
 	places, found, lacking := make([]int32, len(l.members)), 0, 0
@@ -116,12 +116,12 @@ func (l *layout) places(s Settings, wanted []Member) []int32 {
 	return places
 }
 
-// canonical returns members sorted by ID, without duplicates, with effective weights, and without what s does not use.
-func (s Settings) canonical(members []Member) []Member {
+// canonical returns members sorted by ID, without duplicates, with effective weights, and without what p does not use.
+func (p Parameters) canonical(members []Member) []Member {
 	out := slices.Clone(members)
 	for i := range out {
 		out[i].Weight = min(max(out[i].Weight, 1), MaxCapacity-1)
-		if !s.Envoy {
+		if !p.Envoy {
 			out[i].Host = ""
 		}
 	}
@@ -134,7 +134,7 @@ func (s Settings) canonical(members []Member) []Member {
 
 // fingerprint hashes canonical members. IDs are prefixed with their length, so different lists have different
 // encodings. The fingerprint of Keyward's own ring never changes between versions.
-func (s Settings) fingerprint(members []Member) uint64 {
+func (p Parameters) fingerprint(members []Member) uint64 {
 	if len(members) == 0 {
 		return 0
 	}
@@ -145,19 +145,19 @@ func (s Settings) fingerprint(members []Member) uint64 {
 		b = binary.LittleEndian.AppendUint64(b, m.BootID)
 		b = binary.LittleEndian.AppendUint64(b, m.Incarnation)
 		b = binary.LittleEndian.AppendUint32(b, m.Weight)
-		if s.Envoy {
+		if p.Envoy {
 			b = binary.LittleEndian.AppendUint64(b, uint64(len(m.Host)))
 			b = append(b, m.Host...)
 		}
 	}
-	if s.Envoy {
-		b = append(append(b, "keyward/ring/envoy/1"...), s.String()...)
+	if p.Envoy {
+		b = append(append(b, "keyward/ring/envoy/1"...), p.String()...)
 	}
 	return xxhash.Sum64(b)
 }
 
-// Settings returns the settings of the ring.
-func (r *Ring) Settings() Settings { return r.settings }
+// Parameters returns the parameters of the ring.
+func (r *Ring) Parameters() Parameters { return r.parameters }
 
 // Len returns the number of members.
 func (r *Ring) Len() int { return len(r.members) }
@@ -222,5 +222,5 @@ func (r *Ring) Rank(h uint64, i int) int {
 }
 
 // Fingerprint returns the ring version. It covers ID, BootID, Incarnation and Weight of every member, but not their
-// order. With Envoy's settings, it covers these and the hosts, too. It is 0 for a ring without members.
+// order. With Envoy's parameters, it covers these and the hosts, too. It is 0 for a ring without members.
 func (r *Ring) Fingerprint() uint64 { return r.fingerprint }

@@ -12,70 +12,107 @@ import (
 const (
 	maxLosses     = 8    // in one message
 	minLostMember = 22   // bytes of a member
-	maxLostWeight = 4096 // weight of all members of all losses: the receiver builds their rings
+	maxLostWeight = 4096 // cost of the rings of all losses, which the receiver builds; see ring.Parameters.Cost
 )
 
 var errLosses = errors.New("invalid loss")
 
-// appendLosses appends losses until one would end behind offset bound or exceed maxLostWeight. The rest, which is older
-// or of a ring that is too large, is left out: the receiver does not charge lost state for these keys.
+// appendLosses appends losses until one would end behind offset bound or make all rings cost more than maxLostWeight.
+// The rest, which is older or of a ring that is too large, is left out: the receiver does not charge lost state for
+// these keys. Losses on rings with Envoy's parameters follow the others, and builds without such rings skip them.
 func appendLosses(b []byte, losses []handoff.Loss, bound int) []byte {
 	if len(losses) == 0 {
 		return b
 	}
-	at, weight := len(b), uint64(0)
+	left := uint64(maxLostWeight)
+	b = appendLossesOn(b, losses, bound, &left, false)
+	if slices.ContainsFunc(losses, func(l handoff.Loss) bool { return l.Parameters.Envoy }) {
+		b = appendLossesOn(b, losses, bound, &left, true)
+	}
+	return b
+}
+
+// appendLossesOn appends the losses on rings with Envoy's parameters, or the others. It subtracts the cost of their
+// rings from left.
+func appendLossesOn(b []byte, losses []handoff.Loss, bound int, left *uint64, envoy bool) []byte {
+	at := len(b)
 	b = append(b, 0)
 	for i := range losses {
-		for _, m := range losses[i].Members {
-			weight += uint64(max(m.Weight, 1))
+		l := &losses[i]
+		if l.Parameters.Envoy != envoy {
+			continue
 		}
-		next := appendLoss(b, &losses[i])
-		if len(next) > bound || b[at] == maxLosses || weight > maxLostWeight {
+		next, cost := appendLoss(b, l), costOf(l)
+		if len(next) > bound || b[at] == maxLosses || cost > *left {
 			break
 		}
 		b = next
 		b[at]++
+		*left -= cost
 	}
 	return b
+}
+
+// costOf returns the cost of building the ring of l.
+func costOf(l *handoff.Loss) uint64 {
+	weight := uint64(0)
+	for _, m := range l.Members {
+		weight += uint64(max(m.Weight, 1))
+	}
+	return l.Parameters.Cost(weight)
 }
 
 func appendLoss(b []byte, l *handoff.Loss) []byte {
 	w := wire.Writer(b)
 	w = w.I64(l.FoundAt).U16(uint16(len(l.Members)))
+	if l.Parameters.Envoy {
+		w = appendID(w, ring.ID(l.Parameters.String()))
+	}
 	for _, m := range l.Members {
 		w = appendID(w, m.ID)
 		w = w.U64(m.BootID).U64(m.Incarnation).U32(m.Weight).U8(bit(slices.Contains(l.Dead, m.ID), 1))
+		if l.Parameters.Envoy {
+			w = appendID(w, ring.ID(m.Host))
+		}
 	}
 	return w
 }
 
-// parseLosses reads the losses behind a message's counters. Members of an earlier build send none.
-func parseLosses(r wire.Reader) ([]handoff.Loss, error) {
-	if r.Len() == 0 {
-		return nil, r.Err()
-	}
-	n := r.U8()
-	switch {
-	case n == 0:
-		return nil, nil
-	case n > maxLosses:
-		return nil, errLosses
-	}
-	losses, weight := make([]handoff.Loss, n), uint64(maxLostWeight)
-	for i := range losses {
-		if err := parseLoss(&r, &losses[i], &weight); err != nil {
-			return nil, err
+// parseLosses reads the losses behind a message's counters. Members of an earlier build send none, or none on rings
+// with Envoy's parameters.
+func parseLosses(r wire.Reader) (losses []handoff.Loss, err error) {
+	left := uint64(maxLostWeight)
+	for _, envoy := range [...]bool{false, true} {
+		if r.Len() == 0 {
+			break
+		}
+		n := int(r.U8())
+		if n > maxLosses {
+			return nil, errLosses
+		}
+		for range n {
+			var l handoff.Loss
+			if err := parseLoss(&r, &l, &left, envoy); err != nil {
+				return nil, err
+			}
+			losses = append(losses, l)
 		}
 	}
-	return losses, nil
+	return losses, r.Err()
 }
 
-// parseLoss reads one loss and subtracts the weight of its members from left.
-func parseLoss(r *wire.Reader, l *handoff.Loss, left *uint64) error {
+// parseLoss reads one loss and subtracts the cost of its ring from left.
+func parseLoss(r *wire.Reader, l *handoff.Loss, left *uint64, envoy bool) error {
 	l.FoundAt = r.I64()
 	n := int(r.U16())
 	if r.Len() < n*minLostMember {
 		return wire.ErrMalformed
+	}
+	if envoy {
+		var err error
+		if l.Parameters, err = ring.ParseParameters(string(readID(r))); err != nil || l.Parameters.Validate() != nil {
+			return errLosses
+		}
 	}
 	l.Members = make([]ring.Member, n)
 	for i := range l.Members {
@@ -83,17 +120,23 @@ func parseLoss(r *wire.Reader, l *handoff.Loss, left *uint64) error {
 		m.ID = readID(r)
 		m.BootID, m.Incarnation, m.Weight = r.U64(), r.U64(), r.U32()
 		dead := r.U8() != 0
+		if envoy {
+			m.Host = string(readID(r))
+		}
 		if err := r.Err(); err != nil {
 			return err
 		}
-		weight := uint64(max(m.Weight, 1))
-		if i > 0 && l.Members[i-1].ID >= m.ID || m.ID == "" || weight > *left {
+		if i > 0 && l.Members[i-1].ID >= m.ID || m.ID == "" || max(m.Weight, 1) > maxLostWeight {
 			return errLosses
 		}
-		*left -= weight
 		if dead {
 			l.Dead = append(l.Dead, m.ID)
 		}
 	}
+	cost := costOf(l)
+	if cost > *left {
+		return errLosses
+	}
+	*left -= cost
 	return r.Err()
 }

@@ -83,6 +83,57 @@ func sampleLosses() []handoff.Loss {
 	}
 }
 
+// Losses on rings with Envoy's parameters follow the others, so that builds without such rings read only the others.
+func TestLossesOnUsersRings(t *testing.T) {
+	shards := func(n int) (ms []ring.Member) {
+		for i := range n {
+			id := fmt.Sprintf("shard-%d", i)
+			ms = append(ms, ring.Member{ID: ring.ID(id), BootID: uint64(i), Weight: 2, Host: id + ":8080"})
+		}
+		return ms
+	}
+	one := handoff.Loss{
+		FoundAt: 9, Parameters: ring.EnvoyParameters(0, 0, ring.Murmur2), Members: shards(3), Dead: []ring.ID{"shard-1"},
+	}
+	own := sampleLosses()
+	send := func(losses []handoff.Loss) []handoff.Loss {
+		got, err := parseLosses(wire.NewReader(appendLosses(nil, losses, 1<<20)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := send([]handoff.Loss{one}); !reflect.DeepEqual(got, []handoff.Loss{one}) {
+		t.Errorf("%+v", got)
+	}
+	if got := send([]handoff.Loss{own[0], one, own[1]}); !reflect.DeepEqual(got, []handoff.Loss{own[0], own[1], one}) {
+		t.Errorf("%+v", got)
+	}
+	if !bytes.HasPrefix(appendLosses(nil, []handoff.Loss{own[0], one, own[1]}, 1<<20), appendLosses(nil, own, 1<<20)) {
+		t.Error("the losses on Keyward's own ring are written in another way")
+	}
+	large := one
+	large.Parameters = ring.EnvoyParameters(ring.MaxMinSize, 0, ring.XXHash)
+	if got := send([]handoff.Loss{large, large, large, large, large}); len(got) != 3 {
+		t.Errorf("%d losses of rings with a million points came", len(got))
+	}
+	invalid := one
+	invalid.Parameters.MinSize = ring.MaxMinSize + 1
+	for name, bad := range map[string]handoff.Loss{
+		"parameters": invalid, "own ring": own[0], "order": {Parameters: one.Parameters, Members: []ring.Member{{ID: "b"}, {ID: "a"}}},
+	} {
+		if _, err := parseLosses(wire.NewReader(appendLoss([]byte{0, 1}, &bad))); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	b := appendLoss([]byte{0, 1}, &one)
+	for n := 2; n < len(b); n++ {
+		if _, err := parseLosses(wire.NewReader(b[:n])); err == nil {
+			t.Errorf("%d of %d bytes are accepted", n, len(b))
+		}
+	}
+}
+
 // Losses arrive as they were sent, as many as there is room for. Invalid ones are refused.
 func TestLosses(t *testing.T) {
 	send := func(losses []handoff.Loss) []handoff.Loss {

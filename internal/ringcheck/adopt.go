@@ -14,7 +14,7 @@ func (c EnvoyCluster) Adopt() (*ring.Ring, []int) {
 	if c.LocalityWeighted || c.MinimumRingSize > math.MaxUint32 || c.MaximumRingSize > math.MaxUint32 {
 		return nil, nil
 	}
-	s := ring.EnvoySettings(uint32(c.MinimumRingSize), uint32(c.MaximumRingSize), c.HashFunction)
+	s := ring.EnvoyParameters(uint32(c.MinimumRingSize), uint32(c.MaximumRingSize), c.HashFunction)
 	envoys, err := c.Build()
 	if err != nil || s.Validate() != nil || len(envoys.levels) > 1 || len(envoys.hosts) == 0 {
 		return nil, nil

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Limits of a ring with Envoy's own settings.
+// Limits of a ring with Envoy's own parameters.
 const (
 	// DefaultMinSize is Envoy's default of minimum_ring_size.
 	DefaultMinSize = 1024
@@ -21,33 +21,33 @@ const (
 	MaxHost = 128
 )
 
-// Settings determine which points the members of a ring have. The zero value is Keyward's own ring, on which a member
+// Parameters determine which points the members of a ring have. The zero value is Keyward's own ring, on which a member
 // has PointsPerWeight points for each unit of weight. Otherwise it is the ring that Envoy builds from a RING_HASH
-// cluster with these settings, whose endpoints are the members in the order of their IDs.
-type Settings struct {
+// cluster with these parameters, whose endpoints are the members in the order of their IDs.
+type Parameters struct {
 	Envoy   bool
 	MinSize uint32 // minimum_ring_size
 	MaxSize uint32 // maximum_ring_size
 	Hash    HashFunction
 }
 
-// EnvoySettings returns the settings of a RING_HASH cluster. A size of 0 means Envoy's default.
-func EnvoySettings(minSize, maxSize uint32, hash HashFunction) Settings {
-	s := Settings{Envoy: true, MinSize: minSize, MaxSize: maxSize, Hash: hash}
-	if s.MinSize == 0 {
-		s.MinSize = DefaultMinSize
+// EnvoyParameters returns the parameters of a RING_HASH cluster. A size of 0 means Envoy's default.
+func EnvoyParameters(minSize, maxSize uint32, hash HashFunction) Parameters {
+	p := Parameters{Envoy: true, MinSize: minSize, MaxSize: maxSize, Hash: hash}
+	if p.MinSize == 0 {
+		p.MinSize = DefaultMinSize
 	}
-	if s.MaxSize == 0 {
-		s.MaxSize = MaxSize
+	if p.MaxSize == 0 {
+		p.MaxSize = MaxSize
 	}
-	return s
+	return p
 }
 
-// Validate reports every reason why members cannot adopt s.
-func (s Settings) Validate() error {
-	if !s.Envoy {
-		if s != (Settings{}) {
-			return errors.New("only a ring with Envoy's settings has a size or a hash function")
+// Validate reports every reason why members cannot adopt p.
+func (p Parameters) Validate() error {
+	if !p.Envoy {
+		if p != (Parameters{}) {
+			return errors.New("only a ring with Envoy's parameters has a size or a hash function")
 		}
 		return nil
 	}
@@ -57,44 +57,44 @@ func (s Settings) Validate() error {
 			faults = append(faults, fmt.Errorf(format, args...))
 		}
 	}
-	fault(s.MinSize == 0 || s.MinSize > MaxMinSize, "minimum_ring_size %d: must be 1 to %d", s.MinSize, MaxMinSize)
-	fault(s.MaxSize == 0 || s.MaxSize > MaxSize, "maximum_ring_size %d: must be 1 to %d", s.MaxSize, MaxSize)
-	fault(s.MinSize > s.MaxSize, "minimum_ring_size %d: above maximum_ring_size %d", s.MinSize, s.MaxSize)
-	fault(s.Hash > Murmur2, "hash_function %d: unknown", s.Hash)
+	fault(p.MinSize == 0 || p.MinSize > MaxMinSize, "minimum_ring_size %d: must be 1 to %d", p.MinSize, MaxMinSize)
+	fault(p.MaxSize == 0 || p.MaxSize > MaxSize, "maximum_ring_size %d: must be 1 to %d", p.MaxSize, MaxSize)
+	fault(p.MinSize > p.MaxSize, "minimum_ring_size %d: above maximum_ring_size %d", p.MinSize, p.MaxSize)
+	fault(p.Hash > Murmur2, "hash_function %d: unknown", p.Hash)
 	return errors.Join(faults...)
 }
 
 // String returns "keyward", or "envoy" with the sizes and the hash function: envoy/1024/8388608/xx.
-func (s Settings) String() string {
-	if !s.Envoy {
+func (p Parameters) String() string {
+	if !p.Envoy {
 		return "keyward"
 	}
-	return fmt.Sprintf("envoy/%d/%d/%s", s.MinSize, s.MaxSize, s.Hash)
+	return fmt.Sprintf("envoy/%d/%d/%s", p.MinSize, p.MaxSize, p.Hash)
 }
 
-// ParseSettings parses what String returns. It does not validate the values.
-func ParseSettings(text string) (Settings, error) {
+// ParseParameters parses what String returns. It does not validate the values.
+func ParseParameters(text string) (Parameters, error) {
 	if text == "keyward" {
-		return Settings{}, nil
+		return Parameters{}, nil
 	}
-	invalid := fmt.Errorf("ring settings %.80q: want keyward or envoy/MIN/MAX/HASH", text)
+	invalid := fmt.Errorf("ring parameters %.80q: want keyward or envoy/MIN/MAX/HASH", text)
 	parts := strings.Split(text, "/")
 	if len(parts) != 4 || parts[0] != "envoy" {
-		return Settings{}, invalid
+		return Parameters{}, invalid
 	}
 	minSize, err := strconv.ParseUint(parts[1], 10, 32)
 	maxSize, err2 := strconv.ParseUint(parts[2], 10, 32)
 	hash, err3 := ParseHashFunction(parts[3])
 	if err != nil || err2 != nil || err3 != nil {
-		return Settings{}, invalid
+		return Parameters{}, invalid
 	}
-	return Settings{Envoy: true, MinSize: uint32(minSize), MaxSize: uint32(maxSize), Hash: hash}, nil
+	return Parameters{Envoy: true, MinSize: uint32(minSize), MaxSize: uint32(maxSize), Hash: hash}, nil
 }
 
 // points returns the number of points of each canonical member.
-func (s Settings) points(members []Member) []int {
+func (p Parameters) points(members []Member) []int {
 	counts := make([]int, len(members))
-	if !s.Envoy {
+	if !p.Envoy {
 		for i, m := range members {
 			counts[i] = PointsPerWeight * int(m.Weight)
 		}
@@ -110,7 +110,7 @@ func (s Settings) points(members []Member) []int {
 	}
 	// The member with the least weight gets an integral number of points. Running sums of doubles determine how many the
 	// others get. The conversions prevent fused multiply-add, which Envoy's x86-64 builds do not use.
-	scale := min(math.Ceil(float64(least*float64(s.MinSize)))/least, float64(s.MaxSize))
+	scale := min(math.Ceil(float64(least*float64(p.MinSize)))/least, float64(p.MaxSize))
 	current, target := 0.0, 0.0
 	for i, m := range members {
 		target += float64(scale * (float64(m.Weight) / sum))
@@ -122,8 +122,8 @@ func (s Settings) points(members []Member) []int {
 }
 
 // hashKey returns the string from which the points of m are hashed.
-func (s Settings) hashKey(m Member) string {
-	if s.Envoy && m.Host != "" {
+func (p Parameters) hashKey(m Member) string {
+	if p.Envoy && m.Host != "" {
 		return m.Host
 	}
 	return string(m.ID)
@@ -131,10 +131,10 @@ func (s Settings) hashKey(m Member) string {
 
 // Cost returns an upper bound of the size of a ring of members with this total weight, in units of PointsPerWeight
 // points.
-func (s Settings) Cost(weight uint64) uint64 {
-	if !s.Envoy {
+func (p Parameters) Cost(weight uint64) uint64 {
+	if !p.Envoy {
 		return weight
 	}
-	points := uint64(s.MinSize) + weight // rounding adds less than one point for each unit of weight
-	return min(points, uint64(s.MaxSize))/PointsPerWeight + 1
+	points := uint64(p.MinSize) + weight // rounding adds less than one point for each unit of weight
+	return min(points, uint64(p.MaxSize))/PointsPerWeight + 1
 }
