@@ -110,7 +110,7 @@ func (m *Machine) noOtherOwner(now int64) bool {
 	for _, p := range m.peers {
 		switch {
 		case p.NoHandoff:
-			if now < m.adoptedAt+int64(m.opts.TakeoverDelay) {
+			if now < m.adoptedAt+m.takeoverOf(p) {
 				return false
 			}
 		case !m.wasPlaced(p) && (p.State == membership.Joining || p.reported && p.neverOwned): // never on a ring
@@ -121,8 +121,8 @@ func (m *Machine) noOtherOwner(now int64) bool {
 	if now < m.lostExpireAt {
 		return false
 	}
-	for b, t := range m.confirmedAt {
-		if m.unreachable(b) && now < t+int64(m.opts.TakeoverDelay) {
+	for b, c := range m.confirmed {
+		if m.unreachable(b) && now < c.at+c.takeover {
 			return false
 		}
 	}

@@ -12,7 +12,7 @@ import (
 func (m *Machine) clone() *Machine {
 	c := *m
 	c.history = slices.Clone(m.history)
-	c.confirmedAt = maps.Clone(m.confirmedAt)
+	c.confirmed = maps.Clone(m.confirmed)
 	c.missingSince = maps.Clone(m.missingSince)
 	c.peers = make(map[ring.ID]*peer, len(m.peers))
 	c.sortedPeers = make([]*peer, len(m.sortedPeers))

@@ -28,7 +28,8 @@ func (m *Machine) pingPeers(now int64, all bool) []Outbound {
 // members that start together do not ping in lockstep. The variation needs no randomness.
 func (m *Machine) pingTo(now int64, p *peer) Message {
 	x := (m.opts.BootID + m.pingRounds) * 0x9E3779B97F4A7C15 >> 40
-	p.nextPing = now + pingInterval - pingInterval/5 + int64(x)%(pingInterval*2/5)
+	interval := m.pingInterval(p)
+	p.nextPing = now + interval - interval/5 + int64(x)%(interval*2/5)
 	msg := Message{Kind: Ping, Ring: m.view.ring.Fingerprint(), Seq: m.seq, Sent: now, Now: now}
 	switch {
 	case m.awaitsAck(p):
@@ -57,7 +58,7 @@ func (m *Machine) handlePong(now int64, p *peer, sent int64) []Outbound {
 	if m.confirmationExpired(now, p) && m.partitioned(now) {
 		return m.RevokeAll(now)
 	}
-	lasts := p.confirmedAt+int64(m.opts.OwnershipTTL)-pingInterval > now
+	lasts := p.confirmedAt+m.ttl(p)-m.pingInterval(p) > now
 	p.confirmedAt, m.extentStale = sent, true
 	if !lasts {
 		m.publishConfirmations()
@@ -92,13 +93,14 @@ func (m *Machine) handlePing(now int64, p *peer, msg *Message) []Outbound {
 	pong := Message{Kind: Pong, Ring: m.view.ring.Fingerprint(), Seq: msg.Seq, Sent: msg.Sent, Now: now}
 	if m.mayConfirm(p) {
 		pong.Flags |= Confirmed
-		m.confirmedAt[memberBoot{p.ID, p.BootID}] = now
+		m.confirmed[memberBoot{p.ID, p.BootID}] = lastConfirmation{now, m.takeoverOf(p)}
 	}
 	outs := []Outbound{{p.ID, pong}}
 	// Add this member's own ping if it is nearly due, so that usually one member of a pair starts the exchange. Also
 	// add it if p can confirm this member from now on.
 	sameRing := p.ringVersion == m.view.ring.Fingerprint()
-	if now > p.nextPing-pingInterval/2 || fresh && sameRing && p.confirmedAt+pingInterval < now {
+	interval := m.pingInterval(p)
+	if now > p.nextPing-interval/2 || fresh && sameRing && p.confirmedAt+interval < now {
 		outs = append(outs, Outbound{p.ID, m.pingTo(now, p)})
 	}
 	return outs

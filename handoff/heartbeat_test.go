@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -30,7 +31,8 @@ func TestHeartbeatsGoAlongWithAnswers(t *testing.T) {
 		}
 	}
 	const beats = 60
-	for end := c.now + beats*pingInterval; c.now < end; c.now += 100 * ms {
+	ping := int64(membership.DefaultDetection.Heartbeat())
+	for end := c.now + beats*ping; c.now < end; c.now += 100 * ms {
 		for _, id := range c.ids() { // one after the other; otherwise all would start
 			c.send(id, c.machines[id].Tick(c.now))
 			c.pump()
@@ -38,7 +40,7 @@ func TestHeartbeatsGoAlongWithAnswers(t *testing.T) {
 	}
 	c.steady()
 	const pairs = 6 * 5 / 2
-	if len(last) != 2*pairs || longest > pingInterval*6/5+100*ms {
+	if len(last) != 2*pairs || longest > ping*6/5+100*ms {
 		t.Errorf("%d of %d pings, up to %v apart", len(last), 2*pairs, time.Duration(longest))
 	}
 	if perBeat := float64(writes) / pairs / beats; perBeat > 3.3 {
@@ -59,13 +61,13 @@ func TestConfirmationsAreGathered(t *testing.T) {
 	}); n != 0 || m.View() != before {
 		t.Errorf("a confirmation makes %v allocations; new view: %v", n, m.View() != before)
 	}
-	late := pong.Sent + int64(m.opts.OwnershipTTL)
+	late := pong.Sent + int64(m.opts.Detection.OwnershipTTL())
 	m.Tick(pong.Sent)
 	if n := m.View().ConfirmedBy(late); n != 2 {
 		t.Errorf("%d members confirm after the Tick, want 2", n)
 	}
 
-	c.now += 2 * int64(m.opts.OwnershipTTL)
+	c.now += 2 * int64(m.opts.Detection.OwnershipTTL())
 	c.send("a", m.pingPeers(c.now, true))
 	c.reach("a", ExtentNone)
 	c.pump()

@@ -76,7 +76,8 @@ func (m *Machine) currentLoss(now int64) (l loss, any bool) {
 	for _, at := range m.missingSince {
 		last = max(last, at)
 	}
-	l.foundAt = min(now, last+int64(m.opts.TakeoverDelay)) // by then every failed member has stopped deciding
+	longest := m.LongestDetection().TakeoverDelay()
+	l.foundAt = min(now, last+int64(longest)) // by then every failed member has stopped deciding
 	return l, any
 }
 

@@ -3,6 +3,7 @@ package handoff
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -11,9 +12,9 @@ import (
 )
 
 const (
-	pingInterval = int64(500 * time.Millisecond) // mean time between two pings
-	resendAfter  = int64(time.Second)            // a transfer whose Ack is unconfirmed for this long is repeated
-	maxHistory   = 8                             // number of rings that are remembered
+	resendAfter = int64(time.Second)       // a transfer whose Ack is unconfirmed for this long is repeated
+	maxHistory  = 8                        // number of rings that are remembered
+	noneLost    = int64(math.MaxInt64 / 4) // Message.SinceLost of a member that has confirmed no failed member
 )
 
 // Machine tracks what one member owns. It has no clock and no I/O: methods receive the time and messages and return the
@@ -32,19 +33,26 @@ type Machine struct {
 	extentStale     bool       // confirmations arrived that the view does not include yet
 	revokedBase     *ring.Ring // the last base whose ownership was revoked; nil: none since a ring was complete
 	lostExpireAt    int64      // when the ownership of all failed members has expired; see noOtherOwner
+	minStall        int64      // see updateMinStall
 	pingRounds      uint64     // number of ping rounds; their intervals vary by it
 
 	history      []*ring.Ring // adopted rings, newest first, including the current one
 	peers        map[ring.ID]*peer
 	sortedPeers  []*peer              // sorted by ID, so that equal histories give equal traces
-	confirmedAt  map[memberBoot]int64 // when this member last confirmed each boot of each peer
 	missingSince map[memberBoot]int64 // when each failed member was first missing
+	confirmed    map[memberBoot]lastConfirmation
 }
 
 // memberBoot identifies one boot of one member.
 type memberBoot struct {
 	id     ring.ID
 	bootID uint64
+}
+
+// lastConfirmation is the last confirmation that this member has sent to one boot of a peer.
+type lastConfirmation struct {
+	at       int64
+	takeover int64 // Machine.takeoverOf the peer
 }
 
 // peer is the state that a Machine keeps for a live member.
@@ -71,13 +79,8 @@ type peer struct {
 
 // NewMachine returns a Machine without a ring.
 func NewMachine(o Options) *Machine {
-	if o.OwnershipTTL <= 0 {
-		o.OwnershipTTL = 1500 * time.Millisecond
-	}
-	if o.TakeoverDelay <= 0 {
-		o.TakeoverDelay = 2 * time.Second
-	}
-	m := &Machine{opts: o, neverOwned: true, peers: map[ring.ID]*peer{}, confirmedAt: map[memberBoot]int64{}}
+	o.Detection = o.Detection.OrDefault()
+	m := &Machine{opts: o, neverOwned: true, peers: map[ring.ID]*peer{}, confirmed: map[memberBoot]lastConfirmation{}}
 	m.view = &OwnershipView{ring: ring.New(nil), self: -1, baseSelf: -1}
 	m.membership = &membership.View{Self: o.Self, BootID: o.BootID, Ring: m.view.ring}
 	return m
@@ -136,6 +139,7 @@ func (m *Machine) setPeers() {
 	}
 	m.peers = next
 	m.sortedPeers = slices.SortedFunc(maps.Values(next), func(a, b *peer) int { return cmp.Compare(a.ID, b.ID) })
+	m.updateMinStall()
 }
 
 // adoptRing makes r the current ring. Ownership does not change.
@@ -242,7 +246,7 @@ func (m *Machine) countConfirmations(v *OwnershipView) confirmations {
 		case p.NoHandoff:
 			r.noHandoff++
 		case p.confirmedAt > 0:
-			r.until = append(r.until, p.confirmedAt+int64(m.opts.OwnershipTTL))
+			r.until = append(r.until, p.confirmedAt+m.ttl(p))
 		}
 	}
 	// N_ref may still count members that are leaving. If it exceeds the ring by more than those, a member has failed,
@@ -254,7 +258,7 @@ func (m *Machine) countConfirmations(v *OwnershipView) confirmations {
 	for _, p := range leaving {
 		if missing > 0 && p.confirmedAt > 0 {
 			missing--
-			r.until = append(r.until, p.confirmedAt+int64(m.opts.OwnershipTTL))
+			r.until = append(r.until, p.confirmedAt+m.ttl(p))
 		}
 	}
 	slices.SortFunc(r.until, func(a, b int64) int { return cmp.Compare(b, a) })

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
@@ -73,7 +74,7 @@ type Message struct {
 	// Ack, the start of the transfer, which distinguishes its attempts.
 	Sent      int64
 	Now       int64 // Ping, Pong: the sender's clock, to compare the two clocks
-	SinceLost int64 // Ack: nanoseconds since the sender last confirmed a member that failed
+	SinceLost int64 // Ack: nanoseconds since the sender last confirmed a member that failed; see Machine.sinceLost
 
 	Member   ring.ID         // OwnershipReply with KeyGone
 	Counters []CounterRecord // Chunk, Replica, OwnershipReply; OwnershipRequest: only Key, RingPos, Domain and Rule
@@ -127,10 +128,13 @@ type Outbound struct {
 type Options struct {
 	Self   ring.ID
 	BootID uint64 // boot ID of this member; odd
-	// OwnershipTTL (T_own) is how long a confirmation keeps ownership valid; default 1.5 s.
-	OwnershipTTL time.Duration
-	// TakeoverDelay (T_take) is the time after the last confirmation of a failed member at which others may take over
-	// its keys; default 2 s. It must exceed OwnershipTTL by the drift of two clocks over that time.
-	TakeoverDelay time.Duration
-	Policy        policy.Partition
+	// Detection sets for how long a confirmation keeps ownership valid (T_own, 1.5 s by default), and how long after its
+	// last confirmation a failed member's keys may be taken over (T_take, 2 s by default).
+	//
+	// If members differ, a confirmation is valid for the shorter T_own of its two members, so the one that confirms may
+	// take over after its own T_take. A member without an announced Detection may use a confirmation for the default
+	// T_own in any case; others wait for the default T_take at least. An Ack makes its receiver wait as long as its
+	// sender would.
+	Detection membership.Detection
+	Policy    policy.Partition
 }

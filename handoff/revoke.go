@@ -1,7 +1,7 @@
 package handoff
 
 // checkIsolation reports whether other members may have taken over this member's keys, because no peer confirmed it for
-// OwnershipTTL.
+// T_own.
 func (m *Machine) checkIsolation(now int64) bool {
 	extent, _, _ := m.view.Extent(now)
 	m.unconfirmed = extent == ExtentNone && (m.view.self >= 0 || !m.neverOwned)
@@ -21,7 +21,7 @@ func (m *Machine) partitioned(now int64) bool {
 	return 2*gone >= v.NRef()
 }
 
-// confirmationExpired reports whether p has not confirmed this member for OwnershipTTL although it should have.
+// confirmationExpired reports whether p has not confirmed this member for T_own although it should have.
 func (m *Machine) confirmationExpired(now int64, p *peer) bool {
 	switch {
 	case p == nil:
@@ -29,9 +29,9 @@ func (m *Machine) confirmationExpired(now int64, p *peer) bool {
 	case p.NoHandoff:
 		return false
 	case p.confirmedAt > 0:
-		return p.confirmedAt+int64(m.opts.OwnershipTTL) < now
+		return p.confirmedAt+m.ttl(p) < now
 	}
-	return m.view.ring.Index(p.ID) >= 0 && m.adoptedAt+int64(m.opts.OwnershipTTL) < now
+	return m.view.ring.Index(p.ID) >= 0 && m.adoptedAt+m.ttl(p) < now
 }
 
 // OwnershipReceived records that the ownership of a single key was transferred to this member (KeyGiven).
@@ -66,9 +66,9 @@ func (m *Machine) revokeBase(v *OwnershipView) {
 
 // forgetConfirmations removes confirmations that no longer matter.
 func (m *Machine) forgetConfirmations(now int64) {
-	for b, t := range m.confirmedAt {
-		if p := m.peers[b.id]; (p == nil || p.BootID != b.bootID) && now-t > 2*int64(m.opts.TakeoverDelay) {
-			delete(m.confirmedAt, b)
+	for b, c := range m.confirmed {
+		if p := m.peers[b.id]; (p == nil || p.BootID != b.bootID) && now-c.at > 2*c.takeover {
+			delete(m.confirmed, b)
 		}
 	}
 }

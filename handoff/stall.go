@@ -7,16 +7,8 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-const (
-	// minStall is how far a peer's clock must have moved ahead before its heartbeats prove that the local clock
-	// stopped. A shorter stop is harmless: ownership ends OwnershipTTL after a confirmation by the local clock, and
-	// other members wait for TakeoverDelay, half a second longer. NTP slews clocks by at most 1 ms per second, so two
-	// clocks cannot drift this far apart within the two windows for which an offset is remembered.
-	minStall = 250 * time.Millisecond
-	// offsetWindow is the length of a window. The least offset is remembered for the current window and the previous
-	// one.
-	offsetWindow = int64(10 * time.Second)
-)
+// offsetWindow is the length of a window. The least offset is remembered for the current window and the previous one.
+const offsetWindow = int64(10 * time.Second)
 
 // clockOffset bounds how far a peer's clock is ahead of the local clock.
 //
@@ -34,12 +26,13 @@ type clockOffset struct {
 	by          int64 // lower bound of the jump
 }
 
-// hear processes a heartbeat and reports whether the peer's clock has jumped ahead of the local clock.
-func (l *clockOffset) hear(now int64, msg *Message, within int64) (jumped bool) {
+// hear processes a heartbeat and reports whether the peer's clock has jumped ahead of the local clock, by more than
+// least. Jumps within the given time of each other are one series.
+func (l *clockOffset) hear(now int64, msg *Message, least, within int64) (jumped bool) {
 	if age := now - l.began; l.seen && (age > 2*offsetWindow || age < 0) {
 		*l = clockOffset{}
 	}
-	if by := msg.Now - now - min(l.least, l.prev); l.seen && by > int64(minStall) {
+	if by := msg.Now - now - min(l.least, l.prev); l.seen && by > least {
 		if l.ahead == 0 || now-l.ahead > within {
 			l.since = now
 		}
@@ -67,25 +60,26 @@ func (l *clockOffset) answered(now, most int64) {
 // ClockStall returns a lower bound for how long the local clock stopped, as shown by a heartbeat from the given boot of
 // a member, or 0. Call it before Step with the same message.
 //
-// It requires that the clocks of two thirds of the peers heard from within OwnershipTTL jumped ahead within
-// OwnershipTTL: one peer with a wrong clock must not make two other members distrust theirs. In a cluster of two, each
-// member believes the other.
+// It requires that the clocks of two thirds of the peers heard from within T_own jumped ahead within T_own: one peer
+// with a wrong clock must not make two other members distrust theirs. In a cluster of two, each member believes the
+// other.
 func (m *Machine) ClockStall(now int64, from ring.ID, bootID uint64, msg *Message) time.Duration {
 	p := m.peers[from]
 	if p == nil || p.BootID != bootID || msg.Now == 0 || msg.Kind == Pong && msg.Sent > now {
 		return 0
 	}
-	if !p.clock.hear(now, msg, int64(m.opts.OwnershipTTL)) {
+	ttl := int64(m.opts.Detection.OwnershipTTL())
+	if !p.clock.hear(now, msg, m.minStall, ttl) {
 		return 0
 	}
 	heard, ahead, least := 0, 0, int64(math.MaxInt64)
 	for _, q := range m.sortedPeers {
 		l := &q.clock
-		if !l.seen || now-l.heard > int64(m.opts.OwnershipTTL) {
+		if !l.seen || now-l.heard > ttl {
 			continue
 		}
 		heard++
-		if l.ahead > 0 && now-l.since <= int64(m.opts.OwnershipTTL) {
+		if l.ahead > 0 && now-l.since <= ttl {
 			ahead++
 			least = min(least, l.by)
 		}

@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"math"
 	"slices"
 
 	"github.com/keyward/keyward/internal/membership"
@@ -173,11 +172,11 @@ func (m *Machine) Finish(now int64, t Transfer, chunks uint32) (Message, bool) {
 	msg := Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, ChunkIndex: chunks, Sent: o.startedAt}
 	switch {
 	case o.prefetch:
-		o.stage, msg.Flags, msg.SinceLost = ackSent, Prefetch, m.sinceLost(now)
+		o.stage, msg.Flags, msg.SinceLost = ackSent, Prefetch, m.sinceLost(now, p)
 	case t.SuccessorCopy:
 		msg.Flags = SuccessorCopy
 	default:
-		msg.BaseRing, msg.SinceLost, msg.Losses = m.untouchedBase(), m.sinceLost(now), m.Losses(now)
+		msg.BaseRing, msg.SinceLost, msg.Losses = m.untouchedBase(), m.sinceLost(now, p), m.Losses(now)
 	}
 	return msg, true
 }
@@ -197,17 +196,6 @@ func (m *Machine) untouchedBase() uint64 {
 		}
 	}
 	return v.base.Fingerprint()
-}
-
-// sinceLost returns the time since this member last confirmed a member that has failed.
-func (m *Machine) sinceLost(now int64) int64 {
-	q := int64(math.MaxInt64 / 4)
-	for b, t := range m.confirmedAt {
-		if m.unreachable(b) {
-			q = min(q, max(0, now-t))
-		}
-	}
-	return q
 }
 
 // unreachable reports whether b may still be running: it is not live here, has not left and was not replaced by a later
@@ -279,7 +267,7 @@ func (m *Machine) handleAck(now int64, p *peer, msg *Message) {
 	}
 	p.acked, p.prefetched = true, true
 	m.AddLosses(msg.Losses)
-	m.lostExpireAt = max(m.lostExpireAt, now-msg.SinceLost+int64(m.opts.TakeoverDelay))
+	m.lostExpireAt = max(m.lostExpireAt, now-msg.SinceLost+m.takeoverOf(p))
 	if x := m.ringOf(msg.BaseRing); x != nil {
 		if i := placeOf(x, p.ID, p.BootID); i >= 0 {
 			p.counters.proof = proof{x, i}

@@ -13,7 +13,7 @@ func (n *Node) authority(now int64, v *view) (e handoff.Extent, num, den uint32)
 	if v.sole && v.Joined() {
 		return handoff.ExtentFull, 1, 1
 	}
-	if !v.Joined() || v.Ring().Len() == 0 || now-n.ticked.Load() > int64(n.options.OwnershipTTL) {
+	if !v.Joined() || v.Ring().Len() == 0 || now-n.ticked.Load() > int64(n.options.Detection.OwnershipTTL()) {
 		return handoff.ExtentNone, 0, 1
 	}
 	return v.Extent(now)

@@ -93,7 +93,8 @@ func (n *Node) recordChange(c change, legacy map[ring.ID]bool, now int64) {
 		c.legacy[i] = legacy[x.ID]
 		c.crashed[i] = !c.first && !legacy[x.ID] && !left[x.ID] && (p == nil || p.BootID != x.BootID)
 		if c.crashed[i] {
-			c.settled = max(c.settled, now+int64(n.options.OwnershipTTL+n.options.TakeoverDelay))
+			d := n.serial.machine.LongestDetection()
+			c.settled = max(c.settled, now+int64(d.OwnershipTTL()+d.TakeoverDelay()))
 		}
 		lossy = lossy || c.legacy[i] || c.crashed[i]
 	}

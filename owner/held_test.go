@@ -54,7 +54,7 @@ func TestLeaseOutlivesTheConnection(t *testing.T) {
 	w, holder, _ := holderOf(t, req, &sum)
 	n := w.nodes[holder]
 	left := n.Held(w.now)[0].Left
-	later := w.now + int64(n.options.OwnershipTTL) + second
+	later := w.now + int64(n.options.Detection.OwnershipTTL()) + second
 	for range left {
 		if res := take(n, later, req); res.Over || res.Path != Leased || res.Authority != Full {
 			t.Fatalf("%+v", res)

@@ -3,6 +3,7 @@ package owner
 import (
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
@@ -34,12 +35,10 @@ type Options struct {
 	// ProRata admits, for a key whose counter was lost with its owner and its successor, only the part of its limit that
 	// is left of the present window.
 	ProRata bool
-	// OwnershipTTL (T_own) is the age of the last Tick, and of other members' confirmations, from which on this member
-	// does not use its ownership; default 1.5 s.
-	OwnershipTTL time.Duration
-	// TakeoverDelay (T_take) is the time between the last confirmation of a failed member and the takeover of its keys;
-	// default OwnershipTTL + 0.5 s.
-	TakeoverDelay time.Duration
+	// Detection sets the age of the last Tick, and of other members' confirmations, from which on this member does not use
+	// its ownership (T_own, 1.5 s by default), and the time between the last confirmation of a failed member and the
+	// takeover of its keys (T_take, 2 s by default).
+	Detection membership.Detection
 	// SnapshotAge is how long what an owner reported for a FailClosed key may be spent; default 60 s.
 	SnapshotAge time.Duration
 	// LegacyGrace is how long after a ring change members without handoff may still use the previous ring; default 2 s. A
@@ -61,8 +60,7 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	set(&o.MaxKeys, 500_000)
 	set(&o.DomainQuota, max(1, o.MaxKeys/2))
-	set(&o.OwnershipTTL, 1500*time.Millisecond)
-	set(&o.TakeoverDelay, o.OwnershipTTL+500*time.Millisecond)
+	o.Detection = o.Detection.OrDefault()
 	set(&o.SnapshotAge, time.Minute)
 	set(&o.LegacyGrace, 2*time.Second)
 	set(&o.Resend, 10*time.Millisecond)

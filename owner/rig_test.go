@@ -52,7 +52,7 @@ func member(o Options, now int64, ids ...ring.ID) *Node {
 // move gives n a ring of ids, and waits until it owns the keys of removed members.
 func move(n *Node, now int64, ids ...ring.ID) {
 	n.SetMembership(now, standing(n.options.Self, ids...))
-	n.Tick(now + int64(n.options.TakeoverDelay))
+	n.Tick(now + int64(n.options.Detection.TakeoverDelay()))
 	n.Tick(now)
 }
 

@@ -86,10 +86,11 @@ type Member struct {
 	Weight      uint32 // places on the ring, at least 1
 	Role        Role
 	State       MemberState
-	StartedAt   int64  // Unix milliseconds, by the member's own clock
-	Pod         uint64 // hash of the pod's UID; 0 if unknown
-	Expect      int    // members that it was configured to expect; 0 if it was not
-	NRef        int    // the largest ring that it remembers; see View.NRef
+	StartedAt   int64     // Unix milliseconds, by the member's own clock
+	Pod         uint64    // hash of the pod's UID; 0 if unknown
+	Expect      int       // members that it was configured to expect; 0 if it was not
+	Detection   Detection // its detection time; 0: the default, which is not announced
+	NRef        int       // the largest ring that it remembers; see View.NRef
 
 	InForce  uint64 // version of the rules that it uses
 	Prepared uint64 // version of the rules that it is ready to switch to
