@@ -18,7 +18,7 @@ type Additions struct {
 	RetryAfter       bool   // response header Retry-After of a response that is over the limit
 	RateLimitFields  bool   // response headers RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10
 	DecisionHeaders  bool   // response headers x-keyward-authority, x-keyward-path and x-keyward-delay
-	DecisionMetadata bool   // the field "keyward" of the dynamic metadata: authority, path and delay
+	DecisionMetadata bool   // MetadataField of the dynamic metadata: authority, path and delay
 	DelayHeader      string // request header with the delay of a leaky bucket in milliseconds; "": none
 
 	// Names of authorities and paths; required for DecisionHeaders and DecisionMetadata.
@@ -35,6 +35,15 @@ const (
 	headerPath            = "x-keyward-path"
 	headerDelay           = "x-keyward-delay"
 )
+
+// IsAddition reports whether only Additions add the response header. LIMIT_RESET_HEADER may have the name Retry-After.
+func IsAddition(header string) bool {
+	return slices.Contains([]string{headerRetryAfter, headerRateLimit, headerRateLimitPolicy, headerAuthority, headerPath,
+		headerDelay}, header)
+}
+
+// MetadataField is the field of the dynamic metadata that DecisionMetadata adds.
+const MetadataField = "keyward"
 
 // active reports whether responses may get an addition.
 func (a *Additions) active() bool {
@@ -152,7 +161,7 @@ func (a *Additions) describe(c *Call) {
 		if t.leaky {
 			fields = appendStructNumber(fields, "delay", float64(millis)/1000)
 		}
-		r.Metadata = appendStructField(r.Metadata, "keyward", appendBytes(nil, 5, fields))
+		r.Metadata = appendStructField(r.Metadata, MetadataField, appendBytes(nil, 5, fields))
 	}
 }
 

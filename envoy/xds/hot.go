@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -141,14 +142,24 @@ func setSub(key string) *headers.HeaderMutationPerRoute {
 	}}}}
 }
 
-// capFilter refuses requests when the bucket is empty. Without a bucket it refuses none.
+// capFilter refuses requests when the bucket is empty. Without a bucket it refuses none. Retry-After is a
+// complete window, since Envoy does not know when the limit's own window ends.
 func capFilter(bucket *typev3.TokenBucket) *local.LocalRateLimit {
 	l := &local.LocalRateLimit{StatPrefix: "keyward_cap", TokenBucket: bucket}
 	if bucket != nil {
 		always := &core.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: 100}}
 		l.FilterEnabled, l.FilterEnforced = always, always
+		l.ResponseHeadersToAdd = []*core.HeaderValueOption{{
+			Header:       &core.HeaderValue{Key: "retry-after", Value: retryAfter(bucket.GetFillInterval().AsDuration())},
+			AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+		}}
 	}
 	return l
+}
+
+// retryAfter returns a duration in whole seconds, rounded up.
+func retryAfter(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
 // addHotKeyFilters adds what the routes of hot keys need to a connection manager, in front of its filters.

@@ -287,6 +287,9 @@ func hotRoutes(t *testing.T, x *hotServer, l *lab.Lab, e *edge) {
 	if n := e.app.all.Load() - reached; n != 40 {
 		t.Errorf("capped: %d requests reached the application, want 40", n)
 	}
+	if status, h := get(t, e.Listener, hot); status != 429 || !slices.Equal(h.Values("Retry-After"), []string{"86400"}) {
+		t.Errorf("capped: %d with Retry-After %q", status, h.Values("Retry-After"))
+	}
 	got, by = e.offer(t, forged.Key, keys...)
 	all("the others, uncapped", want, ok(len(keys)), got, by)
 

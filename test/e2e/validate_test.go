@@ -26,6 +26,8 @@ func TestEnvoyAcceptsWhatIsPrinted(t *testing.T) {
 		"owner-direct, hot routes":    append([]string{"--shape", "owner-direct", "--xds", "127.0.0.1:18000", "--hot-routes"}, tls...),
 		"routes, hot routes":          {"--shape", "routes", "--xds", "127.0.0.1:18000", "--hot-routes"},
 		"plain, hot routes":           {"--shape", "plain", "--sidecar", "127.0.0.1:8081", "--routed", "--hot-routes"},
+		"owner-direct, delay":         {"--shape", "owner-direct", "--xds", "127.0.0.1:18000", "--hot-routes", "--delay"},
+		"plain, delay":                {"--shape", "plain", "--sidecar", "127.0.0.1:8081", "--delay"},
 		"plain":                       {"--shape", "plain", "--sidecar", "127.0.0.1:8081"},
 		"plain, routed":               {"--shape", "plain", "--sidecar", "127.0.0.1:8081", "--routed", "--failure-mode-deny"},
 	} {

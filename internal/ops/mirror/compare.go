@@ -5,9 +5,11 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
@@ -107,6 +109,22 @@ func decode(b []byte) *rlsv3.RateLimitResponse {
 		return new(rlsv3.RateLimitResponse)
 	}
 	return r
+}
+
+// dropAdditions removes from b, a response of the new service, what flags of Keyward add to it and a lacks.
+func dropAdditions(a, b *rlsv3.RateLimitResponse) {
+	b.ResponseHeadersToAdd = slices.DeleteFunc(b.ResponseHeadersToAdd, func(h *core.HeaderValue) bool {
+		return rls.IsAddition(h.Key) && !slices.ContainsFunc(a.ResponseHeadersToAdd, func(old *core.HeaderValue) bool {
+			return strings.EqualFold(old.Key, h.Key)
+		})
+	})
+	if len(a.RequestHeadersToAdd) == 0 {
+		b.RequestHeadersToAdd = nil
+	}
+	delete(b.DynamicMetadata.GetFields(), rls.MetadataField)
+	if len(b.DynamicMetadata.GetFields()) == 0 && a.DynamicMetadata == nil {
+		b.DynamicMetadata = nil
+	}
 }
 
 // differ returns the fields in which two responses differ, and the indexes of the statuses that differ.

@@ -47,7 +47,7 @@ func (l lone) Decide(_ owner.Deadline, stop bool, qs []owner.Request, as []owner
 }
 
 // keyward serves rules on loopback.
-func keyward(t testing.TB, yaml string) string {
+func keyward(t testing.TB, yaml string, additions ...rls.Additions) string {
 	t.Helper()
 	parsed, err := config.Load([]config.File{{Name: "rules.yaml", Content: []byte(yaml)}}, config.Options{})
 	if err != nil {
@@ -59,7 +59,7 @@ func keyward(t testing.TB, yaml string) string {
 		Self: "a", Ring: ring.New([]ring.Member{{ID: "a"}}), NRef: 1, Joined: true,
 	})
 	store := stats.New(stats.Options{})
-	s := rls.New(rls.Options{Decider: lone{n}, Stats: store})
+	s := rls.New(rls.Options{Decider: lone{n}, Stats: store, Additions: append(additions, rls.Additions{})[0]})
 	s.SetRules(parsed, rls.Switches{Headers: true})
 	server, err := rls.Start(rls.StartOptions{
 		Service: s, Health: rls.NewHealthServer(), Listeners: []rls.Listener{{Address: "127.0.0.1:0"}},
@@ -149,7 +149,11 @@ func askFor(t *testing.T, c *grpc.ClientConn, key string) (*rlsv3.RateLimitRespo
 func aged(m *Mirror) { m.started = 0 }
 
 func TestTheSameRulesDoNotDiffer(t *testing.T) {
-	m, c := start(t, Options{Old: keyward(t, rules), New: keyward(t, rules)})
+	added := rls.Additions{
+		RetryAfter: true, RateLimitFields: true, DecisionHeaders: true, DecisionMetadata: true, DelayHeader: "x-delay",
+		Authority: func(owner.Authority) string { return "full" }, Path: func(owner.Path) string { return "local" },
+	}
+	m, c := start(t, Options{Old: keyward(t, rules), New: keyward(t, rules, added)})
 	aged(m)
 	for i := range 30 {
 		res, err := askFor(t, c, "alice")
