@@ -17,7 +17,7 @@ func (n *Node) revokeAll(now int64, fx *Ready) {
 		s := &n.shards[i]
 		s.mu.Lock()
 		s.now = now
-		s.forgetLeases(now)
+		s.leases.ClockStepped(now)
 		s.mu.Unlock()
 	}
 	fx.Messages = append(fx.Messages, n.serial.machine.RevokeAll(now)...)

@@ -26,7 +26,7 @@ func (n *Node) decideLocked(s *shard, op *shardOp, res *Result) {
 	extent, num, den := n.authority(op.now, v)
 	if extent == handoff.ExtentNone {
 		// A lease stays valid, because its hits are charged.
-		if res.Kind = Forward; !op.served && (len(s.held) == 0 || !n.decideFromLease(s, op, true, res)) {
+		if res.Kind = Forward; !op.served && (!s.leases.HoldsAny() || !n.decideFromLease(s, op, true, res)) {
 			n.decideFromShare(s, op, res)
 		}
 		return
@@ -91,10 +91,10 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 	s.counts.Decided[res.Authority]++
 	n.updateDenyCache(s, op, res)
 	if e != nil {
-		res.Hot = n.recordHit(s, op, e)
+		res.Hot = s.leases.RecordHit(op.now, e, op.RingPos, op.HotFactor)
 	}
-	if len(s.lent) > 0 {
-		n.updateHolders(s, op, e, res)
+	if e != nil && s.leases.LendsAny() {
+		s.updateHolders(op, e, res)
 	}
 	if s.view.copies && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
 		n.awaitReplication(s, op, e, res)

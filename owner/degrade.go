@@ -145,7 +145,7 @@ func (n *Node) reportLater(s *shard, op *shardOp) {
 		other.table, other.rule = counter.TableOwned, op.Request.Rule
 		e = s.insert(&other, true)
 	}
-	if e != nil && s.chargeShare(op, e, op.Hits) && n.trackUnreplicated(s, e, op.Request, op.Hits) != nil {
+	if e != nil && s.chargeShare(op, e, op.Hits) && n.trackUnreplicated(s, e, op.Request.Rule, op.Hits) != nil {
 		return
 	}
 	s.counts.ShareUnreported += op.Hits
@@ -286,10 +286,10 @@ func (n *Node) Observe(now int64, req *Request, res *Result) {
 	}
 	s, hash := n.shard(req.Key)
 	s.mu.Lock()
-	if res.Hot {
-		n.observeHot(s, s.clock(now), req, res)
-	}
 	op := shardOp{Request: req, now: s.clock(now), hash: hash, rule: req.Rule}
+	if res.Hot {
+		s.observeHot(&op, res)
+	}
 	if req.Degraded == policy.FailClosed {
 		op.table = counter.TableQuota
 		s.observe(&op, res)

@@ -10,8 +10,8 @@
 // their caller, the driver, has to pass on. Flush sends charges to the key's successor, and FlushIn returns when it is
 // due; Pull returns the messages of a transfer; messages of other members arrive at Step.
 //
-// The owner of a key that is hot, or whose rule requires it, lends parts of the limit (lend.go) to members that ask
-// for them. These decide from their leases (held.go) or, for approximate rules, from their own copies of the counter
-// (approx.go); messages about that arrive at StepLease. The package reads no clock, never blocks, and starts no
-// goroutines.
+// Package counter stores the counters, package replica replicates charges, and package lending lends parts of the limits
+// of hot keys to members that ask for them, which decide from their leases or, for approximate rules, from their own
+// copies of the counter; messages about that arrive at StepLease. The three packages below owner/internal have no locks
+// for these: the Node calls them under its own. Package owner reads no clock, never blocks, and starts no goroutines.
 package owner

@@ -50,11 +50,12 @@ func (n *Node) SetMembership(now int64, v *membership.View) (fx Ready) {
 	legacy := n.legacyMembers()
 	fx.Messages = m.SetMembership(now, v)
 	r := m.View().Ring()
-	replicate := map[ring.ID]bool{}
+	accepting := map[ring.ID]bool{}
 	for p := range v.Peers() {
-		replicate[p.ID] = !p.NoHandoff
+		accepting[p.ID] = !p.NoHandoff
 	}
-	n.serial.replicator.SetPeers(replicate)
+	n.serial.replicator.SetPeers(accepting)
+	n.lender.SetPeers(accepting)
 	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
 		c.ring, c.self, c.first, legacy = r, r.Index(n.options.Self), true, n.legacyMembers()
@@ -127,12 +128,13 @@ func (n *Node) publish(now int64, fx *Ready) {
 		s.mu.Lock()
 		changed := s.view.epoch != n.serial.view.epoch
 		s.view = n.serial.view
+		s.leases.SetView(v)
 		s.counters.Owned.SetSurplus(nil)
 		if changed && s.pending.n > 0 {
 			n.reviewPending(s, s.clock(now), fx)
 		}
 		if changed {
-			s.dropUnownedLeases(n)
+			s.leases.DropUnowned()
 		}
 		s.mu.Unlock()
 	}
@@ -225,35 +227,6 @@ func (n *Node) flush(now int64, fx *Ready) {
 	n.replicate(now, fx)
 	if n.leaseTraffic.Swap(false) {
 		n.flushLeases(now, fx)
-	}
-}
-
-// flushLeases sends the pending requests for leases and notices to holders.
-func (n *Node) flushLeases(now int64, fx *Ready) {
-	for i := range n.shards {
-		s := &n.shards[i]
-		s.mu.Lock()
-		if len(s.leaseRequests) > 0 {
-			n.sendLeaseRequests(s, now, fx)
-		}
-		if len(s.pendingNotices) > 0 {
-			n.sendNotices(s, now, fx)
-		}
-		s.mu.Unlock()
-	}
-}
-
-// tickLeases does what is due for leases at time now.
-func (n *Node) tickLeases(now int64) {
-	for i := range n.shards {
-		s := &n.shards[i]
-		s.mu.Lock()
-		if at := s.clock(now); len(s.lent)+len(s.held)+len(s.names) > 0 {
-			n.tickLent(s, at)
-			n.tickHeld(s, at)
-			s.forgetNames()
-		}
-		s.mu.Unlock()
 	}
 }
 

@@ -24,8 +24,8 @@ func TestHotKeyIsLeasedAndCools(t *testing.T) {
 		t.Fatalf("hot keys: %+v", hot)
 	}
 	for _, id := range w.ids() {
-		w.nodes[id].Name(req.Key, KeyName{"shop", "api_key=1", "1"}, nil)
-		w.nodes[id].Name(key(99), KeyName{"shop", "api_key=2", "2"}, nil)
+		w.nodes[id].Name(req.Key, KeyName{Domain: "shop", Name: "api_key=1", Owner: "1"}, nil)
+		w.nodes[id].Name(key(99), KeyName{Domain: "shop", Name: "api_key=2", Owner: "2"}, nil)
 	}
 	sum = tally{}
 	before := owner.Stats(w.now).Decided[Full]

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner/internal/lending"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -43,10 +44,10 @@ func (c *tally) count(req *Request) func(Result) {
 }
 
 // facts returns the sum of the lease statistics of all members.
-func facts(w *network) (f leaseStats) {
+func facts(w *network) (f lending.LeaseStats) {
 	for id, n := range w.nodes {
 		g := n.Stats(w.clock(id)).Lease
-		f.add(&g)
+		f.Add(&g)
 		f.Outstanding += g.Outstanding
 	}
 	return f

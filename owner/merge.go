@@ -129,7 +129,7 @@ func (s *shard) completeIfOwned(op *shardOp, e *counter.Owned) *counter.Owned {
 func (n *Node) afterMerge(s *shard, e *counter.Owned, r limit.Rule) {
 	if s.view.Ownership(e.RingPos(), e.Epoch()).State == handoff.OwnedHere {
 		if s.view.copies { // the successor needs it, too
-			n.trackUnreplicated(s, e, &Request{Key: e.Key(), Rule: r}, 0)
+			n.trackUnreplicated(s, e, r, 0)
 		}
 		return
 	}

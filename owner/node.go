@@ -1,7 +1,6 @@
 package owner
 
 import (
-	"math"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -9,6 +8,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/lending"
 	"github.com/keyward/keyward/owner/internal/replica"
 )
 
@@ -21,11 +21,10 @@ type Node struct {
 	counters     *counter.Shared
 	shards       [counter.Shards]shard
 	pending      atomic.Int64 // pending requests
-	held         atomic.Int64 // leases of keys that other members own
 	dirty        atomic.Bool  // Flush has something to send
 	urgent       atomic.Bool  // and a request waits for it
 	leaseTraffic atomic.Bool  // and messages about leases are part of it
-	hotState     hotState
+	lender       *lending.Lender
 
 	serial struct {
 		sync.Mutex // taken before the mutex of any shard
@@ -53,14 +52,17 @@ func New(o Options) *Node {
 		BootID: o.BootID, Seed: o.Seed, SketchSeed: o.SketchSeed,
 		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache,
 	})
-	n.SetLoad(defaultCapacity, false)
-	n.hotState.heavy.Store(math.Float64bits(heavyRate))
+	n.lender = lending.NewLender(lending.LenderConfig{
+		BootID: o.BootID, Seed: o.Seed, HotRate: o.HotRate, NoHot: o.NoHot, MaxLeases: o.MaxLeases,
+	})
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.view, s.bootID = n.serial.view, o.BootID
 		s.sketches = &n.counters.Sketches
 		n.counters.Init(&s.counters)
 		s.replicas.Init(&s.counters)
+		s.leases.Init(n.lender, &s.counters, &lendingOwner{n, s})
+		s.leases.SetView(s.view.OwnershipView)
 	}
 	return n
 }

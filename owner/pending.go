@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/lending"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -26,13 +26,12 @@ type Done struct {
 	Result Result
 }
 
-// Ready is all that the driver of a Node has to do after a call. Its fields are in the order in which the driver should
+// Ready lists all that the driver of a Node has to do after a call. Its fields are in the order in which the driver should
 // do it. Only messages to the same member must keep their order; all else may be done concurrently, also with the
 // Ready of other calls. A message, or a transfer, that is lost is repeated by a later Ready.
 type Ready struct {
-	Messages []handoff.Outbound // to send, those to one member in this order
-	Leases   []lease.Delivery   // to send like Messages
-	Audits   []Audit            // to log
+	Messages       []handoff.Outbound // to send, those to one member in this order
+	lending.Outbox                    // Leases, to send like Messages, and Audits, to log
 	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it
 	// has not.
 	ClockStopped time.Duration
@@ -45,17 +44,6 @@ type Ready struct {
 	ProgressChanged bool
 	// FlushIn is what Node.FlushIn returned at the end of the call.
 	FlushIn time.Duration
-}
-
-// Audit describes a grant, or a report of an approximate rule, of a rule with audit logs.
-type Audit struct {
-	Key      Key
-	Name     string // the key's readable name; empty if it is not known
-	Member   ring.ID
-	IsReport bool   // a report of an approximate rule; otherwise a grant
-	Hits     uint64 // granted, or reported
-	Used     uint64 // the count then
-	Limit    uint32
 }
 
 // pendingRequests holds the pending requests of one shard. The shard's mu guards it.
@@ -88,11 +76,11 @@ type pendingRequest struct {
 	request Request
 	hash    uint64
 	since   int64
-	order   uint64        // requests that expire together are resolved in this order
-	result  Result        // the decision, if it waits for replicas
-	seq     uint32        // of the unreplicated charges that it waits for
-	upTo    uint64        // so many of their hits must be confirmed
-	grant   *pendingGrant // not nil: a holder waits for this grant, and no caller
+	order   uint64                // requests that expire together are resolved in this order
+	result  Result                // the decision, if it waits for replicas
+	seq     uint32                // of the unreplicated charges that it waits for
+	upTo    uint64                // so many of their hits must be confirmed
+	grant   *lending.PendingGrant // not nil: a holder waits for this grant, and no caller
 }
 
 // all returns the requests of both lists.
@@ -271,7 +259,7 @@ func (n *Node) resolve(s *shard, w *pendingRequest, res Result, fx *Ready) {
 	case w.grant == nil:
 		fx.Done = append(fx.Done, Done{w.request.Waiter, res})
 	case res.Kind == Decided:
-		w.grant.send(fx)
+		fx.Send(w.grant)
 	}
 }
 

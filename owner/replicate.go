@@ -2,6 +2,7 @@ package owner
 
 import (
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/replica"
 	"github.com/keyward/keyward/ring"
@@ -25,7 +26,7 @@ func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, res *Re
 		}
 		hits = op.Hits
 	}
-	u := n.trackUnreplicated(s, e, op.Request, hits)
+	u := n.trackUnreplicated(s, e, op.Request.Rule, hits)
 	switch {
 	case u == nil && !res.Over:
 		s.counts.Refused++
@@ -44,9 +45,10 @@ func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, res *Re
 	return nil
 }
 
-// trackUnreplicated adds hits to the Unreplicated of e and queues its key. It returns nil if there is no room.
-func (n *Node) trackUnreplicated(s *shard, e *counter.Owned, req *Request, hits uint64) *counter.Unreplicated {
-	u, queued := s.replicas.Track(e, req.Rule, hits)
+// trackUnreplicated adds hits, charged by rule r, to the Unreplicated of e and queues its key. It returns nil if there
+// is no room.
+func (n *Node) trackUnreplicated(s *shard, e *counter.Owned, r limit.Rule, hits uint64) *counter.Unreplicated {
+	u, queued := s.replicas.Track(e, r, hits)
 	if queued && !n.dirty.Load() {
 		n.dirty.Store(true)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/lending"
 	"github.com/keyward/keyward/owner/internal/replica"
 )
 
@@ -21,17 +22,10 @@ type shard struct {
 	sketches *counter.Sketches // the Node's
 	replicas replica.Backlog   // keys with charges to replicate
 	pending  pendingRequests
-	hot      hotStats
-
-	lent           map[Key]*lentKey   // keys of this member of which parts are lent
-	pendingNotices []Key              // lent keys with a notice for their holders
-	held           map[Key]*heldLease // leases of other members' keys
-	leaseRequests  []Key              // held leases with a request for their grantors
-	names          map[Key]*name
-
-	counts counts
-	bounds [boundKinds]expiringMax
-	_      [128]byte // keeps the mutexes of adjacent shards off this cache line
+	leases   lending.Leases
+	counts   counts
+	bounds   [boundKinds]expiringMax
+	_        [128]byte // keeps the mutexes of adjacent shards off this cache line
 }
 
 // share returns the writer of the charges that this boot makes from its local share.
@@ -151,11 +145,7 @@ func (s *shard) absorb(op *shardOp, e *counter.Owned) {
 
 // chargeShare charges hits to e as admitted from the local share. It returns false if there is no room.
 func (s *shard) chargeShare(op *shardOp, e *counter.Owned, hits uint64) bool {
-	r := op.Request.Rule
-	s.counters.Load(e, r, &s.state)
-	r.Take(&s.state, op.now, s.share(), hits)
-	r.Trim(&s.state, op.now)
-	return s.counters.Store(e, r, &s.state)
+	return s.counters.ChargeShare(op.ref(), e, hits, &s.state)
 }
 
 // countState is count for any rule. It returns false if there is no room for the charge; then it has refused op.

@@ -2,11 +2,9 @@ package owner
 
 import (
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/hotkey"
-	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
-	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/lending"
 )
 
 // Stats is a snapshot of a Node's counters.
@@ -53,6 +51,8 @@ type Stats struct {
 	ClosedBound uint64
 	// OpenAdmitted bounds the same for fail_open, which no limit bounds. It is not a part of Bound.
 	OpenAdmitted uint64
+
+	Lease lending.LeaseStats
 }
 
 // counts is the part of Stats that every shard counts for itself. Its fields only increase.
@@ -71,42 +71,6 @@ type counts struct {
 	Refused         uint64 // charges refused because there was no room for their records
 	ShareUnreported uint64 // hits admitted from local shares that are never reported to the owner, for lack of room
 	PendingRefused  uint64 // requests that could not wait, because too many did
-
-	Lease leaseStats // the fields of a shard that do not only increase are 0
-}
-
-// leaseStats is the part of Stats about leases and hot keys.
-type leaseStats struct {
-	HotKeys    int // keys of this member that are hot now
-	Unrelieved int // of these, keys that no other member helps to decide; see unrelieved
-
-	// As a holder.
-	Held        int    // keys of which this member has a lease now
-	HeldHits    uint64 // unspent hits of all leases
-	LocalHits   uint64 // hits admitted from leases
-	LocalDenied uint64 // requests refused as a grantor required
-	Granted     uint64 // requests that brought hits
-	Empty       uint64 // requests that brought none
-	Timeouts    uint64 // requests without a reply in time
-	GrantedHits uint64 // divided by Granted: the mean size of a grant
-	Stranded    uint64 // hits that were unspent when their window ended
-	NoRoom      uint64 // keys for which there were too many leases
-
-	// As a grantor.
-	LentKeys    int              // keys of which parts are lent now
-	Holders     int              // members that hold leases, summed over keys
-	Outstanding uint64           // lent hits that may not be spent
-	Lent        uint64           // hits lent
-	Credited    uint64           // hits returned
-	Reclaimed   uint64           // hits reclaimed from silent holders
-	Refused     uint64           // requests that were stale, or from members that are not live
-	Unreachable int              // holders with hits that have sent nothing for 3 s
-	Violations  lease.Violations // prevented violations of the conditions
-
-	// Of approximate rules.
-	Reconciled   uint64 // reports that were merged, here or by the owner
-	Unsynced     uint64 // hits admitted here that are not reported to their owners
-	Approximated uint64 // hits admitted locally
 }
 
 // Bound returns an upper bound of the hits that this member may have added to any one key's window beyond its limit,
@@ -114,16 +78,6 @@ type leaseStats struct {
 func (f Stats) Bound() uint64 {
 	sum := limit.SaturatingAdd(f.MovedBound, limit.SaturatingAdd(f.ShareBound, f.ClosedBound))
 	return limit.SaturatingAdd(sum, limit.SaturatingAdd(f.CrashBound, f.PartitionBound))
-}
-
-// violate adds prevented violations.
-func (c *counts) violate(v lease.Violations) { c.Lease.Violations.Add(v) }
-
-// heldStats adds the counts of a held lease.
-func (c *counts) heldStats(x lease.HoldingStats) {
-	c.Lease.Timeouts += x.Timeouts
-	c.Lease.Stranded += x.Stranded
-	c.violate(x.Violations)
 }
 
 // Stats returns the Node's counters, summed over all shards.
@@ -155,43 +109,12 @@ func (n *Node) Stats(now int64) Stats {
 		f.ShareBound = max(f.ShareBound, s.bounds[shareBound].at(now))
 		f.ClosedBound = max(f.ClosedBound, s.bounds[closedBound].at(now))
 		f.OpenAdmitted = max(f.OpenAdmitted, s.bounds[openAdmitted].at(now))
-		s.addLeases(now, &f.Lease)
-		f.Lease.Unrelieved += n.unrelieved(s, now)
+		s.leases.AddStats(now, &f.Lease)
 		f.counts.add(&s.counts)
 		s.mu.Unlock()
 		f.Owned += s.countOwned()
 	}
 	return f
-}
-
-// addLeases adds the numbers of the shard's present leases and hot keys to f. It moves what their own statistics have
-// counted to the shard's counts.
-func (s *shard) addLeases(now int64, f *leaseStats) {
-	for _, held := range s.held {
-		s.counts.heldStats(held.TakeStats())
-		if held.mechanism == policy.Approximate {
-			f.Unsynced += held.drift.unsynced
-			continue
-		}
-		f.Held++
-		f.HeldHits += held.Left(now)
-	}
-	for _, lent := range s.lent {
-		s.counts.violate(lent.TakeViolations())
-		f.LentKeys++
-		f.Outstanding += lent.Unspent(now)
-		for _, l := range lent.Holders(now) {
-			f.Holders++
-			if l.Unspent > 0 && now-l.AskedAt > unreachableAfter {
-				f.Unreachable++
-			}
-		}
-	}
-	s.hot.rates.All(now, func(_ hotkey.Digest, _ float64, hot bool) {
-		if hot {
-			f.HotKeys++
-		}
-	})
 }
 
 // addProgress adds the progress of the last ring change.
@@ -233,24 +156,4 @@ func (c *counts) add(o *counts) {
 	c.Refused += o.Refused
 	c.ShareUnreported += o.ShareUnreported
 	c.PendingRefused += o.PendingRefused
-	c.Lease.add(&o.Lease)
-}
-
-// add adds the fields of c that only increase.
-func (f *leaseStats) add(c *leaseStats) {
-	f.LocalHits += c.LocalHits
-	f.LocalDenied += c.LocalDenied
-	f.Granted += c.Granted
-	f.Empty += c.Empty
-	f.Timeouts += c.Timeouts
-	f.GrantedHits += c.GrantedHits
-	f.Stranded += c.Stranded
-	f.NoRoom += c.NoRoom
-	f.Lent += c.Lent
-	f.Credited += c.Credited
-	f.Reclaimed += c.Reclaimed
-	f.Refused += c.Refused
-	f.Violations.Add(c.Violations)
-	f.Reconciled += c.Reconciled
-	f.Approximated += c.Approximated
 }

@@ -169,7 +169,10 @@ func (s *Shard) table(t Table) *table {
 }
 
 // Find returns the counter of key k in TableOwned, or nil. It stays valid until the table is next changed.
-func (s *Shard) Find(k Key) *Owned { return s.Owned.Find(Hash(s.store.seed, k), k) }
+func (s *Shard) Find(k Key) *Owned { return s.Owned.Find(s.Hash(k), k) }
+
+// Hash returns the hash of k in the tables.
+func (s *Shard) Hash(k Key) uint64 { return Hash(s.store.seed, k) }
 
 // Empty reports whether the shard owns and copies nothing, and has no records.
 func (s *Shard) Empty() bool { return s.slab.live == 0 && s.Owned.n == 0 }

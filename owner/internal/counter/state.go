@@ -361,6 +361,15 @@ func (s *Shard) insert(r *Ref, copied bool) *entry {
 	return e
 }
 
+// ChargeShare adds hits to e that this boot has admitted without the key's owner. It returns false if there is no room.
+// It uses st as scratch space.
+func (s *Shard) ChargeShare(r Ref, e *Owned, hits uint64, st *limit.State) bool {
+	s.Load(e, r.Full, st)
+	r.Full.Take(st, r.Now, s.bootID&^1, hits)
+	r.Full.Trim(st, r.Now)
+	return s.Store(e, r.Full, st)
+}
+
 // Complete makes e contain what sketches have counted of r's key, because this member decides it from now on. It
 // returns false if there is no room; then st holds the state that e would need. Otherwise st is scratch space.
 func (s *Shard) Complete(r Ref, e *Owned, st *limit.State) bool {

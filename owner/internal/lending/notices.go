@@ -1,4 +1,4 @@
-package owner
+package lending
 
 import (
 	"time"
@@ -28,21 +28,29 @@ type usage struct {
 	refund bool // the operation was a refund
 }
 
-// updateHolders updates the level of op's key after a decision, if parts of its limit are lent.
-func (n *Node) updateHolders(s *shard, op *shardOp, e *counter.Owned, res *Result) {
-	lent := s.lent[op.Key]
-	if lent == nil || e == nil {
-		return
-	}
-	res.Hot = res.Hot || lent.always
-	if op.Op == Take || op.Op == Refund {
-		u := usage{s.windowOf(e, op.rule, op.now), res.After, op.Op == Refund}
-		n.updateLevel(s, lent, op.Request.Rule, u)
+// Count is the count of a key after a charge or a refund.
+type Count struct {
+	Now    int64
+	Rule   limit.Rule
+	Hits   uint64
+	Refund bool
+}
+
+// RequiresLease reports whether key is lent by a rule that requires leases.
+func (l *Leases) RequiresLease(key Key) bool {
+	lent := l.lent[key]
+	return lent != nil && lent.always
+}
+
+// Update updates the level of the key of e after an operation, if parts of its limit are lent.
+func (l *Leases) Update(e *counter.Owned, c *Count) {
+	if lent := l.lent[e.Key()]; lent != nil {
+		l.updateLevel(lent, c.Rule, usage{l.windowOf(e, c.Rule, c.Now), c.Hits, c.Refund})
 	}
 }
 
 // updateLevel updates the level of a lent key with rule r, and queues a notice for the holders if they have to act.
-func (n *Node) updateLevel(s *shard, lent *lentKey, r limit.Rule, u usage) {
+func (l *Leases) updateLevel(lent *lentKey, r limit.Rule, u usage) {
 	if r.Algorithm.Bucket() {
 		return
 	}
@@ -62,41 +70,39 @@ func (n *Node) updateLevel(s *shard, lent *lentKey, r limit.Rule, u usage) {
 	}
 	if (level > lent.level || lent.lift) && !lent.queued {
 		lent.queued = true
-		s.pendingNotices = append(s.pendingNotices, lent.key)
-		n.requestFlush(true)
+		l.notices = append(l.notices, lent.key)
+		l.owner.RequestFlush(true)
 	}
 	lent.level, lent.rule = level, r
 }
 
 // sendNotices sends the queued notices.
-func (n *Node) sendNotices(s *shard, now int64, fx *Ready) {
-	at := s.clock(now)
-	for _, key := range s.pendingNotices {
-		lent := s.lent[key]
+func (l *Leases) sendNotices(now int64, out *Outbox) {
+	for _, key := range l.notices {
+		lent := l.lent[key]
 		if lent == nil {
 			continue
 		}
 		notice := lease.Notice{Window: lent.window, Limit: lent.rule.Depth(), Kind: lease.Recall}
 		switch {
 		case lent.level == levelExhausted:
-			_, hash := n.shard(key)
-			notice.Kind, notice.Left = lease.Deny, s.denialTime(s.counters.Owned.Find(hash, key), lent.rule, at)
+			notice.Kind, notice.Left = lease.Deny, l.denialTime(l.counters.Find(key), lent.rule, now)
 		case lent.lift:
 			notice.Kind = lease.Lift
 		}
 		lent.queued, lent.lift = false, false
 		if notice.Kind != lease.Deny || notice.Left >= minDenyNotice {
-			lent.notifyHolders(at, &notice, fx)
+			lent.notifyHolders(now, &notice, out)
 		}
 	}
-	s.pendingNotices = s.pendingNotices[:0]
+	l.notices = l.notices[:0]
 }
 
 // notifyHolders sends a notice to all holders of the key.
-func (k *lentKey) notifyHolders(now int64, notice *lease.Notice, fx *Ready) {
+func (k *lentKey) notifyHolders(now int64, notice *lease.Notice, out *Outbox) {
 	notice.Key = k.key
-	for _, l := range k.Holders(now) {
-		m := leaseTo(&fx.Leases, l.Holder, lease.Notify)
+	for _, h := range k.Holders(now) {
+		m := out.message(h.Holder, lease.Notify)
 		m.Notices = append(m.Notices, *notice)
 	}
 }

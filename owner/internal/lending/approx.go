@@ -1,4 +1,4 @@
-package owner
+package lending
 
 import (
 	"slices"
@@ -46,75 +46,70 @@ type drift struct {
 func (d *drift) idle(now int64) bool { return d.unsynced == 0 && now-d.askedAt > driftLife }
 
 // slack returns S, the hits that this member may admit before it has reported them.
-func (s *shard) slack(held *heldLease) uint64 {
-	return uint64(held.Terms.Slack) / uint64(s.view.NRef())
+func (l *Leases) slack(held *heldLease) uint64 {
+	return uint64(held.Terms.Slack) / uint64(l.view.NRef())
 }
 
-// approximate decides op by this member's copy of the counter. It returns false if the owner has to decide.
-func (n *Node) approximate(s *shard, held *heldLease, op *shardOp, res *Result) bool {
-	req, now := op.Request, op.now
-	held.drift.askedAt = now
-	if s.slack(held) == 0 {
-		return false
+// approximate decides r by this member's copy of the counter. The result is lease.Unknown if the owner has to decide.
+func (l *Leases) approximate(held *heldLease, r *Spend) (d limit.Decision, result lease.SpendResult) {
+	held.drift.askedAt = r.Now
+	if l.slack(held) == 0 {
+		return d, lease.Unknown
 	}
-	e := s.counters.Owned.Find(op.hash, req.Key)
-	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
-	if e != nil && !e.Expired(now) {
-		s.counters.Load(e, req.Rule, &s.state)
+	e := l.counters.Owned.Find(r.Hash, r.Key)
+	l.state.TAT, l.state.Slots = 0, l.state.Slots[:0]
+	if e != nil && !e.Expired(r.Now) {
+		l.counters.Load(e, r.Rule, &l.state)
 	}
-	res.Decision = req.Rule.Peek(&s.state, now, req.Hits)
+	d = r.Rule.Peek(&l.state, r.Now, r.Hits)
 	switch {
-	case res.Over:
-		res.Kind, res.Path, res.Authority, res.Hot = Decided, Leased, Cached, true
-		s.counts.Lease.LocalDenied++
-	case !s.allowsDrift(held, req, res) || !n.admitDrift(s, held, op, e):
-		*res = Result{}
+	case d.Over:
+		result = lease.Refused
+		l.stats.LocalDenied++
+	case l.allowsDrift(held, r, d.Before) && l.admitDrift(held, r, e):
+		result = lease.Admitted
+		l.stats.Approximated += r.Hits
 	default:
-		res.Kind, res.Path, res.Authority, res.Hot = Decided, Leased, Full, true
-		s.counts.Lease.Approximated += req.Hits
+		result = lease.Unknown
 	}
-	if n.reportDue(s, held, now) {
-		n.queueLeaseRequest(s, held, res.Kind != Decided)
+	if l.reportDue(held, r.Now) {
+		l.queueRequest(held, false)
 	}
-	if res.Kind != Decided || res.Path != Leased {
-		return false
-	}
-	s.counts.Decided[res.Authority]++
-	return true
+	return d, result
 }
 
-// allowsDrift reports whether req, decided as res, may be admitted before it is reported.
-func (s *shard) allowsDrift(held *heldLease, req *Request, res *Result) bool {
-	d, room, watermark := &held.drift, s.slack(held), held.Terms.Watermark
+// allowsDrift reports whether r may be admitted before it is reported; used is the count before it.
+func (l *Leases) allowsDrift(held *heldLease, r *Spend, used uint64) bool {
+	d, room, watermark := &held.drift, l.slack(held), held.Terms.Watermark
 	if watermark == 0 {
 		watermark = defaultWatermark
 	}
-	depth := uint64(req.Rule.Depth())
-	left := depth - min(depth, res.Before)
+	depth := uint64(r.Rule.Depth())
+	left := depth - min(depth, used)
 	d.nearLimit = false
 	if left*100 <= depth*uint64(watermark) {
-		most := min(room, left/(2*uint64(s.view.NRef())))
-		if d.nearLimit = d.since+req.Hits > most/2; d.since+req.Hits > most {
+		most := min(room, left/(2*uint64(l.view.NRef())))
+		if d.nearLimit = d.since+r.Hits > most/2; d.since+r.Hits > most {
 			return false
 		}
 	}
-	return d.unsynced+req.Hits <= room
+	return d.unsynced+r.Hits <= room
 }
 
-// admitDrift charges op to this member's own slot. It returns false if there is no room.
-func (n *Node) admitDrift(s *shard, held *heldLease, op *shardOp, e *counter.Owned) bool {
-	op.table, op.rule = counter.TableOwned, op.Request.Rule
+// admitDrift charges r to this member's own slot in e, or in a counter that it adds. It returns false if there is no
+// room.
+func (l *Leases) admitDrift(held *heldLease, r *Spend, e *counter.Owned) bool {
 	if e == nil {
-		if e = s.insert(op, true); e == nil {
+		if e = l.counters.Insert(r.Ref, true, &l.state); e == nil {
 			return false
 		}
 	}
-	if !s.chargeShare(op, e, op.Hits) {
+	if !l.counters.ChargeShare(r.Ref, e, r.Hits, &l.state) {
 		return false
 	}
-	held.keepUntilReported(e, op.now)
-	held.drift.unsynced += op.Hits
-	held.drift.since += op.Hits
+	held.keepUntilReported(e, r.Now)
+	held.drift.unsynced += r.Hits
+	held.drift.since += r.Hits
 	return true
 }
 
@@ -126,7 +121,7 @@ func (held *heldLease) keepUntilReported(e *counter.Owned, now int64) {
 }
 
 // reportDue reports whether the charges of held are to be reported now.
-func (n *Node) reportDue(s *shard, held *heldLease, now int64) bool {
+func (l *Leases) reportDue(held *heldLease, now int64) bool {
 	d := &held.drift
 	if d.reporting {
 		return now-d.sentAt >= min(reportSlowest, reportAgain<<min(d.tries, 4))
@@ -138,25 +133,24 @@ func (n *Node) reportDue(s *shard, held *heldLease, now int64) bool {
 	if d.nearLimit && now-d.syncedAt >= reportTail {
 		return true
 	}
-	return d.unsynced > s.slack(held)/2 || now-d.syncedAt >= int64(every) && (d.unsynced > 0 || d.askedAt > d.syncedAt)
+	return d.unsynced > l.slack(held)/2 || now-d.syncedAt >= int64(every) && (d.unsynced > 0 || d.askedAt > d.syncedAt)
 }
 
 // buildReport returns a report of the charges of held.
-func (n *Node) buildReport(s *shard, held *heldLease, now int64) lease.GrantRequest {
+func (l *Leases) buildReport(held *heldLease, now int64) lease.GrantRequest {
 	d := &held.drift
 	if d.reporting {
 		d.tries++
-		s.counts.Lease.Timeouts++
+		l.stats.Timeouts++
 	}
 	d.seq = max(d.seq+1, uint64(max(0, now)))
 	d.reporting, d.sentAt, d.inFlight = true, now, d.unsynced
 	r := lease.GrantRequest{Rule: held.rule, Terms: held.Terms, Seq: d.seq, Left: d.unsynced}
-	_, hash := n.shard(held.key)
-	if e := s.counters.Owned.Find(hash, held.key); e != nil && !e.Expired(now) {
-		s.counters.Load(e, held.rule, &s.state)
-		r.State.TAT = s.state.TAT
-		for _, f := range s.state.Slots {
-			if f.Writer == s.share() {
+	if e := l.counters.Find(held.key); e != nil && !e.Expired(now) {
+		l.counters.Load(e, held.rule, &l.state)
+		r.State.TAT = l.state.TAT
+		for _, f := range l.state.Slots {
+			if f.Writer == l.lender.share() {
 				r.State.Slots = append(r.State.Slots, f)
 			}
 		}
@@ -165,7 +159,7 @@ func (n *Node) buildReport(s *shard, held *heldLease, now int64) lease.GrantRequ
 }
 
 // acceptReportReply processes the reply to a report.
-func (n *Node) acceptReportReply(s *shard, held *heldLease, now int64, g *lease.Grant) {
+func (l *Leases) acceptReportReply(held *heldLease, now int64, g *lease.Grant) {
 	d := &held.drift
 	if !d.reporting || g.Seq != d.seq {
 		return
@@ -174,50 +168,41 @@ func (n *Node) acceptReportReply(s *shard, held *heldLease, now int64, g *lease.
 	d.unsynced -= d.inFlight
 	d.inFlight = 0
 	held.named = g.Flags&lease.Named != 0
-	s.counts.Lease.Reconciled++
-	n.mergeRecord(s, now, handoff.CounterRecord{
+	l.stats.Reconciled++
+	l.owner.Merge(now, &handoff.CounterRecord{
 		Key: held.key, RingPos: held.ringPos, Domain: held.domain, Rule: held.rule, State: g.State,
 	})
 	if d.unsynced > 0 {
-		_, hash := n.shard(held.key)
-		held.keepUntilReported(s.counters.Owned.Find(hash, held.key), now)
+		held.keepUntilReported(l.counters.Find(held.key), now)
 	}
-	if n.reportDue(s, held, now) {
-		n.queueLeaseRequest(s, held, false)
-	}
-}
-
-// mergeRecord merges c if the number of its slots is valid.
-func (n *Node) mergeRecord(s *shard, now int64, c handoff.CounterRecord) {
-	if len(c.State.Slots) > 0 && len(c.State.Slots) <= maxSlots {
-		_, hash := n.shard(c.Key)
-		n.mergeOne(s, hash, now, &c)
+	if l.reportDue(held, now) {
+		l.queueRequest(held, false)
 	}
 }
 
 // reconcile merges a member's report, and replies with all that is recorded of the key.
-func (n *Node) reconcile(s *shard, l *leaseOp, fx *Ready) {
-	op, share := &l.op, l.bootID&^1
-	in := l.State
+func (l *Leases) reconcile(op *grantOp, out *Outbox) {
+	share, c := op.from.BootID&^1, &op.charge
+	in := op.State
 	in.Slots = slices.DeleteFunc(slices.Clone(in.Slots), func(f limit.Slot) bool { return f.Writer != share })
-	n.mergeRecord(s, op.now, handoff.CounterRecord{
-		Key: op.Key, RingPos: op.RingPos, Domain: op.Domain, Rule: op.rule, State: in,
+	l.owner.Merge(op.now, &handoff.CounterRecord{
+		Key: op.Key, RingPos: op.RingPos, Domain: op.Domain, Rule: op.Rule, State: in,
 	})
-	s.counts.Lease.Reconciled++
-	var res Result
-	e, _ := n.charge(s, op, s.counters.Owned.Find(op.hash, op.Key), &res)
+	l.stats.Reconciled++
+	c.Entry = l.counters.Owned.Find(c.Hash, c.Key)
+	l.owner.Charge(c)
 	g := lease.Grant{
-		Key: op.Key, Seq: l.Seq, Window: s.windowOf(e, op.rule, op.now), Used: res.Before, Limit: op.rule.Depth(),
+		Key: op.Key, Seq: op.Seq, Window: l.windowOf(c.Entry, op.Rule, op.now), Used: c.Before, Limit: op.Rule.Depth(),
 		Flags: lease.Hot,
 	}
-	s.learnName(op.Key, l.Name, &l.Terms)
-	if s.names[op.Key] != nil {
+	l.learnName(op.now, op.GrantRequest)
+	if l.names[op.Key] != nil {
 		g.Flags |= lease.Named
 	}
-	if e != nil {
-		s.counters.Load(e, op.rule, &s.state)
-		g.State = limit.State{TAT: s.state.TAT, Slots: slices.Clone(s.state.Slots)}
+	if c.Entry != nil {
+		l.counters.Load(c.Entry, op.Rule, &l.state)
+		g.State = limit.State{TAT: l.state.TAT, Slots: slices.Clone(l.state.Slots)}
 	}
-	s.audit(l, l.Left, g.Used, fx)
-	(&pendingGrant{l.from, g}).send(fx)
+	l.audit(op, op.Left, g.Used, out)
+	out.Send(&PendingGrant{op.from.ID, g})
 }
