@@ -41,45 +41,55 @@ func (r clusterRenewal) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	ca, err := r.renewCA(ctx, out, api)
+	pass := renewalPass{r.RenewOptions, api, out}
+	ca, err := pass.renewCA(ctx, r.CASecret)
 	if err != nil {
 		return fmt.Errorf("renew the CA in Secret %s: %w", r.CASecret, err)
 	}
 	var errs []error
 	for _, name := range r.Secrets {
-		if err := r.renew(ctx, out, api, ca, name); err != nil {
+		if err := pass.renew(ctx, ca, name); err != nil {
 			errs = append(errs, fmt.Errorf("renew the certificate in Secret %s: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (r clusterRenewal) renewCA(ctx context.Context, out io.Writer, api *secretsAPI) (certs.Bundle, error) {
-	s, err := api.get(ctx, r.CASecret)
+// renewalPass is one pass over the Secrets of a cluster.
+type renewalPass struct {
+	options certs.RenewOptions
+	api     *secretsAPI
+	out     io.Writer
+}
+
+// renewCA renews the CA in the Secret with this name if it is due, and returns it.
+func (r renewalPass) renewCA(ctx context.Context, name string) (certs.Bundle, error) {
+	s, err := r.api.get(ctx, name)
 	if err != nil {
 		return certs.Bundle{}, err
 	}
 	ca := certs.Bundle{Cert: s.entry("tls.crt"), Key: s.entry("tls.key")}
-	cert, renewed, err := certs.RenewCA(ca, r.RenewOptions)
+	cert, renewed, err := certs.RenewCA(ca, r.options)
 	if err != nil {
 		return certs.Bundle{}, err
 	}
 	ca.Cert = cert
 	if renewed {
 		s.set("tls.crt", cert)
-		if err := api.update(ctx, r.CASecret, s); err != nil {
+		if err := r.api.update(ctx, name, s); err != nil {
 			return certs.Bundle{}, err
 		}
 	}
-	return ca, report(out, r.CASecret, renewed, ca)
+	return ca, report(r.out, name, renewed, ca)
 }
 
-func (r clusterRenewal) renew(ctx context.Context, out io.Writer, api *secretsAPI, ca certs.Bundle, name string) error {
-	s, err := api.get(ctx, name)
+// renew renews the certificate in the Secret with this name if it is due.
+func (r renewalPass) renew(ctx context.Context, ca certs.Bundle, name string) error {
+	s, err := r.api.get(ctx, name)
 	if err != nil {
 		return err
 	}
-	b, renewed, err := certs.Renew(ca, certs.Bundle{Cert: s.entry("tls.crt"), Key: s.entry("tls.key"), CA: s.entry("ca.crt")}, r.RenewOptions)
+	b, renewed, err := certs.Renew(ca, certs.Bundle{Cert: s.entry("tls.crt"), Key: s.entry("tls.key"), CA: s.entry("ca.crt")}, r.options)
 	if err != nil {
 		return err
 	}
@@ -87,11 +97,11 @@ func (r clusterRenewal) renew(ctx context.Context, out io.Writer, api *secretsAP
 		s.set("tls.crt", b.Cert)
 		s.set("tls.key", b.Key)
 		s.set("ca.crt", b.CA)
-		if err := api.update(ctx, name, s); err != nil {
+		if err := r.api.update(ctx, name, s); err != nil {
 			return err
 		}
 	}
-	return report(out, name, renewed, b)
+	return report(r.out, name, renewed, b)
 }
 
 // report prints when the certificate of a Secret expires.

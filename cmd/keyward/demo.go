@@ -77,21 +77,12 @@ func runDemo(ctx context.Context, out io.Writer, o demoOptions, e *ending) (err 
 		}
 		defer os.RemoveAll(dir)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	upstream, stopUpstream, err := startUpstream()
 	if err != nil {
 		return err
 	}
 	defer stopUpstream()
-	l, err := lab.New(lab.Options{
-		Dir: dir, Bin: filepath.Dir(self), Expect: o.sidecars,
-		Rules: map[string]string{"demo.yaml": demoRules},
-		// A laptop can decide so many requests that no key of the demo would be hot by default.
-		Args: []string{"--hot-rate", "100"},
-	})
+	l, err := newDemoLab(dir, o.sidecars)
 	if err != nil {
 		return err
 	}
@@ -99,7 +90,9 @@ func runDemo(ctx context.Context, out io.Writer, o demoOptions, e *ending) (err 
 		fmt.Fprintln(out, "\nstopping Envoy, then the sidecars, which leave the ring one after the other ...")
 		err = errors.Join(err, l.Stop())
 	}()
-	envoy, err := startDemoCluster(ctx, out, l, o, upstream)
+	fmt.Fprintf(out, demoIntroduction, o.sidecars)
+	c := demoCluster{demoOptions: o, Lab: l, out: out}
+	envoy, err := c.start(ctx, upstream)
 	if err != nil {
 		return err
 	}
@@ -113,48 +106,70 @@ func runDemo(ctx context.Context, out io.Writer, o demoOptions, e *ending) (err 
 	return showDemo(ctx, out, s)
 }
 
-// startDemoCluster starts all processes and prints what it does.
-func startDemoCluster(ctx context.Context, out io.Writer, l *lab.Lab, o demoOptions, upstream string) (*lab.Envoy, error) {
-	fmt.Fprintf(out, `Keyward: global rate limits for Envoy, without Redis.
+const demoIntroduction = `Keyward: global rate limits for Envoy, without Redis.
 
    12 API keys ──▶ Envoy ──▶ your application
                      │ rate limit call to the ONE sidecar that counts the key,
                      ▼ which Envoy finds by its own hash ring
               %d sidecars  (gossip, mTLS, the YAML of envoyproxy/ratelimit)
 
-`, o.sidecars)
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	var names []string
-	for i := range o.sidecars {
-		name := fmt.Sprintf("sidecar-%c", 'a'+i)
-		names = append(names, name)
-		if _, err := l.AddSidecar(name); err != nil {
-			return nil, err
-		}
-		fmt.Fprintf(out, "  started %s\n", name)
-	}
-	xds, err := l.AddXDS("xds")
+`
+
+// newDemoLab returns a Lab that runs the binaries in the folder of this one, and keeps its files in dir.
+func newDemoLab(dir string, sidecars int) (*lab.Lab, error) {
+	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintln(out, "  started xds")
-	if err := l.AwaitRing(ctx, names...); err != nil {
+	return lab.New(lab.Options{
+		Dir: dir, Bin: filepath.Dir(self), Expect: sidecars,
+		Rules: map[string]string{"demo.yaml": demoRules},
+		// A laptop can decide so many requests that no key of the demo would be hot by default.
+		Args: []string{"--hot-rate", "100"},
+	})
+}
+
+// demoCluster starts the processes of the demo and prints what it does.
+type demoCluster struct {
+	demoOptions
+	*lab.Lab
+	out io.Writer
+}
+
+// start starts the sidecars, xDS and Envoy, which serves the application at the address upstream.
+func (c *demoCluster) start(ctx context.Context, upstream string) (*lab.Envoy, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var names []string
+	for i := range c.sidecars {
+		name := fmt.Sprintf("sidecar-%c", 'a'+i)
+		names = append(names, name)
+		if _, err := c.AddSidecar(name); err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(c.out, "  started %s\n", name)
+	}
+	xds, err := c.AddXDS("xds")
+	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintln(out, "  the sidecars have found each other and use the same ring")
-	envoy, err := l.AddEnvoy(lab.EnvoyOptions{
-		Name: "envoy", Path: o.envoy, Shape: "owner-direct", XDS: xds.Addr, Upstream: upstream,
+	fmt.Fprintln(c.out, "  started xds")
+	if err := c.AwaitRing(ctx, names...); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(c.out, "  the sidecars have found each other and use the same ring")
+	envoy, err := c.AddEnvoy(lab.EnvoyOptions{
+		Name: "envoy", Path: c.envoy, Shape: "owner-direct", XDS: xds.Addr, Upstream: upstream,
 		// All processes share one machine, which may be busy.
 		Args: []string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--hot-routes", "--timeout", "1s"},
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := envoy.Await(ctx, "keyward", o.sidecars); err != nil {
+	if err := envoy.Await(ctx, "keyward", c.sidecars); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(out, "  started Envoy on http://%s (try: curl -i -H 'x-api-key: me' http://%s/)\n", envoy.Listener, envoy.Listener)
+	fmt.Fprintf(c.out, "  started Envoy on http://%s (try: curl -i -H 'x-api-key: me' http://%s/)\n", envoy.Listener, envoy.Listener)
 	return envoy, nil
 }
 

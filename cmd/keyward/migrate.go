@@ -85,33 +85,8 @@ func (f *migrateFlags) read(stdin io.Reader) (*migrate.Deployment, error) {
 	if f.patch != "" && f.file == "" {
 		return nil, errors.New("--patch wants -f: the manifest to patch")
 	}
-	if f.file != "" {
-		text, err := readFile(f.file, stdin)
-		if err != nil {
-			return nil, err
-		}
-		if d.Manifest, err = migrate.ParseManifest(text, f.container); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.file, err)
-		}
-		d.Env, d.Rules, d.Replicas = d.Manifest.Env, d.Manifest.Rules, d.Manifest.Replicas
-	}
-	if f.envFile != "" {
-		text, err := readFile(f.envFile, stdin)
-		if err != nil {
-			return nil, err
-		}
-		env, err := migrate.ParseEnvFile(string(text))
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.envFile, err)
-		}
-		d.Env = append(d.Env, env...)
-	}
-	if f.rules != "" {
-		files, err := source.ReadDir(f.rules)
-		if err != nil {
-			return nil, err
-		}
-		d.Rules = files
+	if err := f.readDeployment(d, stdin); err != nil {
+		return nil, err
 	}
 	if f.replicas != 0 {
 		d.Replicas = f.replicas
@@ -121,6 +96,39 @@ func (f *migrateFlags) read(stdin io.Reader) (*migrate.Deployment, error) {
 	}
 	d.Replicas = max(1, d.Replicas) // the deployment may be scaled to 0
 	return d, nil
+}
+
+// readDeployment reads the manifest, the environment file and the rules into d.
+func (f *migrateFlags) readDeployment(d *migrate.Deployment, stdin io.Reader) error {
+	if f.file != "" {
+		text, err := readFile(f.file, stdin)
+		if err != nil {
+			return err
+		}
+		if d.Manifest, err = migrate.ParseManifest(text, f.container); err != nil {
+			return fmt.Errorf("%s: %w", f.file, err)
+		}
+		d.Env, d.Rules, d.Replicas = d.Manifest.Env, d.Manifest.Rules, d.Manifest.Replicas
+	}
+	if f.envFile != "" {
+		text, err := readFile(f.envFile, stdin)
+		if err != nil {
+			return err
+		}
+		env, err := migrate.ParseEnvFile(string(text))
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.envFile, err)
+		}
+		d.Env = append(d.Env, env...)
+	}
+	if f.rules != "" {
+		files, err := source.ReadDir(f.rules)
+		if err != nil {
+			return err
+		}
+		d.Rules = files
+	}
+	return nil
 }
 
 func readFile(name string, stdin io.Reader) ([]byte, error) {

@@ -88,7 +88,7 @@ func writeRing(out io.Writer, r *ring.Ring) error {
 
 // ringSVG returns the ring as an SVG image with a textual description.
 func ringSVG(r *ring.Ring) string {
-	const size, outer, inner = 420, 190.0, 120.0
+	const size = ringSize
 	shares, sectors := sharesOf(r), sectorsOf(r, ringSectors)
 	height := max(size, 40+24*len(shares))
 	var b strings.Builder
@@ -101,7 +101,7 @@ func ringSVG(r *ring.Ring) string {
 		}
 		owner := sectors[first]
 		fmt.Fprintf(&b, `<path d="%s" fill="%s"><title>%s</title></path>`+"\n",
-			arc(size/2, float64(first)/ringSectors, float64(last+1)/ringSectors, outer, inner), color(owner, r.Len()), html.EscapeString(shares[owner].ID))
+			arc(float64(first)/ringSectors, float64(last+1)/ringSectors), color(owner, r.Len()), html.EscapeString(shares[owner].ID))
 		first = last + 1
 	}
 	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", size/2, size/2+5, count(r.Len(), "member"))
@@ -114,11 +114,19 @@ func ringSVG(r *ring.Ring) string {
 	return b.String()
 }
 
-// arc returns the path of a part of a ring around (c, c). from and to are fractions of a turn, clockwise from the top.
-func arc(c float64, from, to, outer, inner float64) string {
+// Measures of the ring's image, in pixels.
+const (
+	ringSize    = 420
+	outerRadius = 190.0
+	innerRadius = 120.0
+)
+
+// arc returns the path of a part of the ring. from and to are fractions of a turn, clockwise from the top.
+func arc(from, to float64) string {
+	const outer, inner = outerRadius, innerRadius
 	at := func(turn, radius float64) string {
 		sin, cos := math.Sincos(2 * math.Pi * turn)
-		return fmt.Sprintf("%.2f %.2f", c+radius*sin, c-radius*cos)
+		return fmt.Sprintf("%.2f %.2f", ringSize/2+radius*sin, ringSize/2-radius*cos)
 	}
 	return fmt.Sprintf("M%s A%g %g 0 0 1 %s L%s A%g %g 0 0 0 %sZ", at(from, outer), outer, outer, at(to, outer), at(to, inner), inner, inner, at(from, inner))
 }

@@ -193,7 +193,7 @@ func discover(ctx context.Context, members []string) (*clusterSeen, error) {
 				c.silent = append(c.silent, silence{u, names[u], err})
 				continue
 			}
-			if slices.ContainsFunc(c.procs, func(o *process) bool { return o.cluster.Self == p.cluster.Self && o.cluster.Inst == p.cluster.Inst }) {
+			if c.has(p) {
 				continue // the same process at another address
 			}
 			c.procs = append(c.procs, p)
@@ -207,14 +207,24 @@ func discover(ctx context.Context, members []string) (*clusterSeen, error) {
 		urls = next
 	}
 	if len(c.procs) == 0 {
-		var faults []error
-		for _, s := range c.silent {
-			faults = append(faults, s.Err)
-		}
-		return nil, errors.Join(faults...)
+		return nil, c.errors()
 	}
 	slices.SortFunc(c.procs, func(a, b *process) int { return cmp.Compare(a.cluster.Self, b.cluster.Self) })
 	return c, nil
+}
+
+// has reports whether p has answered at another address.
+func (c *clusterSeen) has(p *process) bool {
+	return slices.ContainsFunc(c.procs, func(o *process) bool { return o.cluster.Self == p.cluster.Self && o.cluster.Inst == p.cluster.Inst })
+}
+
+// errors returns why the pages did not answer.
+func (c *clusterSeen) errors() error {
+	var all []error
+	for _, s := range c.silent {
+		all = append(all, s.Err)
+	}
+	return errors.Join(all...)
 }
 
 // knows reports whether the member with this name has answered.

@@ -206,9 +206,9 @@ func (c *conn) appendLocked(e *encoded) {
 	if len(e.body) == 0 {
 		flags |= http2.FlagHeadersEndStream
 	}
-	c.out = appendFrame(c.out, http2.FrameHeaders, flags, c.next, block...)
+	c.out = appendFrame(c.out, frameKind{http2.FrameHeaders, flags}, c.next, block...)
 	if len(e.body) > 0 {
-		c.out = appendFrame(c.out, http2.FrameData, http2.FlagDataEndStream, c.next, e.body...)
+		c.out = appendFrame(c.out, frameKind{http2.FrameData, http2.FlagDataEndStream}, c.next, e.body...)
 	}
 }
 

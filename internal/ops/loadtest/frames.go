@@ -63,21 +63,27 @@ func (f *frame) body() ([]byte, error) {
 	return b, nil
 }
 
-func appendFrame(out []byte, kind http2.FrameType, flags http2.Flags, stream uint32, payload ...byte) []byte {
+// frameKind is the type of a frame with its flags.
+type frameKind struct {
+	kind  http2.FrameType
+	flags http2.Flags
+}
+
+func appendFrame(out []byte, k frameKind, stream uint32, payload ...byte) []byte {
 	n := len(payload)
-	out = append(out, byte(n>>16), byte(n>>8), byte(n), byte(kind), byte(flags))
+	out = append(out, byte(n>>16), byte(n>>8), byte(n), byte(k.kind), byte(k.flags))
 	out = binary.BigEndian.AppendUint32(out, stream)
 	return append(out, payload...)
 }
 
 func appendWindowUpdate(out []byte, n uint32) []byte {
-	return appendFrame(out, http2.FrameWindowUpdate, 0, 0, binary.BigEndian.AppendUint32(nil, n)...)
+	return appendFrame(out, frameKind{http2.FrameWindowUpdate, 0}, 0, binary.BigEndian.AppendUint32(nil, n)...)
 }
 
 // appendPreface begins a connection: no pushes, and a window that is never in the way.
 func appendPreface(out []byte) []byte {
 	out = append(out, http2.ClientPreface...)
-	out = appendFrame(out, http2.FrameSettings, 0, 0, 0, byte(http2.SettingEnablePush), 0, 0, 0, 0)
+	out = appendFrame(out, frameKind{http2.FrameSettings, 0}, 0, 0, byte(http2.SettingEnablePush), 0, 0, 0, 0)
 	return appendWindowUpdate(out, bigWindow)
 }
 

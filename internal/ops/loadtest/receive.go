@@ -89,7 +89,7 @@ func (c *conn) handleLocked(f *frame) error {
 		return c.settingsLocked(f)
 	case http2.FramePing:
 		if !f.flags.Has(http2.FlagPingAck) {
-			c.out = appendFrame(c.out, http2.FramePing, http2.FlagPingAck, 0, f.payload...)
+			c.out = appendFrame(c.out, frameKind{http2.FramePing, http2.FlagPingAck}, 0, f.payload...)
 		}
 	case http2.FrameWindowUpdate:
 		if f.stream == 0 {
@@ -126,7 +126,7 @@ func (c *conn) settingsLocked(f *frame) error {
 			c.most = int(min(value, mostStreams))
 		}
 	}
-	c.out = appendFrame(c.out, http2.FrameSettings, http2.FlagSettingsAck, 0)
+	c.out = appendFrame(c.out, frameKind{http2.FrameSettings, http2.FlagSettingsAck}, 0)
 	if c.ready != nil {
 		c.ready <- struct{}{}
 		c.ready = nil
