@@ -2,6 +2,8 @@ package rls
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -76,6 +78,13 @@ func TestRetryAfter(t *testing.T) {
 	ask("", "shadow", "named", "free", "none")
 	r.ask(t, request("d", addend(descriptor("named", "x"), 9)))
 	ask("Retry-After=1378", "minute", "named")
+
+	res := httptest.NewRecorder()
+	(&jsonHandler{Service: r.Service}).ServeHTTP(res, httptest.NewRequest(http.MethodPost, "/json",
+		strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"minute","value":"x"}]}]}`)))
+	if h := res.Header().Values("Retry-After"); res.Code != http.StatusTooManyRequests || !slices.Equal(h, []string{"58"}) {
+		t.Errorf("/json: %d with Retry-After %q", res.Code, h)
+	}
 
 	r.SetRules(load(t, additionRules), Switches{Shadow: true})
 	ask("", "minute", "named")

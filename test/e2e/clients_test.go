@@ -168,8 +168,8 @@ func clientHeaders(t *testing.T, name, envoy string) {
 	}
 }
 
-// TestDegradedInAccessLog pauses the owner of a key. The access log then tells the answers of the degraded policy from
-// exact ones.
+// TestDegradedInAccessLog pauses the owner of a key. The access log then shows which answers are exact, and which
+// are of the degraded policy.
 func TestDegradedInAccessLog(t *testing.T) {
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3, Args: []string{"--decision-metadata", "--decision-headers"}})
 	start(t, l, names(3)...)

@@ -11,7 +11,8 @@ import (
 var loads = map[string]float64{
 	"TestHotRouteOfMembers":         0.25, // waits for 35 s
 	"TestApproximate":               1,    // wants no degraded answer
-	"TestDemo":                      1,    // its traffic does not wait, and collapses when it is starved
+	"TestSlowMemberGetsFewCalls":    1,
+	"TestDemo":                      1, // its traffic does not wait, and collapses when it is starved
 	"TestHandoffThroughEnvoy":       0.5,
 	"TestHotKeyCools":               0.25, // waits for 35 s
 	"TestOwnerDirect":               1,
