@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -16,12 +17,12 @@ func TestHeartbeatsGoAlongWithAnswers(t *testing.T) {
 	c := newCluster(t, "a", "b", "c", "d", "e", "f")
 	type pair struct{ from, to ring.ID }
 	last, writes, longest := map[pair]int64{}, 0, int64(0)
-	c.watch = func(from ring.ID, outs []Outbound) {
+	c.watch = func(from ring.ID, outs []protocol.Outbound) {
 		for i, o := range outs {
 			if i == 0 || outs[i-1].To != o.To {
 				writes++
 			}
-			if o.Msg.Kind == Ping {
+			if o.Msg.Kind == protocol.Ping {
 				p := pair{from, o.To}
 				if at, any := last[p]; any {
 					longest = max(longest, c.now-at)
@@ -54,7 +55,7 @@ func TestConfirmationsAreGathered(t *testing.T) {
 	c := newCluster(t, "a", "b", "c")
 	m := c.machines["a"]
 	before := m.View()
-	pong := Message{Kind: Pong, Flags: Confirmed, Sent: c.now}
+	pong := protocol.Message{Kind: protocol.Pong, Flags: protocol.Confirmed, Sent: c.now}
 	if n := testing.AllocsPerRun(100, func() {
 		pong.Sent++
 		m.Step(pong.Sent, "b", c.bootID("b"), &pong)
@@ -84,8 +85,8 @@ func BenchmarkHeartbeat(b *testing.B) {
 			}
 			c := newCluster(b, ids...)
 			m := c.machines[ids[0]]
-			ping := Message{Kind: Ping, Ring: m.View().Ring().Fingerprint(), Seq: 1}
-			pong := Message{Kind: Pong, Flags: Confirmed}
+			ping := protocol.Message{Kind: protocol.Ping, Ring: m.View().Ring().Fingerprint(), Seq: 1}
+			pong := protocol.Message{Kind: protocol.Pong, Flags: protocol.Confirmed}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				c.now += ms

@@ -3,18 +3,9 @@ package handoff
 import (
 	"slices"
 
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
-
-// Loss describes lost state: the counters of all keys whose owner and successor on a ring have both failed. It is
-// transferred together with ownership, because a new owner without a counter cannot know whether the key was ever
-// charged.
-type Loss struct {
-	FoundAt    int64 // when it was detected, in Unix nanoseconds by the clock of the member that detected it
-	Parameters ring.Parameters
-	Members    []ring.Member
-	Dead       []ring.ID
-}
 
 // maxLosses is the number of losses that are remembered, newest first.
 const maxLosses = 8
@@ -38,7 +29,7 @@ func (l *loss) same(b *loss) bool {
 }
 
 // describes reports whether l describes the same members as x, which are sorted by ID.
-func (l *loss) describes(x *Loss) bool {
+func (l *loss) describes(x *protocol.Loss) bool {
 	if l.ring.Parameters() != x.Parameters || l.ring.Len() != len(x.Members) {
 		return false
 	}
@@ -140,15 +131,15 @@ func (m *Machine) missingCounted(r *ring.Ring) bool {
 
 // Losses returns the lost state that a member must know when ownership is transferred to it, newest first. It includes
 // state lost with currently missing members, even if this member has not taken over any of their keys yet.
-func (m *Machine) Losses(now int64) []Loss {
+func (m *Machine) Losses(now int64) []protocol.Loss {
 	list := m.view.losses
 	if l, any := m.currentLoss(now); any {
 		list = insertLoss(list, l)
 	}
-	var out []Loss
+	var out []protocol.Loss
 	for i := range list {
 		l := &list[i]
-		x := Loss{FoundAt: l.foundAt, Parameters: l.ring.Parameters()}
+		x := protocol.Loss{FoundAt: l.foundAt, Parameters: l.ring.Parameters()}
 		for i := range l.ring.Len() {
 			a := l.ring.At(i)
 			if x.Members = append(x.Members, a); l.dead[i] {
@@ -197,7 +188,7 @@ func (m *Machine) isLive(a ring.Member) bool {
 }
 
 // AddLosses merges the losses known to a member that transferred ownership.
-func (m *Machine) AddLosses(losses []Loss) {
+func (m *Machine) AddLosses(losses []protocol.Loss) {
 	list := m.view.losses
 	for i := range losses {
 		x := &losses[i]

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -101,7 +102,7 @@ func (m *Machine) Peer(id ring.ID) *membership.Member {
 }
 
 // SetMembership adopts v and its ring. It returns a heartbeat for every peer.
-func (m *Machine) SetMembership(now int64, v *membership.View) []Outbound {
+func (m *Machine) SetMembership(now int64, v *membership.View) []protocol.Outbound {
 	r := v.Ring
 	if r == nil {
 		r = ring.New(nil)
@@ -278,28 +279,28 @@ func (m *Machine) leavingPeers(r *ring.Ring) []*peer {
 
 // Step processes a message from the given boot of a member: a Ping, a Pong, an Ack, or the header of a Chunk or an
 // OwnershipRequest. Messages from an earlier boot of that member are dropped.
-func (m *Machine) Step(now int64, from ring.ID, bootID uint64, msg *Message) []Outbound {
+func (m *Machine) Step(now int64, from ring.ID, bootID uint64, msg *protocol.Message) []protocol.Outbound {
 	p := m.peers[from]
 	if p == nil || p.BootID != bootID {
 		return nil
 	}
 	switch msg.Kind {
-	case Ping:
+	case protocol.Ping:
 		return m.handlePing(now, p, msg)
-	case Pong:
-		if msg.Flags&Confirmed != 0 && msg.Sent <= now && msg.Sent > p.confirmedAt {
+	case protocol.Pong:
+		if msg.Flags&protocol.Confirmed != 0 && msg.Sent <= now && msg.Sent > p.confirmedAt {
 			return m.handlePong(now, p, msg.Sent)
 		}
-	case OwnershipRequest:
+	case protocol.OwnershipRequest:
 		// Like a Ping, the request contains the sender's ring.
 		p.reported, p.ringVersion, p.seq = true, msg.Ring, msg.Seq
 		m.releaseTo(now, p)
-	case Chunk:
+	case protocol.Chunk:
 		p.incoming(msg).addChunk(m, msg)
-	case Ack:
+	case protocol.Ack:
 		if p.incoming(msg).completes(m, msg) {
 			m.handleAck(now, p, msg)
-			return []Outbound{{p.ID, m.pingTo(now, p)}} // confirms the Ack
+			return []protocol.Outbound{{To: p.ID, Msg: m.pingTo(now, p)}} // confirms the Ack
 		}
 	}
 	return nil
@@ -307,7 +308,7 @@ func (m *Machine) Step(now int64, from ring.ID, bootID uint64, msg *Message) []O
 
 // Tick advances the time: it revokes ownership that no peer confirms, continues transfers and returns the heartbeats
 // that are due.
-func (m *Machine) Tick(now int64) []Outbound {
+func (m *Machine) Tick(now int64) []protocol.Outbound {
 	m.publishConfirmations()
 	if was := m.unconfirmed; m.checkIsolation(now) && !was {
 		return m.RevokeAll(now)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -23,7 +24,7 @@ type cluster struct {
 	queue    []envelope
 	cut      func(from, to ring.ID) bool
 	lose     func(from ring.ID, t Transfer) bool // the Ack of a transfer
-	watch    func(from ring.ID, outs []Outbound)
+	watch    func(from ring.ID, outs []protocol.Outbound)
 	nref     int
 	left     []ring.ID
 }
@@ -31,7 +32,7 @@ type cluster struct {
 type envelope struct {
 	from   ring.ID
 	bootID uint64
-	Outbound
+	protocol.Outbound
 }
 
 func newCluster(t testing.TB, ids ...ring.ID) *cluster {
@@ -106,7 +107,7 @@ func (c *cluster) adoptAll() {
 	}
 }
 
-func (c *cluster) send(from ring.ID, outs []Outbound) {
+func (c *cluster) send(from ring.ID, outs []protocol.Outbound) {
 	if c.watch != nil {
 		c.watch(from, outs)
 	}
@@ -139,7 +140,7 @@ func (c *cluster) transfer() (any bool) {
 		for _, t := range m.Transfers() {
 			msg, ok := m.Finish(c.now, t, 0)
 			if ok && (c.lose == nil || !c.lose(id, t)) {
-				c.send(id, []Outbound{{t.To, msg}})
+				c.send(id, []protocol.Outbound{{To: t.To, Msg: msg}})
 			}
 			any = any || ok
 		}

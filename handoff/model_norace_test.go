@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -20,7 +21,7 @@ type model struct {
 	rings [2]*ring.Ring // a owns the key on the first, b on the second
 	key   uint64
 	// deliver changes or drops a message in transit. Broken variants of the protocol replace it.
-	deliver func(to *Machine, msg Message) (Message, bool)
+	deliver func(to *Machine, msg protocol.Message) (protocol.Message, bool)
 	changes int
 }
 
@@ -33,7 +34,7 @@ type world struct {
 
 type letter struct {
 	from, to int
-	msg      Message
+	msg      protocol.Message
 }
 
 var names = []ring.ID{"a", "b"}
@@ -47,7 +48,7 @@ func newModel(changes int) *model {
 	for mo.rings[0].At(mo.rings[0].Owner(mo.key)).ID != "a" {
 		mo.key += 0x9E3779B97F4A7C15
 	}
-	mo.deliver = func(_ *Machine, msg Message) (Message, bool) { return msg, true }
+	mo.deliver = func(_ *Machine, msg protocol.Message) (protocol.Message, bool) { return msg, true }
 	return mo
 }
 
@@ -58,7 +59,7 @@ func (mo *model) start() *world {
 		w.machines[i] = NewMachine(Options{Self: id, BootID: uint64(1 + 2*i)})
 	}
 	var queue []letter
-	push := func(from int, outs []Outbound) {
+	push := func(from int, outs []protocol.Outbound) {
 		for _, o := range outs {
 			queue = append(queue, letter{from, 1 - from, o.Msg})
 		}
@@ -75,7 +76,7 @@ func (mo *model) start() *world {
 		for i, m := range w.machines {
 			for _, t := range m.Transfers() {
 				if msg, ok := m.Finish(modelNow, t, 0); ok {
-					push(i, []Outbound{{t.To, msg}})
+					push(i, []protocol.Outbound{{To: t.To, Msg: msg}})
 				}
 			}
 		}
@@ -83,7 +84,7 @@ func (mo *model) start() *world {
 	return w
 }
 
-func (mo *model) setRing(w *world, i int) []Outbound {
+func (mo *model) setRing(w *world, i int) []protocol.Outbound {
 	n := w.at[i] % 2
 	v := &membership.View{Self: names[i], BootID: uint64(1 + 2*i), Ring: mo.rings[n], NRef: 2, Joined: true}
 	for j, id := range names {
@@ -104,9 +105,9 @@ func (w *world) clone() *world {
 }
 
 // send adds messages to the soup. Indistinguishable messages are one.
-func (w *world) send(from int, outs []Outbound) {
+func (w *world) send(from int, outs []protocol.Outbound) {
 	for _, o := range outs {
-		if o.Msg.Kind == Pong {
+		if o.Msg.Kind == protocol.Pong {
 			continue // time does not advance, so no confirmation expires
 		}
 		w.soup[fmt.Sprint(from, o.Msg)] = letter{from, 1 - from, o.Msg}
@@ -161,7 +162,7 @@ func (mo *model) next(w *world) (out []*world) {
 			c := w.clone()
 			// Replicas do not move ownership, so their Acks may be lost.
 			if msg, ok := c.machines[i].Finish(modelNow, t, 0); ok && !t.SuccessorCopy {
-				c.send(i, []Outbound{{t.To, msg}})
+				c.send(i, []protocol.Outbound{{To: t.To, Msg: msg}})
 			}
 			out = append(out, c)
 		}
@@ -208,22 +209,22 @@ func TestEveryOrderOfEvents(t *testing.T) {
 		t.Fatalf("%d states, both own the key: %v", n, both)
 	}
 	t.Logf("%d states", n)
-	broken := map[string]func(m *Machine, msg Message) (Message, bool){
-		"an Ack counts for any ring": func(m *Machine, msg Message) (Message, bool) {
-			if msg.Kind == Ack {
+	broken := map[string]func(m *Machine, msg protocol.Message) (protocol.Message, bool){
+		"an Ack counts for any ring": func(m *Machine, msg protocol.Message) (protocol.Message, bool) {
+			if msg.Kind == protocol.Ack {
 				msg.Ring, msg.Seq = m.view.ring.Fingerprint(), m.seq
 			}
 			return msg, true
 		},
-		"an Ack counts for any adoption": func(m *Machine, msg Message) (Message, bool) {
-			if msg.Kind == Ack {
+		"an Ack counts for any adoption": func(m *Machine, msg protocol.Message) (protocol.Message, bool) {
+			if msg.Kind == protocol.Ack {
 				msg.Seq = m.seq
 			}
 			return msg, true
 		},
-		"an Ack is not required": func(m *Machine, msg Message) (Message, bool) {
-			if msg.Kind == Ping {
-				return Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: m.seq, SinceLost: 1 << 60}, true
+		"an Ack is not required": func(m *Machine, msg protocol.Message) (protocol.Message, bool) {
+			if msg.Kind == protocol.Ping {
+				return protocol.Message{Kind: protocol.Ack, Ring: m.view.ring.Fingerprint(), Seq: m.seq, SinceLost: 1 << 60}, true
 			}
 			return msg, true
 		},

@@ -1,5 +1,7 @@
 package handoff
 
+import "github.com/keyward/keyward/internal/protocol"
+
 // checkIsolation reports whether other members may have taken over this member's keys, because no peer confirmed it for
 // T_own.
 func (m *Machine) checkIsolation(now int64) bool {
@@ -40,7 +42,7 @@ func (m *Machine) OwnershipReceived() { m.neverOwned = false }
 // RevokeAll revokes all ownership of this member. It regains ownership when every live member has acknowledged the ring
 // again. It is called when the clock has jumped, by Tick when this member was isolated or stopped for long, and when
 // this member hears again from the larger side of a partition.
-func (m *Machine) RevokeAll(now int64) []Outbound {
+func (m *Machine) RevokeAll(now int64) []protocol.Outbound {
 	v := *m.view
 	m.revokeBase(&v)
 	v.steps = []step{{ring: v.ring, self: v.self, released: make([]bool, v.ring.Len())}}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -182,7 +183,7 @@ func (s *script) deliver() {
 		if m == nil || s.c.cut != nil && s.c.cut(e.from, e.To) {
 			continue
 		}
-		if e.Msg.Kind != Pong {
+		if e.Msg.Kind != protocol.Pong {
 			s.printf("%s -> %s: %s\n", e.from, e.To, s.describe(&e.Msg))
 		}
 		s.c.send(e.To, m.Step(s.c.now, e.from, e.bootID, &e.Msg))
@@ -203,7 +204,7 @@ func (s *script) transfer() {
 			}
 			if msg, ok := m.Finish(s.c.now, t, 0); ok {
 				s.printf("%s sends %s to %s, then %s\n", id, what, t.To, s.describe(&msg))
-				s.c.send(id, []Outbound{{t.To, msg}})
+				s.c.send(id, []protocol.Outbound{{To: t.To, Msg: msg}})
 			}
 		}
 	}
@@ -221,18 +222,18 @@ func (s *script) advance(d string) {
 }
 
 // describe prints a message.
-func (s *script) describe(msg *Message) string {
-	kinds := map[MessageKind]string{Ping: "Ping", Pong: "Pong", Ack: "Ack"}
+func (s *script) describe(msg *protocol.Message) string {
+	kinds := map[protocol.MessageKind]string{protocol.Ping: "Ping", protocol.Pong: "Pong", protocol.Ack: "Ack"}
 	text := kinds[msg.Kind]
 	if name := s.rings[msg.Ring]; name != "" {
 		text += " " + name
 	}
 	for _, f := range []struct {
-		flag MessageFlags
+		flag protocol.MessageFlags
 		name string
 	}{
-		{Confirmed, "Confirmed"}, {NeedsAck, "NeedsAck"}, {Prefetch, "Prefetch"}, {NeverOwned, "NeverOwned"},
-		{SuccessorCopy, "SuccessorCopy"}, {needsCopies, "NeedsCopies"},
+		{protocol.Confirmed, "Confirmed"}, {protocol.NeedsAck, "NeedsAck"}, {protocol.Prefetch, "Prefetch"}, {protocol.NeverOwned, "NeverOwned"},
+		{protocol.SuccessorCopy, "SuccessorCopy"}, {protocol.NeedsCopies, "NeedsCopies"},
 	} {
 		if msg.Flags&f.flag != 0 {
 			text += " " + f.name

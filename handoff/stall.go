@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -28,7 +29,7 @@ type clockOffset struct {
 
 // hear processes a heartbeat and reports whether the peer's clock has jumped ahead of the local clock, by more than
 // least. Jumps within the given time of each other are one series.
-func (l *clockOffset) hear(now int64, msg *Message, least, within int64) (jumped bool) {
+func (l *clockOffset) hear(now int64, msg *protocol.Message, least, within int64) (jumped bool) {
 	if age := now - l.began; l.seen && (age > 2*offsetWindow || age < 0) {
 		*l = clockOffset{}
 	}
@@ -39,7 +40,7 @@ func (l *clockOffset) hear(now int64, msg *Message, least, within int64) (jumped
 		l.ahead, l.by, jumped = now, by, true
 	}
 	l.heard = now
-	if msg.Kind == Pong {
+	if msg.Kind == protocol.Pong {
 		l.answered(now, msg.Now-msg.Sent)
 	}
 	return jumped
@@ -63,9 +64,9 @@ func (l *clockOffset) answered(now, most int64) {
 // It requires that the clocks of two thirds of the peers heard from within T_own jumped ahead within T_own: one peer
 // with a wrong clock must not make two other members distrust theirs. In a cluster of two, each member believes the
 // other.
-func (m *Machine) ClockStall(now int64, from ring.ID, bootID uint64, msg *Message) time.Duration {
+func (m *Machine) ClockStall(now int64, from ring.ID, bootID uint64, msg *protocol.Message) time.Duration {
 	p := m.peers[from]
-	if p == nil || p.BootID != bootID || msg.Now == 0 || msg.Kind == Pong && msg.Sent > now {
+	if p == nil || p.BootID != bootID || msg.Now == 0 || msg.Kind == protocol.Pong && msg.Sent > now {
 		return 0
 	}
 	ttl := int64(m.opts.Detection.OwnershipTTL())

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -36,8 +37,8 @@ func newHeartbeats(t *testing.T, peers int, delay time.Duration) *heartbeats {
 func (h *heartbeats) beat(id ring.ID) time.Duration {
 	there, back := h.rnd.Int64N(h.delay), h.rnd.Int64N(h.delay)
 	stamp := h.c.now - back + h.offsets[id]
-	pong := Message{Kind: Pong, Sent: h.c.now - back - there, Now: stamp}
-	ping := Message{Kind: Ping, Sent: stamp, Now: stamp}
+	pong := protocol.Message{Kind: protocol.Pong, Sent: h.c.now - back - there, Now: stamp}
+	ping := protocol.Message{Kind: protocol.Ping, Sent: stamp, Now: stamp}
 	return max(h.m.ClockStall(h.c.now, id, h.c.bootID(id), &pong), h.m.ClockStall(h.c.now, id, h.c.bootID(id), &ping))
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -159,22 +160,24 @@ func (m *Machine) ringWith(p *peer) *ring.Ring {
 
 // Finish returns the Ack that ends transfer t, or its replicas, after the given number of Chunks. It returns false if
 // the transfer was canceled.
-func (m *Machine) Finish(now int64, t Transfer, chunks uint32) (Message, bool) {
+func (m *Machine) Finish(now int64, t Transfer, chunks uint32) (protocol.Message, bool) {
 	p, stage := m.peers[t.To], sendingCounters
 	if t.SuccessorCopy {
 		stage = sendingCopies
 	}
 	if p == nil || p.sending.stage != stage || p.sending.startedAt != t.StartedAt {
-		return Message{}, false
+		return protocol.Message{}, false
 	}
 	o := &p.sending
 	o.stage, o.ackSentAt = stage+1, now
-	msg := Message{Kind: Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, ChunkIndex: chunks, Sent: o.startedAt}
+	msg := protocol.Message{
+		Kind: protocol.Ack, Ring: m.view.ring.Fingerprint(), Seq: o.seq, ChunkIndex: chunks, Sent: o.startedAt,
+	}
 	switch {
 	case o.prefetch:
-		o.stage, msg.Flags, msg.SinceLost = ackSent, Prefetch, m.sinceLost(now, p)
+		o.stage, msg.Flags, msg.SinceLost = ackSent, protocol.Prefetch, m.sinceLost(now, p)
 	case t.SuccessorCopy:
-		msg.Flags = SuccessorCopy
+		msg.Flags = protocol.SuccessorCopy
 	default:
 		msg.BaseRing, msg.SinceLost, msg.Losses = m.untouchedBase(), m.sinceLost(now, p), m.Losses(now)
 	}
@@ -220,14 +223,14 @@ func (p *peer) restart() {
 }
 
 // incoming returns the part of p's transfer to which msg belongs.
-func (p *peer) incoming(msg *Message) *incoming {
-	if msg.Flags&SuccessorCopy != 0 {
+func (p *peer) incoming(msg *protocol.Message) *incoming {
+	if msg.Flags&protocol.SuccessorCopy != 0 {
 		return &p.copies
 	}
 	return &p.counters
 }
 
-func (in *incoming) addChunk(m *Machine, msg *Message) {
+func (in *incoming) addChunk(m *Machine, msg *protocol.Message) {
 	switch {
 	case !m.isCurrent(msg):
 	case msg.ChunkIndex == 0:
@@ -240,7 +243,7 @@ func (in *incoming) addChunk(m *Machine, msg *Message) {
 }
 
 // completes reports whether msg ends a transfer of which every chunk arrived, for the current adoption.
-func (in *incoming) completes(m *Machine, msg *Message) bool {
+func (in *incoming) completes(m *Machine, msg *protocol.Message) bool {
 	if !m.isCurrent(msg) {
 		return false
 	}
@@ -249,17 +252,17 @@ func (in *incoming) completes(m *Machine, msg *Message) bool {
 
 // isCurrent reports whether msg answers this member's adoption of the current ring. Prefetched replicas are for a ring
 // that no member has adopted yet.
-func (m *Machine) isCurrent(msg *Message) bool {
-	return msg.Seq == m.seq && (msg.Ring == m.view.ring.Fingerprint() || msg.Flags&Prefetch != 0)
+func (m *Machine) isCurrent(msg *protocol.Message) bool {
+	return msg.Seq == m.seq && (msg.Ring == m.view.ring.Fingerprint() || msg.Flags&protocol.Prefetch != 0)
 }
 
 // handleAck records that p has released all of this member's keys.
-func (m *Machine) handleAck(now int64, p *peer, msg *Message) {
+func (m *Machine) handleAck(now int64, p *peer, msg *protocol.Message) {
 	switch {
-	case msg.Flags&Prefetch != 0:
+	case msg.Flags&protocol.Prefetch != 0:
 		p.prefetched = true
 		return
-	case msg.Flags&SuccessorCopy != 0:
+	case msg.Flags&protocol.SuccessorCopy != 0:
 		p.copiesAcked = true
 		return
 	case p.acked:

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -176,27 +177,29 @@ func (v *OwnershipView) liveOwner(r *ring.Ring, h uint64) ring.ID {
 
 // Reply returns the reply to a member that uses the given ring version and requests the ownership of the key at h.
 // KeyGiven requires that the Machine has processed the request first, so that all keys of that member are released.
-func (v *OwnershipView) Reply(h uint64, gained uint16, member ring.ID, fingerprint uint64) (ReplyStatus, ring.ID) {
+func (v *OwnershipView) Reply(
+	h uint64, gained uint16, member ring.ID, fingerprint uint64,
+) (protocol.ReplyStatus, ring.ID) {
 	if v.Ownership(h, gained).State == OwnedHere {
-		return KeyKept, ""
+		return protocol.KeyKept, ""
 	}
 	if fingerprint != v.ring.Fingerprint() {
-		return keyRefused, ""
+		return protocol.KeyRefused, ""
 	}
 	o := v.ring.Owner(h)
 	if o < 0 || v.ring.At(o).ID != member {
-		return keyRefused, ""
+		return protocol.KeyRefused, ""
 	}
 	// The key was released to the member a moment ago. The transfer may still be in progress; the reply overtakes it.
 	if n := len(v.steps); n > 0 && v.steps[n-1].released[o] && v.ownedThrough(h, gained, n-1) {
-		return KeyGiven, ""
+		return protocol.KeyGiven, ""
 	}
 	for i := len(v.steps) - 2; i >= 0; i-- {
 		if s := &v.steps[i]; v.ownedThrough(h, gained, i) && !v.ownedThrough(h, gained, i+1) {
-			return KeyGone, s.ring.At(s.ring.Owner(h)).ID
+			return protocol.KeyGone, s.ring.At(s.ring.Owner(h)).ID
 		}
 	}
-	return keyUnknown, ""
+	return protocol.KeyUnknown, ""
 }
 
 // Extent is how much of a limit a member may admit for the keys that it owns.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 )
 
 // TestClockStopped requires that a member whose clock has stood still for 9 s, while others did not, revokes its
@@ -26,7 +26,7 @@ func TestClockStopped(t *testing.T) {
 	}
 	step := func(i int) Ready {
 		v := a.serial.view
-		msg := handoff.Message{Kind: handoff.Ping, Ring: v.Ring().Fingerprint(), Seq: 1, Sent: w.now, Now: w.now}
+		msg := protocol.Message{Kind: protocol.Ping, Ring: v.Ring().Fingerprint(), Seq: 1, Sent: w.now, Now: w.now}
 		id := w.ids()[i]
 		return a.Step(now, id, w.insts[id]|1, &msg)
 	}

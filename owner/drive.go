@@ -5,8 +5,8 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -246,7 +246,7 @@ type messageCounts struct {
 
 // Step processes a message from the given boot of member from. It refuses messages from members that are not live, and
 // from earlier boots.
-func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message) (fx Ready) {
+func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *protocol.Message) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	if p := n.serial.machine.Peer(from); p != nil && p.BootID == bootID {
@@ -255,7 +255,7 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message
 		n.serial.counts.refused++
 	}
 	switch msg.Kind {
-	case handoff.Ping, handoff.Ack, handoff.OwnershipRequest: // they start most transfers
+	case protocol.Ping, protocol.Ack, protocol.OwnershipRequest: // they start most transfers
 		fx.Transfers = n.receivers()
 	}
 	n.finish(&fx)
@@ -263,29 +263,29 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *handoff.Message
 }
 
 // step processes a message from live member p.
-func (n *Node) step(now int64, p *membership.Member, msg *handoff.Message, fx *Ready) {
+func (n *Node) step(now int64, p *membership.Member, msg *protocol.Message, fx *Ready) {
 	n.serial.replicator.Heard(p.ID, now)
 	m := n.serial.machine
 	switch msg.Kind {
-	case handoff.Chunk:
+	case protocol.Chunk:
 		n.merge(now, msg.Counters)
 		if msg.Sketch != nil && !n.counters.Sketches.Import(msg.Sketch, now) {
 			n.serial.counts.refused++
 		}
 		fx.Messages = m.Step(now, p.ID, p.BootID, msg)
-	case handoff.Replica:
+	case protocol.Replica:
 		n.merge(now, msg.Counters)
-		ack := handoff.Message{Kind: handoff.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}
-		fx.Messages = append(fx.Messages, handoff.Outbound{To: p.ID, Msg: ack})
+		ack := protocol.Message{Kind: protocol.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}
+		fx.Messages = append(fx.Messages, protocol.Outbound{To: p.ID, Msg: ack})
 		return
-	case handoff.ReplicaAck:
+	case protocol.ReplicaAck:
 		n.confirmBatch(p.ID, msg, fx)
 		return
-	case handoff.OwnershipRequest:
+	case protocol.OwnershipRequest:
 		fx.Messages = m.Step(now, p.ID, p.BootID, msg)
 		n.publish(now, fx)
 		n.releaseOwnership(now, p.ID, msg, fx)
-	case handoff.OwnershipReply:
+	case protocol.OwnershipReply:
 		n.acceptOwnership(now, p.ID, msg, fx)
 	default:
 		// A heartbeat can show that this member's clock has stood still while others did not.

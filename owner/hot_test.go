@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -62,8 +62,8 @@ func TestGrantWaitsForTheSuccessor(t *testing.T) {
 		t.Fatalf("no copy goes before the grant: %+v", copies)
 	}
 	for _, o := range copies.Messages {
-		if o.Msg.Kind == handoff.Replica {
-			got := handoff.Message{Kind: handoff.ReplicaAck, Seq: o.Msg.Seq, Ring: o.Msg.Ring}
+		if o.Msg.Kind == protocol.Replica {
+			got := protocol.Message{Kind: protocol.ReplicaAck, Seq: o.Msg.Seq, Ring: o.Msg.Ring}
 			fx = n.Step(w.now, o.To, w.insts[o.To]|1, &got)
 		}
 	}

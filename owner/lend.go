@@ -9,6 +9,7 @@ import (
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/lending"
 	"github.com/keyward/keyward/ring"
@@ -130,7 +131,7 @@ func (o *lendingOwner) AwaitReplication(c *lending.Charge, g *lending.PendingGra
 }
 
 // Merge merges what another member has recorded of a counter, if the number of its slots is valid.
-func (o *lendingOwner) Merge(now int64, c *handoff.CounterRecord) {
+func (o *lendingOwner) Merge(now int64, c *protocol.CounterRecord) {
 	if len(c.State.Slots) > 0 && len(c.State.Slots) <= maxSlots {
 		o.n.mergeOne(o.s, o.s.counters.Hash(c.Key), now, c)
 	}

@@ -3,6 +3,7 @@ package owner
 import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
@@ -63,7 +64,7 @@ func (n *Node) chargeLostOnRelease(s *shard, now int64, e *counter.Owned, t *han
 		return
 	}
 	reply, _ := s.view.Reply(e.RingPos(), e.OwnedEpoch(e.RingPos()), t.To, t.Ring.Fingerprint())
-	if reply == handoff.KeyGiven {
+	if reply == protocol.KeyGiven {
 		n.chargeLostEntry(s, now, e)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
@@ -13,7 +14,7 @@ const (
 	maxSlots = 4096 // of one counter
 )
 
-func bytesOf(m *handoff.Message) (n int) {
+func bytesOf(m *protocol.Message) (n int) {
 	for i := range m.Counters {
 		n += m.Counters[i].Size()
 	}
@@ -21,9 +22,9 @@ func bytesOf(m *handoff.Message) (n int) {
 }
 
 // merge merges counters that another member has sent.
-func (n *Node) merge(now int64, cs []handoff.CounterRecord) {
+func (n *Node) merge(now int64, cs []protocol.CounterRecord) {
 	k := &n.serial.counts
-	if len(cs) > handoff.MaxCounters {
+	if len(cs) > protocol.MaxCounters {
 		k.refused += uint64(len(cs))
 		return
 	}
@@ -51,7 +52,7 @@ func (n *Node) merge(now int64, cs []handoff.CounterRecord) {
 
 // mergeOne merges one counter. kept is false if there was no room for it, so that the sketches count it. refused is the
 // number of slots that were not merged.
-func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterRecord) (kept bool, refused int) {
+func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *protocol.CounterRecord) (kept bool, refused int) {
 	r, in := c.Rule, &s.other
 	in.TAT, in.Slots = c.State.TAT, append(in.Slots[:0], c.State.Slots...)
 	refused = r.Clean(in, now)
@@ -101,7 +102,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *handoff.CounterReco
 
 // mergeTarget returns the counter of c's key, or nil. ok is false if that counts in other windows or is at another ring
 // position, on which members never disagree. Such a counter is reset if it has no effect any more.
-func (s *shard) mergeTarget(hash uint64, now int64, c *handoff.CounterRecord) (e *counter.Owned, ok bool) {
+func (s *shard) mergeTarget(hash uint64, now int64, c *protocol.CounterRecord) (e *counter.Owned, ok bool) {
 	e = s.counters.Owned.Find(hash, c.Key)
 	if e == nil || sameWindows(s.counters.Rule(e), c.Rule) && e.RingPos() == c.RingPos {
 		return e, true

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -74,7 +74,7 @@ func TestOwnershipThatDoesNotArrive(t *testing.T) {
 }
 
 // pairOf returns member "a", alone in the ring with full authority, and a function that sends it messages of "b".
-func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Ready) {
+func pairOf(t *testing.T, o Options) (*Node, func(now int64, k protocol.MessageKind, cs ...protocol.CounterRecord) Ready) {
 	t.Helper()
 	o.Self, o.BootID = "a", 0x101
 	n := New(o)
@@ -82,13 +82,13 @@ func pairOf(t *testing.T, o Options) (*Node, func(now int64, k handoff.MessageKi
 		Self: "a", BootID: 0x101, Ring: ring.New([]ring.Member{{ID: "a", BootID: 0x101}}), NRef: 1, Joined: true,
 		Members: []membership.Member{{ID: "a", BootID: 0x101, State: membership.Active}, {ID: "b", BootID: 0x201}},
 	})
-	return n, func(now int64, k handoff.MessageKind, cs ...handoff.CounterRecord) Ready {
-		return n.Step(now, "b", 0x201, &handoff.Message{Kind: k, Seq: 1, Counters: cs})
+	return n, func(now int64, k protocol.MessageKind, cs ...protocol.CounterRecord) Ready {
+		return n.Step(now, "b", 0x201, &protocol.Message{Kind: k, Seq: 1, Counters: cs})
 	}
 }
 
-func counterOf(req Request, slots ...limit.Slot) handoff.CounterRecord {
-	return handoff.CounterRecord{Key: req.Key, RingPos: req.RingPos, Domain: req.Domain, Rule: req.Rule, State: limit.State{Slots: slots}}
+func counterOf(req Request, slots ...limit.Slot) protocol.CounterRecord {
+	return protocol.CounterRecord{Key: req.Key, RingPos: req.RingPos, Domain: req.Domain, Rule: req.Rule, State: limit.State{Slots: slots}}
 }
 
 func TestMergedSlots(t *testing.T) {
@@ -114,8 +114,8 @@ func TestMergedSlots(t *testing.T) {
 	} {
 		n, send := pairOf(t, Options{})
 		take(n, t0, ask(1, 100, time.Minute, 5))
-		fx := send(t0, handoff.Replica, counterOf(req, c.slots...))
-		if len(fx.Messages) != 1 || fx.Messages[0].To != "b" || fx.Messages[0].Msg.Kind != handoff.ReplicaAck || fx.Messages[0].Msg.Seq != 1 {
+		fx := send(t0, protocol.Replica, counterOf(req, c.slots...))
+		if len(fx.Messages) != 1 || fx.Messages[0].To != "b" || fx.Messages[0].Msg.Kind != protocol.ReplicaAck || fx.Messages[0].Msg.Seq != 1 {
 			t.Errorf("%s: %+v", c.name, fx.Messages)
 		}
 		if res := take(n, t0+1, withOp(req, DryRun)); res.Before != c.want || res.Reset > time.Minute {
@@ -133,7 +133,7 @@ func TestWindowAheadIsKept(t *testing.T) {
 	req := ask(1, 100, time.Minute, 5)
 	w := req.Rule.Index(t0)
 	take(n, t0, req)
-	send(t0+second, handoff.Replica, counterOf(req, limit.Slot{Writer: 0x201, At: w + 1, Charged: 30}))
+	send(t0+second, protocol.Replica, counterOf(req, limit.Slot{Writer: 0x201, At: w + 1, Charged: 30}))
 	for _, c := range []struct {
 		at   int64
 		want uint64
@@ -149,17 +149,17 @@ func TestRefusedCounters(t *testing.T) {
 	req := ask(1, 100, time.Minute, 0)
 	w := req.Rule.Index(t0)
 	slot := limit.Slot{Writer: 0x201, At: w, Charged: 7}
-	bad := []handoff.CounterRecord{counterOf(req, slot), counterOf(req, slot), counterOf(req, make([]limit.Slot, maxSlots+1)...)}
+	bad := []protocol.CounterRecord{counterOf(req, slot), counterOf(req, slot), counterOf(req, make([]limit.Slot, maxSlots+1)...)}
 	bad[0].Rule.Algorithm = 99
 	bad[1].Rule.Window = -1
-	send(t0, handoff.Chunk, bad...)
-	n.Step(t0, "b", 0x203, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(req, slot)}})
-	n.Step(t0, "x", 0x201, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(req, slot)}})
+	send(t0, protocol.Chunk, bad...)
+	n.Step(t0, "b", 0x203, &protocol.Message{Kind: protocol.Replica, Counters: []protocol.CounterRecord{counterOf(req, slot)}})
+	n.Step(t0, "x", 0x201, &protocol.Message{Kind: protocol.Replica, Counters: []protocol.CounterRecord{counterOf(req, slot)}})
 	if f := n.Stats(t0); f.SlotsRefused != 5 || f.Replicas != 0 || f.CopiesMerged != 0 {
 		t.Errorf("%+v", f)
 	}
 	for i := range 10 {
-		send(t0, handoff.Replica, counterOf(ask(i, 100, time.Minute, 0), slot))
+		send(t0, protocol.Replica, counterOf(ask(i, 100, time.Minute, 0), slot))
 	}
 	// Twice MaxKeys copies have room; the others are counted in the sketch.
 	if f := n.Stats(t0); f.Replicas != 8 || f.CopiesDropped != 2 || f.OverflowKeys != 2 {
@@ -189,8 +189,8 @@ func TestLateConfirmation(t *testing.T) {
 	if first.To == second.To {
 		t.Fatalf("both went to %s", first.To)
 	}
-	got := func(o handoff.Outbound) {
-		n.Step(w.now, o.To, w.insts[o.To]|1, &handoff.Message{Kind: handoff.ReplicaAck, Seq: o.Msg.Seq})
+	got := func(o protocol.Outbound) {
+		n.Step(w.now, o.To, w.insts[o.To]|1, &protocol.Message{Kind: protocol.ReplicaAck, Seq: o.Msg.Seq})
 	}
 	got(second)
 	if f := n.Stats(w.now); f.UnreplicatedIn != 0 {
@@ -209,7 +209,7 @@ func TestShareWithoutRoom(t *testing.T) {
 	for _, alg := range algorithms {
 		n, send := pairOf(t, Options{MaxKeys: 2, DomainQuota: 2})
 		for i := range 4 { // twice as many as it may own
-			send(t0, handoff.Replica, counterOf(ask(10+i, 9, time.Second, 0), limit.Slot{Writer: 0x201, At: t0 / second, Charged: 7}))
+			send(t0, protocol.Replica, counterOf(ask(10+i, 9, time.Second, 0), limit.Slot{Writer: 0x201, At: t0 / second, Charged: 7}))
 		}
 		req := ask(1, 10, time.Hour, 4)
 		req.Rule.Algorithm = alg

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -30,20 +30,20 @@ type network struct {
 	order  []ring.ID // of nodes, as last asked for
 	done   map[ring.ID]map[Waiter]Result
 	cut    func(from, to ring.ID) bool
-	seen   [handoff.OwnershipReply + 1]int // messages by kind, and
-	given  int                             // keys of which the token came alone
-	still  bool                            // no transfer goes on
-	skew   map[ring.ID]int64               // of clocks
-	lossy  float64                         // of messages about leases: so many are lost, and as many come twice
-	mute   bool                            // all of them are lost
-	leased int                             // messages about leases
+	seen   [protocol.OwnershipReply + 1]int // messages by kind, and
+	given  int                              // keys of which the token came alone
+	still  bool                             // no transfer goes on
+	skew   map[ring.ID]int64                // of clocks
+	lossy  float64                          // of messages about leases: so many are lost, and as many come twice
+	mute   bool                             // all of them are lost
+	leased int                              // messages about leases
 	o      Options
 }
 
 type envelope struct {
 	from, to ring.ID
 	inst     uint64
-	msg      handoff.Message
+	msg      protocol.Message
 	lease    *lease.Batch // instead
 }
 
@@ -166,7 +166,7 @@ func (w *network) step(reorder bool) {
 	if reorder {
 		i = w.rnd.IntN(min(4, len(w.queue)))
 		for k := range i { // a transfer's own messages keep their order
-			if e, f := &w.queue[k], &w.queue[i]; e.lease == nil && f.lease == nil && e.from == f.from && e.to == f.to && e.msg.Kind == f.msg.Kind || e.msg.Kind == handoff.Chunk && w.queue[i].msg.Kind == handoff.Ack {
+			if e, f := &w.queue[k], &w.queue[i]; e.lease == nil && f.lease == nil && e.from == f.from && e.to == f.to && e.msg.Kind == f.msg.Kind || e.msg.Kind == protocol.Chunk && w.queue[i].msg.Kind == protocol.Ack {
 				i = 0
 				break
 			}
@@ -185,7 +185,7 @@ func (w *network) step(reorder bool) {
 		return
 	}
 	w.seen[e.msg.Kind]++
-	if e.msg.Kind == handoff.OwnershipReply && e.msg.Status == handoff.KeyGiven {
+	if e.msg.Kind == protocol.OwnershipReply && e.msg.Status == protocol.KeyGiven {
 		w.given += len(e.msg.Counters)
 	}
 	if n := w.nodes[e.to]; n != nil && (w.cut == nil || !w.cut(e.from, e.to)) {

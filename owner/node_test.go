@@ -12,6 +12,7 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -294,7 +295,7 @@ func BenchmarkMove(b *testing.B) {
 	long, longSpins := 0, 0
 	for b.Loop() {
 		var read, merged time.Duration
-		var buf []handoff.CounterRecord
+		var buf []protocol.CounterRecord
 		moved := 0
 		for c := (&transferScan{transfer: transfer, filter: newTransferFilter(&transfer, "a")}); c.shard < counter.Shards; {
 			s := &n.shards[c.shard]

@@ -1,8 +1,8 @@
 package owner
 
 import (
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
@@ -49,7 +49,7 @@ func (s *shard) completeEntry(op *shardOp, e *counter.Owned) *counter.Owned {
 }
 
 // exportSketch adds to c, which has no slots, what sketches have counted of its key.
-func (s *shard) exportSketch(hash uint64, now int64, c *handoff.CounterRecord) {
+func (s *shard) exportSketch(hash uint64, now int64, c *protocol.CounterRecord) {
 	if !s.sketches.Live() || c.Rule.Validate() != nil {
 		return
 	}

@@ -4,13 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
 // pieces returns the sketch pieces of a member that has counted hits of q at now.
-func pieces(now int64, req Request, hits uint64) (out []*handoff.SketchPart) {
+func pieces(now int64, req Request, hits uint64) (out []*protocol.SketchPart) {
 	k := &counter.New(counter.Config{}).Sketches
 	k.Add(counter.Ref{Key: req.Key, Domain: req.Domain, Table: counter.TableOwned, Now: now, Rule: req.Rule}, hits)
 	for i := range counter.Shards {
@@ -43,7 +43,7 @@ func TestCopyCountsWhatSketchesCounted(t *testing.T) {
 			req.Rule.Take(&in, t0, c.writer, c.copied)
 			m := counterOf(req)
 			m.State = in
-			send(t0, handoff.Replica, m)
+			send(t0, protocol.Replica, m)
 			for _, o := range pieces(c.at, req, 9) {
 				if !n.counters.Sketches.Import(o, t0) {
 					t.Fatal("a piece was refused")
@@ -77,7 +77,7 @@ func TestCopyWithoutRoomIsCountedBySketch(t *testing.T) {
 	req := ask(1, 100, time.Minute, 1)
 	req.Rule.Algorithm = limit.SlidingLog
 	n, send := pairOf(t, Options{DomainQuota: 1})
-	send(t0, handoff.Replica, counterOf(req, limit.Slot{Writer: 0x200, At: t0, Charged: 30}))
+	send(t0, protocol.Replica, counterOf(req, limit.Slot{Writer: 0x200, At: t0, Charged: 30}))
 	take(n, t0, ask(2, 100, time.Minute, 1)) // takes the only place of the domain
 	i, dropped := 10, uint64(0)
 	for _, size := range []int64{64, 8, 1} { // logs take all records that the domain may have
@@ -88,7 +88,7 @@ func TestCopyWithoutRoomIsCountedBySketch(t *testing.T) {
 			for at := range size {
 				slots = append(slots, limit.Slot{Writer: 0x201, At: t0 - at*second/2, Charged: 1})
 			}
-			send(t0, handoff.Replica, counterOf(other, slots...))
+			send(t0, protocol.Replica, counterOf(other, slots...))
 		}
 	}
 	for _, o := range pieces(t0, req, 40) {
@@ -109,7 +109,7 @@ func TestOwnershipGoesWithTheSketchCount(t *testing.T) {
 		req := ask(ownedBy(t, w.ring(), "a", 0), 100, time.Minute, 1)
 		end := req.Rule.End(req.Rule.Index(w.now))
 		if stale {
-			n.Step(w.now, "b", w.insts["b"], &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(req, limit.Slot{Writer: w.insts["b"], At: req.Rule.Index(w.now), Charged: 3})}})
+			n.Step(w.now, "b", w.insts["b"], &protocol.Message{Kind: protocol.Replica, Counters: []protocol.CounterRecord{counterOf(req, limit.Slot{Writer: w.insts["b"], At: req.Rule.Index(w.now), Charged: 3})}})
 		}
 		for _, o := range pieces(w.now, req, 9) {
 			n.counters.Sketches.Import(o, w.now)

@@ -3,7 +3,7 @@ package owner
 import (
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -14,9 +14,9 @@ const ownershipRetry = int64(25 * time.Millisecond)
 // requestOwnership asks for the ownership of the keys that requests wait for.
 func (n *Node) requestOwnership(now int64, fx *Ready) {
 	v := n.serial.view
-	var out []handoff.Outbound
-	msg := handoff.Message{
-		Kind: handoff.OwnershipRequest, Status: handoff.KeyGiven, Ring: v.Ring().Fingerprint(), Seq: v.Seq(),
+	var out []protocol.Outbound
+	msg := protocol.Message{
+		Kind: protocol.OwnershipRequest, Status: protocol.KeyGiven, Ring: v.Ring().Fingerprint(), Seq: v.Seq(),
 	}
 	for i := range n.shards {
 		s := &n.shards[i]
@@ -28,7 +28,7 @@ func (n *Node) requestOwnership(now int64, fx *Ready) {
 			}
 			t.requestedAt = now
 			m := messageTo(&out, t.holder, msg)
-			m.Counters = append(m.Counters, handoff.CounterRecord{Key: key, RingPos: t.ringPos, Domain: t.domain, Rule: t.rule})
+			m.Counters = append(m.Counters, protocol.CounterRecord{Key: key, RingPos: t.ringPos, Domain: t.domain, Rule: t.rule})
 		}
 		s.mu.Unlock()
 	}
@@ -37,36 +37,36 @@ func (n *Node) requestOwnership(now int64, fx *Ready) {
 
 // messageTo returns a message of out to a member that has the status of msg and room for a counter. If there is none,
 // it adds msg.
-func messageTo(out *[]handoff.Outbound, to ring.ID, msg handoff.Message) *handoff.Message {
+func messageTo(out *[]protocol.Outbound, to ring.ID, msg protocol.Message) *protocol.Message {
 	for i := range *out {
 		o := &(*out)[i]
 		if m := &o.Msg; o.To == to && m.Status == msg.Status && m.Member == msg.Member &&
-			len(m.Counters) < handoff.MaxCounters && bytesOf(m) < handoff.MaxBytes {
+			len(m.Counters) < protocol.MaxCounters && bytesOf(m) < protocol.MaxBytes {
 			return m
 		}
 	}
-	*out = append(*out, handoff.Outbound{To: to, Msg: msg})
+	*out = append(*out, protocol.Outbound{To: to, Msg: msg})
 	return &(*out)[len(*out)-1].Msg
 }
 
 // releaseOwnership replies to a request for ownership. The handoff machine has processed the request already, so this
 // member no longer decides the keys that it gives.
-func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Ready) {
-	if len(msg.Counters) > handoff.MaxCounters {
+func (n *Node) releaseOwnership(now int64, from ring.ID, msg *protocol.Message, fx *Ready) {
+	if len(msg.Counters) > protocol.MaxCounters {
 		n.serial.counts.refused++
 		return
 	}
-	var out []handoff.Outbound
+	var out []protocol.Outbound
 	for i := range msg.Counters {
 		c := &msg.Counters[i]
 		s, hash := n.shard(c.Key)
 		s.mu.Lock()
 		e := s.counters.Owned.Find(hash, c.Key)
-		reply := handoff.Message{Kind: handoff.OwnershipReply, Ring: msg.Ring, Seq: msg.Seq}
+		reply := protocol.Message{Kind: protocol.OwnershipReply, Ring: msg.Ring, Seq: msg.Seq}
 		reply.Status, reply.Member = s.view.Reply(c.RingPos, e.OwnedEpoch(c.RingPos), from, msg.Ring)
 		m := messageTo(&out, from, reply)
-		record := handoff.CounterRecord{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Rule}
-		if m.Status == handoff.KeyGiven {
+		record := protocol.CounterRecord{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Rule}
+		if m.Status == protocol.KeyGiven {
 			if m.Losses == nil {
 				m.Losses = n.serial.machine.Losses(now)
 			}
@@ -80,7 +80,7 @@ func (n *Node) releaseOwnership(now int64, from ring.ID, msg *handoff.Message, f
 
 // release fills c, which names a key that this member gives away, with its counter and what sketches have counted of
 // it.
-func (n *Node) release(s *shard, hash uint64, now int64, c *handoff.CounterRecord) {
+func (n *Node) release(s *shard, hash uint64, now int64, c *protocol.CounterRecord) {
 	e := s.counters.Owned.Find(hash, c.Key)
 	if e != nil && e.RingPos() == c.RingPos {
 		rule := s.counters.Rule(e)
@@ -98,13 +98,13 @@ func (n *Node) release(s *shard, hash uint64, now int64, c *handoff.CounterRecor
 }
 
 // acceptOwnership processes the reply to a request for ownership.
-func (n *Node) acceptOwnership(now int64, from ring.ID, msg *handoff.Message, fx *Ready) {
+func (n *Node) acceptOwnership(now int64, from ring.ID, msg *protocol.Message, fx *Ready) {
 	v := n.serial.view
-	given := msg.Status == handoff.KeyGiven
+	given := msg.Status == protocol.KeyGiven
 	if given {
 		n.merge(now, msg.Counters)
 	}
-	if msg.Ring != v.Ring().Fingerprint() || msg.Seq != v.Seq() || len(msg.Counters) > handoff.MaxCounters {
+	if msg.Ring != v.Ring().Fingerprint() || msg.Seq != v.Seq() || len(msg.Counters) > protocol.MaxCounters {
 		return
 	}
 	if given {
@@ -127,9 +127,9 @@ func (n *Node) acceptOwnership(now int64, from ring.ID, msg *handoff.Message, fx
 			}
 			n.decidePending(s, at, c.Key, fx)
 		case t == nil || t.holder != from:
-		case msg.Status == handoff.KeyKept:
+		case msg.Status == protocol.KeyKept:
 			n.forwardAll(s, c.Key, from, fx)
-		case msg.Status == handoff.KeyGone && msg.Member != n.options.Self:
+		case msg.Status == protocol.KeyGone && msg.Member != n.options.Self:
 			n.forwardAll(s, c.Key, msg.Member, fx)
 		}
 		s.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/lending"
 	"github.com/keyward/keyward/ring"
 )
@@ -30,8 +31,8 @@ type Done struct {
 // do it. Only messages to the same member must keep their order; all else may be done concurrently, also with the
 // Ready of other calls. A message, or a transfer, that is lost is repeated by a later Ready.
 type Ready struct {
-	Messages       []handoff.Outbound // to send, those to one member in this order
-	lending.Outbox                    // Leases, to send like Messages, and Audits, to log
+	Messages       []protocol.Outbound // to send, those to one member in this order
+	lending.Outbox                     // Leases, to send like Messages, and Audits, to log
 	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it
 	// has not.
 	ClockStopped time.Duration

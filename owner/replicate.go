@@ -1,8 +1,8 @@
 package owner
 
 import (
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/replica"
 	"github.com/keyward/keyward/ring"
@@ -103,7 +103,7 @@ func (n *Node) resendToSuccessors(now int64, fx *Ready) {
 }
 
 // confirmBatch processes a confirmation of a batch by member from.
-func (n *Node) confirmBatch(from ring.ID, msg *handoff.Message, fx *Ready) {
+func (n *Node) confirmBatch(from ring.ID, msg *protocol.Message, fx *Ready) {
 	items := n.serial.replicator.Confirm(msg.Seq, from)
 	for i := range items {
 		s, _ := n.shard(items[i].Key)

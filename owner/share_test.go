@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -271,7 +271,7 @@ func TestShareWithKnownUsage(t *testing.T) {
 		n := member(Options{Self: "a"}, t0, "a", "b")
 		req := ask(1, 10, time.Hour, 1)
 		slot := limit.Slot{Writer: 0x201, At: req.Rule.Index(t0), Charged: known}
-		n.Step(t0, "b", 1, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{counterOf(req, slot)}})
+		n.Step(t0, "b", 1, &protocol.Message{Kind: protocol.Replica, Counters: []protocol.CounterRecord{counterOf(req, slot)}})
 		admitted := 0
 		for range 10 {
 			if res := n.Degrade(t0, &req); !res.Over {

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -34,9 +34,9 @@ func FuzzStep(f *testing.F) {
 		r := v.Ring
 		n.SetMembership(now, v)
 		for p := range v.Peers() { // both confirm it, and have nothing for it
-			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ping, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.NeverOwned, Sent: now, Now: now})
-			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Pong, Ring: r.Fingerprint(), Seq: 1, Flags: handoff.Confirmed, Sent: now, Now: now})
-			n.Step(now, p.ID, p.BootID, &handoff.Message{Kind: handoff.Ack, Ring: r.Fingerprint(), Seq: 1, SinceLost: 1e18})
+			n.Step(now, p.ID, p.BootID, &protocol.Message{Kind: protocol.Ping, Ring: r.Fingerprint(), Seq: 1, Flags: protocol.NeverOwned, Sent: now, Now: now})
+			n.Step(now, p.ID, p.BootID, &protocol.Message{Kind: protocol.Pong, Ring: r.Fingerprint(), Seq: 1, Flags: protocol.Confirmed, Sent: now, Now: now})
+			n.Step(now, p.ID, p.BootID, &protocol.Message{Kind: protocol.Ack, Ring: r.Fingerprint(), Seq: 1, SinceLost: 1e18})
 		}
 		g := &generator{data: data}
 		for len(g.data) > 0 {
@@ -90,7 +90,7 @@ func ownSlots(n *Node) map[ownSlot]uint64 {
 			if s.counters.Rule(e).Algorithm.Bucket() {
 				return
 			}
-			var c handoff.CounterRecord
+			var c protocol.CounterRecord
 			s.counters.Export(e, &c)
 			for _, f := range c.State.Slots {
 				if f.Writer&^1 == s.bootID&^1 {
@@ -133,9 +133,9 @@ func (g *generator) request() Request {
 	return req
 }
 
-func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Message {
-	m := handoff.Message{
-		Kind: handoff.MessageKind(g.byte() % 10), Flags: handoff.MessageFlags(g.byte()), Status: handoff.ReplyStatus(g.byte() % 6),
+func (g *generator) message(now int64, n *Node, r *ring.Ring) protocol.Message {
+	m := protocol.Message{
+		Kind: protocol.MessageKind(g.byte() % 10), Flags: protocol.MessageFlags(g.byte()), Status: protocol.ReplyStatus(g.byte() % 6),
 		Ring: r.Fingerprint(), Seq: g.number(), BaseRing: r.Fingerprint(), ChunkIndex: uint32(g.number()), Sent: now, Now: int64(g.number()), SinceLost: int64(g.number()),
 		Member: []ring.ID{"", "a", "b", "x"}[g.byte()%4],
 	}
@@ -144,7 +144,7 @@ func (g *generator) message(now int64, n *Node, r *ring.Ring) handoff.Message {
 	}
 	for range g.byte() % 4 {
 		req := g.request()
-		c := handoff.CounterRecord{Key: req.Key, RingPos: req.RingPos, Domain: g.number(), Rule: req.Rule}
+		c := protocol.CounterRecord{Key: req.Key, RingPos: req.RingPos, Domain: g.number(), Rule: req.Rule}
 		if g.byte()%16 == 0 {
 			c.Rule.Algorithm, c.Rule.Window = limit.Algorithm(g.byte()), time.Duration(g.number())
 		}

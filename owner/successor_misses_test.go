@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -30,9 +30,9 @@ func TestSuccessorGetsReplicaInTheEnd(t *testing.T) {
 	if !knows("b") {
 		t.Fatal("the successor has no replica of the key")
 	}
-	sent := w.seen[handoff.Replica]
+	sent := w.seen[protocol.Replica]
 	w.run(500 * time.Millisecond)
-	if n := w.seen[handoff.Replica]; n != sent {
+	if n := w.seen[protocol.Replica]; n != sent {
 		t.Fatalf("%d more batches, with nothing to replicate", n-sent)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -30,12 +31,12 @@ type transferScan struct {
 	shard      int
 	cursor     counter.Cursor // in this shard
 	sketchPart int            // the next part of the sketches
-	pieces     []*handoff.SketchPart
+	pieces     []*protocol.SketchPart
 }
 
 // nextPiece returns the next piece of the sketches for transfer c, after all counters, or nil if none is left.
 // Sketches are sent only with ownership: a replica holds no more of a key than the owner's table.
-func (n *Node) nextPiece(now int64, c *transferScan) *handoff.SketchPart {
+func (n *Node) nextPiece(now int64, c *transferScan) *protocol.SketchPart {
 	if c.transfer.SuccessorCopy || c.transfer.Prefetch {
 		return nil
 	}
@@ -72,13 +73,13 @@ func (n *Node) transfer(to ring.ID) (handoff.Transfer, bool) {
 
 // Pull returns the next message of the transfer to a member, or false if there is none now. The message's counters use
 // buf and the slots in it.
-func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff.Message, bool) {
+func (n *Node) Pull(now int64, to ring.ID, buf []protocol.CounterRecord) (protocol.Message, bool) {
 	t, ok := n.transfer(to)
 	if !ok {
 		n.scans.mu.Lock()
 		delete(n.scans.to, to)
 		n.scans.mu.Unlock()
-		return handoff.Message{}, false
+		return protocol.Message{}, false
 	}
 	c := n.scan(to)
 	c.Lock()
@@ -87,14 +88,14 @@ func (n *Node) Pull(now int64, to ring.ID, buf []handoff.CounterRecord) (handoff
 		c.transfer, c.filter = t, newTransferFilter(&t, n.options.Self)
 		c.chunks, c.shard, c.cursor, c.sketchPart, c.pieces = 0, 0, counter.Cursor{}, 0, nil
 	}
-	msg := handoff.Message{
-		Kind: handoff.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, ChunkIndex: c.chunks,
+	msg := protocol.Message{
+		Kind: protocol.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, ChunkIndex: c.chunks,
 	}
 	switch {
 	case t.SuccessorCopy:
-		msg.Flags = handoff.SuccessorCopy
+		msg.Flags = protocol.SuccessorCopy
 	case t.Prefetch:
-		msg.Flags = handoff.Prefetch
+		msg.Flags = protocol.Prefetch
 	}
 	if msg.Counters = n.fill(now, c, buf[:0]); len(msg.Counters) > 0 || c.shard < counter.Shards {
 		c.chunks++
@@ -114,7 +115,7 @@ func sameTransfer(a, b *handoff.Transfer) bool {
 }
 
 // endChunks ends the chunks of a transfer.
-func (n *Node) endChunks(now int64, c *transferScan) (handoff.Message, bool) {
+func (n *Node) endChunks(now int64, c *transferScan) (protocol.Message, bool) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	m := n.serial.machine
@@ -138,11 +139,11 @@ func (n *Node) scan(to ring.ID) *transferScan {
 }
 
 // fill appends the next counters of transfer c to buf.
-func (n *Node) fill(now int64, c *transferScan, buf []handoff.CounterRecord) []handoff.CounterRecord {
+func (n *Node) fill(now int64, c *transferScan, buf []protocol.CounterRecord) []protocol.CounterRecord {
 	bytes := 0
 	for slots := 0; slots < chunkSlots && c.shard < counter.Shards; slots += lockSlots {
 		had := len(buf)
-		if had >= chunkKeys || bytes >= handoff.MaxBytes {
+		if had >= chunkKeys || bytes >= protocol.MaxBytes {
 			break
 		}
 		s := &n.shards[c.shard]
@@ -157,7 +158,7 @@ func (n *Node) fill(now int64, c *transferScan, buf []handoff.CounterRecord) []h
 }
 
 // read appends the counters in the next slots of shard s to buf.
-func (c *transferScan) read(n *Node, s *shard, now int64, buf []handoff.CounterRecord) []handoff.CounterRecord {
+func (c *transferScan) read(n *Node, s *shard, now int64, buf []protocol.CounterRecord) []protocol.CounterRecord {
 	t, bytes := &s.counters.Owned, 0
 	end := t.Scan(&c.cursor, lockSlots, now+holdScan, func(e *counter.Owned) bool {
 		if !c.filter.includes(e.RingPos()) {
@@ -177,7 +178,7 @@ func (c *transferScan) read(n *Node, s *shard, now int64, buf []handoff.CounterR
 		buf = extendCounters(buf)
 		s.counters.Export(e, &buf[len(buf)-1])
 		bytes += buf[len(buf)-1].Size()
-		return len(buf) < chunkKeys && bytes < handoff.MaxBytes/2
+		return len(buf) < chunkKeys && bytes < protocol.MaxBytes/2
 	})
 	if end {
 		c.shard++
@@ -186,11 +187,11 @@ func (c *transferScan) read(n *Node, s *shard, now int64, buf []handoff.CounterR
 }
 
 // extendCounters adds a record to buf that keeps the slots of its earlier use.
-func extendCounters(buf []handoff.CounterRecord) []handoff.CounterRecord {
+func extendCounters(buf []protocol.CounterRecord) []protocol.CounterRecord {
 	if len(buf) < cap(buf) {
 		return buf[:len(buf)+1]
 	}
-	return append(buf, handoff.CounterRecord{})
+	return append(buf, protocol.CounterRecord{})
 }
 
 // transferFilter selects the keys of a transfer.

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 )
@@ -46,7 +46,7 @@ func BenchmarkCodec(b *testing.B) {
 			}
 		}
 	})
-	m := sampleMsg(handoff.Replica)
+	m := sampleMsg(protocol.Replica)
 	var writers writerTable
 	b.Run("message/append", func(b *testing.B) {
 		for b.Loop() {
@@ -57,7 +57,7 @@ func BenchmarkCodec(b *testing.B) {
 	message, _ := appendMsg(nil, &m, &writers)
 	b.Run("message/parse", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := messages.parse(handoff.Replica, message[frameHead:]); err != nil {
+			if _, err := messages.parse(protocol.Replica, message[frameHead:]); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -53,25 +53,25 @@ type waiter interface {
 }
 
 // heartbeats returns how many heartbeats to the same member out begins with.
-func heartbeats(out []handoff.Outbound) (n int) {
+func heartbeats(out []protocol.Outbound) (n int) {
 	for n < len(out) && out[n].To == out[0].To && isHeartbeat(out[n].Msg.Kind) {
 		n++
 	}
 	return n
 }
 
-func isHeartbeat(k handoff.MessageKind) bool { return k == handoff.Ping || k == handoff.Pong }
+func isHeartbeat(k protocol.MessageKind) bool { return k == protocol.Ping || k == protocol.Pong }
 
 // sendMsg queues m on l or drops it. Node repeats every message that has no effect.
-func (p *Peer) sendMsg(l *link, m *handoff.Message) {
+func (p *Peer) sendMsg(l *link, m *protocol.Message) {
 	status := forwardUnreachable
 	if l != nil {
 		status = l.enqueue(m)
 	}
-	if m.Kind == handoff.Replica {
+	if m.Kind == protocol.Replica {
 		p.m.replicas(status).Inc()
 	}
-	if m.Kind == handoff.OwnershipReply && m.Status == handoff.KeyGiven && status == forwardPending {
+	if m.Kind == protocol.OwnershipReply && m.Status == protocol.KeyGiven && status == forwardPending {
 		p.m.keysSent.Add(float64(len(m.Counters)))
 	}
 }

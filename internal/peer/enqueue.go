@@ -3,23 +3,23 @@ package peer
 import (
 	"errors"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/protocol"
 )
 
 // enqueue queues message m. Replicas may use half of the queue, so that room is left for requests. Other messages may
 // use twice the queue, because they are few and everything depends on them. It returns forwardPending if m is queued.
-func (l *link) enqueue(m *handoff.Message) forwardStatus {
+func (l *link) enqueue(m *protocol.Message) forwardStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.enqueueLocked(m)
 }
 
 // enqueueLocked is enqueue with mu held.
-func (l *link) enqueueLocked(m *handoff.Message) forwardStatus {
+func (l *link) enqueueLocked(m *protocol.Message) forwardStatus {
 	if !l.live || l.version < handoffVersion {
 		if isHeartbeat(m.Kind) {
-			l.heldHeartbeats[m.Kind-handoff.Ping] = *m
+			l.heldHeartbeats[m.Kind-protocol.Ping] = *m
 		}
 		return forwardUnreachable
 	}
@@ -27,9 +27,9 @@ func (l *link) enqueueLocked(m *handoff.Message) forwardStatus {
 }
 
 // encodeMsg appends m to out. It is called with mu held.
-func (l *link) encodeMsg(m *handoff.Message) forwardStatus {
+func (l *link) encodeMsg(m *protocol.Message) forwardStatus {
 	room := 2 * l.bounds.bytes
-	if m.Kind == handoff.Replica {
+	if m.Kind == protocol.Replica {
 		room = l.bounds.bytes / 2
 	}
 	if len(l.out) > room {
@@ -46,7 +46,7 @@ func (l *link) encodeMsg(m *handoff.Message) forwardStatus {
 	}
 	l.wakeWriter()
 	l.out = out
-	if m.Kind == handoff.Ping {
+	if m.Kind == protocol.Ping {
 		l.acked.probeSent, l.acked.probeEnd = m.Sent, l.acked.written+len(out)
 	}
 	return forwardPending

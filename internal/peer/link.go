@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/ring"
 )
@@ -57,21 +57,21 @@ type link struct {
 	lastVersion   atomic.Uint32 // protocol version of the last stream; 0: none yet
 
 	mu             sync.Mutex
-	live           bool               // guarded by mu
-	since          time.Time          // guarded by mu: when live last changed
-	version        uint16             // guarded by mu: protocol version of the live stream
-	lastError      string             // guarded by mu: why there is no live stream
-	loggedError    string             // guarded by mu: the last error, as logged
-	out            []byte             // guarded by mu: frames to write
-	queuedRequests int                // guarded by mu: requests in out
-	sentGroups     sentGroups         // guarded by mu: groups without a reply
-	pace           int64              // guarded by mu: average nanoseconds for one more group in a queue
-	writers        writerTable        // guarded by mu: scratch
-	heldHeartbeats [2]handoff.Message // guarded by mu: the last Ping and Pong without a stream, for the next
-	spare          []byte             // guarded by mu: the buffer of the previous batch
-	writing        bool               // guarded by mu: a goroutine writes a batch and will look at out again
-	outbound       *outbound          // guarded by mu: the connection to write to; nil: none
-	acked          ackedBytes         // guarded by mu: of outbound
+	live           bool                // guarded by mu
+	since          time.Time           // guarded by mu: when live last changed
+	version        uint16              // guarded by mu: protocol version of the live stream
+	lastError      string              // guarded by mu: why there is no live stream
+	loggedError    string              // guarded by mu: the last error, as logged
+	out            []byte              // guarded by mu: frames to write
+	queuedRequests int                 // guarded by mu: requests in out
+	sentGroups     sentGroups          // guarded by mu: groups without a reply
+	pace           int64               // guarded by mu: average nanoseconds for one more group in a queue
+	writers        writerTable         // guarded by mu: scratch
+	heldHeartbeats [2]protocol.Message // guarded by mu: the last Ping and Pong without a stream, for the next
+	spare          []byte              // guarded by mu: the buffer of the previous batch
+	writing        bool                // guarded by mu: a goroutine writes a batch and will look at out again
+	outbound       *outbound           // guarded by mu: the connection to write to; nil: none
+	acked          ackedBytes          // guarded by mu: of outbound
 }
 
 // queueBounds limit the memory for one member.
@@ -191,7 +191,7 @@ func (l *link) established(version uint16) {
 		if version >= handoffVersion && m.Kind != 0 && l.clock.now()-m.Sent < int64(keepaliveEvery) {
 			l.encodeMsg(&m)
 		}
-		l.heldHeartbeats[i] = handoff.Message{}
+		l.heldHeartbeats[i] = protocol.Message{}
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/ring"
 )
@@ -20,13 +20,13 @@ var errLosses = errors.New("invalid loss")
 // appendLosses appends losses until one would end behind offset bound or make all rings cost more than maxLostWeight.
 // The rest, which is older or of a ring that is too large, is left out: the receiver does not charge lost state for
 // these keys. Losses on rings with Envoy's parameters follow the others, and builds without such rings skip them.
-func appendLosses(b []byte, losses []handoff.Loss, bound int) []byte {
+func appendLosses(b []byte, losses []protocol.Loss, bound int) []byte {
 	if len(losses) == 0 {
 		return b
 	}
 	left := uint64(maxLostWeight)
 	b = appendLossesOn(b, losses, bound, &left, false)
-	if slices.ContainsFunc(losses, func(l handoff.Loss) bool { return l.Parameters.Envoy }) {
+	if slices.ContainsFunc(losses, func(l protocol.Loss) bool { return l.Parameters.Envoy }) {
 		b = appendLossesOn(b, losses, bound, &left, true)
 	}
 	return b
@@ -34,7 +34,7 @@ func appendLosses(b []byte, losses []handoff.Loss, bound int) []byte {
 
 // appendLossesOn appends the losses on rings with Envoy's parameters, or the others. It subtracts the cost of their
 // rings from left.
-func appendLossesOn(b []byte, losses []handoff.Loss, bound int, left *uint64, envoy bool) []byte {
+func appendLossesOn(b []byte, losses []protocol.Loss, bound int, left *uint64, envoy bool) []byte {
 	at := len(b)
 	b = append(b, 0)
 	for i := range losses {
@@ -54,7 +54,7 @@ func appendLossesOn(b []byte, losses []handoff.Loss, bound int, left *uint64, en
 }
 
 // costOf returns the cost of building the ring of l.
-func costOf(l *handoff.Loss) uint64 {
+func costOf(l *protocol.Loss) uint64 {
 	weight := uint64(0)
 	for _, m := range l.Members {
 		weight += uint64(max(m.Weight, 1))
@@ -62,7 +62,7 @@ func costOf(l *handoff.Loss) uint64 {
 	return l.Parameters.Cost(weight)
 }
 
-func appendLoss(b []byte, l *handoff.Loss) []byte {
+func appendLoss(b []byte, l *protocol.Loss) []byte {
 	w := wire.Writer(b)
 	w = w.I64(l.FoundAt).U16(uint16(len(l.Members)))
 	if l.Parameters.Envoy {
@@ -80,7 +80,7 @@ func appendLoss(b []byte, l *handoff.Loss) []byte {
 
 // parseLosses reads the losses behind a message's counters. Members of an earlier build send none, or none on rings
 // with Envoy's parameters.
-func parseLosses(r wire.Reader) (losses []handoff.Loss, err error) {
+func parseLosses(r wire.Reader) (losses []protocol.Loss, err error) {
 	left := uint64(maxLostWeight)
 	for _, envoy := range [...]bool{false, true} {
 		if r.Len() == 0 {
@@ -91,7 +91,7 @@ func parseLosses(r wire.Reader) (losses []handoff.Loss, err error) {
 			return nil, errLosses
 		}
 		for range n {
-			var l handoff.Loss
+			var l protocol.Loss
 			if err := parseLoss(&r, &l, &left, envoy); err != nil {
 				return nil, err
 			}
@@ -102,7 +102,7 @@ func parseLosses(r wire.Reader) (losses []handoff.Loss, err error) {
 }
 
 // parseLoss reads one loss and subtracts the cost of its ring from left.
-func parseLoss(r *wire.Reader, l *handoff.Loss, left *uint64, envoy bool) error {
+func parseLoss(r *wire.Reader, l *protocol.Loss, left *uint64, envoy bool) error {
 	l.FoundAt = r.I64()
 	n := int(r.U16())
 	if r.Len() < n*minLostMember {

@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 )
 
-// frameMsg + a handoff.MessageKind is the type of a frame with a message of package handoff, since version 2.
+// frameMsg + a protocol.MessageKind is the type of a frame with a message of package handoff, since version 2.
 const frameMsg = 32
 
 const (
@@ -29,9 +29,9 @@ var (
 )
 
 // msgKind returns the kind of message in a frame of type typ, or false if the frame has none.
-func msgKind(typ byte) (k handoff.MessageKind, ok bool) {
-	k = handoff.MessageKind(typ - frameMsg)
-	return k, typ >= frameMsg && k >= handoff.Ping && k <= handoff.OwnershipReply
+func msgKind(typ byte) (k protocol.MessageKind, ok bool) {
+	k = protocol.MessageKind(typ - frameMsg)
+	return k, typ >= frameMsg && k >= protocol.Ping && k <= protocol.OwnershipReply
 }
 
 // writerTable lists the writers in a message's slots in ascending order. Slots refer to a writer by its index in the
@@ -39,7 +39,7 @@ func msgKind(typ byte) (k handoff.MessageKind, ok bool) {
 type writerTable []uint64
 
 // of returns the table for counters, in t's memory.
-func (t writerTable) of(counters []handoff.CounterRecord) writerTable {
+func (t writerTable) of(counters []protocol.CounterRecord) writerTable {
 	t = t[:0]
 	for i := range counters {
 		t = t.with(counters[i].State.Slots)
@@ -66,7 +66,7 @@ func (t writerTable) append(w wire.Writer) wire.Writer {
 }
 
 // appendMsg appends m as one frame. On an error it returns b unchanged. writers is scratch memory.
-func appendMsg(b []byte, m *handoff.Message, writers *writerTable) ([]byte, error) {
+func appendMsg(b []byte, m *protocol.Message, writers *writerTable) ([]byte, error) {
 	if len(m.Counters) > maxCounters {
 		return b, errCounters
 	}
@@ -81,9 +81,9 @@ func appendMsg(b []byte, m *handoff.Message, writers *writerTable) ([]byte, erro
 		w = appendCounter(w, &m.Counters[i], *writers)
 	}
 	switch m.Kind {
-	case handoff.Ack, handoff.OwnershipReply:
+	case protocol.Ack, protocol.OwnershipReply:
 		w = appendLosses(w, m.Losses, at+4+maxFrame)
-	case handoff.Chunk:
+	case protocol.Chunk:
 		w = appendOverflow(w, m.Sketch)
 	}
 	if n := len(w) - at - 4; n > maxFrame {
@@ -93,14 +93,14 @@ func appendMsg(b []byte, m *handoff.Message, writers *writerTable) ([]byte, erro
 	return w, nil
 }
 
-func appendMsgHead(w wire.Writer, m *handoff.Message) wire.Writer {
+func appendMsgHead(w wire.Writer, m *protocol.Message) wire.Writer {
 	w = w.U16(uint16(msgHead + min(len(m.Member), maxID)))
 	w = w.U8(byte(m.Flags)).U8(byte(m.Status)).U16(uint16(len(m.Counters))).U32(m.ChunkIndex)
 	w = w.U64(m.Ring).U64(m.Seq).U64(m.BaseRing).I64(m.Sent).I64(m.Now).I64(m.SinceLost)
 	return appendID(w, m.Member)
 }
 
-func appendCounter(w wire.Writer, c *handoff.CounterRecord, writers writerTable) wire.Writer {
+func appendCounter(w wire.Writer, c *protocol.CounterRecord, writers writerTable) wire.Writer {
 	at := len(w)
 	w = w.U32(0).U64(c.Key[0]).U64(c.Key[1]).U64(c.RingPos).U64(c.Domain)
 	w = w.I64(int64(c.Rule.Window)).U32(c.Rule.Limit).U32(c.Rule.Burst).I64(c.ExpiresAt).I64(c.State.TAT)
@@ -123,8 +123,8 @@ func appendSlots(w wire.Writer, slots []limit.Slot, writers writerTable) wire.Wr
 // msgReader parses messages into its own memory, which the next message overwrites.
 type msgReader struct {
 	slotReader
-	msg      handoff.Message
-	counters []handoff.CounterRecord
+	msg      protocol.Message
+	counters []protocol.CounterRecord
 }
 
 // slotReader parses the slots of counters and the table of their writers.
@@ -134,7 +134,7 @@ type slotReader struct {
 }
 
 // parse reads the payload of a frame that carries a message of kind k. The result is valid until the next call.
-func (r *msgReader) parse(k handoff.MessageKind, b []byte) (*handoff.Message, error) {
+func (r *msgReader) parse(k protocol.MessageKind, b []byte) (*protocol.Message, error) {
 	r.counters, r.slots, r.writers = r.counters[:0], r.slots[:0], r.writers[:0]
 	in := wire.NewReader(b)
 	count, err := r.parseHead(k, in.Record(int(in.U16())))
@@ -146,9 +146,9 @@ func (r *msgReader) parse(k handoff.MessageKind, b []byte) (*handoff.Message, er
 		return nil, err
 	}
 	switch k {
-	case handoff.Ack, handoff.OwnershipReply:
+	case protocol.Ack, protocol.OwnershipReply:
 		r.msg.Losses, err = parseLosses(in)
-	case handoff.Chunk:
+	case protocol.Chunk:
 		r.msg.Sketch, err = parseOverflow(in)
 	}
 	if err == nil {
@@ -162,9 +162,9 @@ func (r *msgReader) parse(k handoff.MessageKind, b []byte) (*handoff.Message, er
 }
 
 // parseHead returns the number of counters.
-func (r *msgReader) parseHead(k handoff.MessageKind, h wire.Reader) (count int, err error) {
+func (r *msgReader) parseHead(k protocol.MessageKind, h wire.Reader) (count int, err error) {
 	m := &r.msg
-	*m = handoff.Message{Kind: k, Flags: handoff.MessageFlags(h.U8()), Status: handoff.ReplyStatus(h.U8())}
+	*m = protocol.Message{Kind: k, Flags: protocol.MessageFlags(h.U8()), Status: protocol.ReplyStatus(h.U8())}
 	count = int(h.U16())
 	m.ChunkIndex = h.U32()
 	m.Ring, m.Seq, m.BaseRing = h.U64(), h.U64(), h.U64()
@@ -188,7 +188,7 @@ func (r *slotReader) parseWriters(in *wire.Reader) {
 }
 
 func (r *msgReader) parseCounter(in wire.Reader) error {
-	var c handoff.CounterRecord
+	var c protocol.CounterRecord
 	c.Key[0], c.Key[1] = in.U64(), in.U64()
 	c.RingPos, c.Domain = in.U64(), in.U64()
 	c.Rule.Window = time.Duration(in.I64())

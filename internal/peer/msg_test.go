@@ -14,20 +14,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
 
 // sampleMsg returns a message of kind k with every field distinct.
-func sampleMsg(k handoff.MessageKind) handoff.Message {
-	return handoff.Message{
-		Kind: k, Flags: handoff.NeedsAck | handoff.SuccessorCopy, Status: handoff.KeyGone, ChunkIndex: 0x01020304,
+func sampleMsg(k protocol.MessageKind) protocol.Message {
+	return protocol.Message{
+		Kind: k, Flags: protocol.NeedsAck | protocol.SuccessorCopy, Status: protocol.KeyGone, ChunkIndex: 0x01020304,
 		Ring: 0x1112131415161718, Seq: 0x2122232425262728, BaseRing: 0x3132333435363738,
 		Sent: 0x4142434445464748, Now: 0x5152535455565758, SinceLost: 0x6162636465666768, Member: "pod-3",
-		Counters: []handoff.CounterRecord{
+		Counters: []protocol.CounterRecord{
 			{
 				Key: owner.Key{0x7172737475767778, 0x8182838485868788}, RingPos: 0x9192939495969798,
 				Domain: 0xa1a2a3a4a5a6a7a8,
@@ -58,7 +58,7 @@ func TestGoldenMessages(t *testing.T) {
 	h := hello{versions: versions{1, 2}, scheme: 1, label: labelDigest("prod"), algorithms: 31, from: "pod-0",
 		fromBoot: 3, to: "pod-1", toBoot: 5, purpose: forTransfer}
 	samples := map[string][]byte{"strict": strictRequest(), "transfer-hello": appendHello(nil, h)}
-	for k := handoff.Ping; k <= handoff.OwnershipReply; k++ {
+	for k := protocol.Ping; k <= protocol.OwnershipReply; k++ {
 		m := sampleMsg(k)
 		b, err := appendMsg(nil, &m, new(writerTable))
 		if err != nil {
@@ -66,7 +66,7 @@ func TestGoldenMessages(t *testing.T) {
 		}
 		samples[fmt.Sprintf("message-%d", k)] = b
 	}
-	lost := handoff.Message{Kind: handoff.Ack, Ring: 1, Seq: 2, Losses: sampleLosses()}
+	lost := protocol.Message{Kind: protocol.Ack, Ring: 1, Seq: 2, Losses: sampleLosses()}
 	b, err := appendMsg(nil, &lost, new(writerTable))
 	if err != nil {
 		t.Fatal(err)
@@ -75,8 +75,8 @@ func TestGoldenMessages(t *testing.T) {
 	golden(t, samples)
 }
 
-func sampleLosses() []handoff.Loss {
-	return []handoff.Loss{
+func sampleLosses() []protocol.Loss {
+	return []protocol.Loss{
 		{FoundAt: -5, Members: []ring.Member{{ID: "a", BootID: 1, Incarnation: 2, Weight: 3},
 			{ID: "b", BootID: 4, Incarnation: 5, Weight: 6}}, Dead: []ring.ID{"b"}},
 		{FoundAt: 7, Members: []ring.Member{{ID: "c", BootID: 8, Incarnation: 9, Weight: 1}}, Dead: []ring.ID{"c"}},
@@ -92,34 +92,34 @@ func TestLossesOnUsersRings(t *testing.T) {
 		}
 		return ms
 	}
-	one := handoff.Loss{
+	one := protocol.Loss{
 		FoundAt: 9, Parameters: ring.EnvoyParameters(0, 0, ring.Murmur2), Members: shards(3), Dead: []ring.ID{"shard-1"},
 	}
 	own := sampleLosses()
-	send := func(losses []handoff.Loss) []handoff.Loss {
+	send := func(losses []protocol.Loss) []protocol.Loss {
 		got, err := parseLosses(wire.NewReader(appendLosses(nil, losses, 1<<20)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return got
 	}
-	if got := send([]handoff.Loss{one}); !reflect.DeepEqual(got, []handoff.Loss{one}) {
+	if got := send([]protocol.Loss{one}); !reflect.DeepEqual(got, []protocol.Loss{one}) {
 		t.Errorf("%+v", got)
 	}
-	if got := send([]handoff.Loss{own[0], one, own[1]}); !reflect.DeepEqual(got, []handoff.Loss{own[0], own[1], one}) {
+	if got := send([]protocol.Loss{own[0], one, own[1]}); !reflect.DeepEqual(got, []protocol.Loss{own[0], own[1], one}) {
 		t.Errorf("%+v", got)
 	}
-	if !bytes.HasPrefix(appendLosses(nil, []handoff.Loss{own[0], one, own[1]}, 1<<20), appendLosses(nil, own, 1<<20)) {
+	if !bytes.HasPrefix(appendLosses(nil, []protocol.Loss{own[0], one, own[1]}, 1<<20), appendLosses(nil, own, 1<<20)) {
 		t.Error("the losses on Keyward's own ring are written in another way")
 	}
 	large := one
 	large.Parameters = ring.EnvoyParameters(ring.MaxMinSize, 0, ring.XXHash)
-	if got := send([]handoff.Loss{large, large, large, large, large}); len(got) != 3 {
+	if got := send([]protocol.Loss{large, large, large, large, large}); len(got) != 3 {
 		t.Errorf("%d losses of rings with a million points came", len(got))
 	}
 	invalid := one
 	invalid.Parameters.MinSize = ring.MaxMinSize + 1
-	for name, bad := range map[string]handoff.Loss{
+	for name, bad := range map[string]protocol.Loss{
 		"parameters": invalid, "own ring": own[0], "order": {Parameters: one.Parameters, Members: []ring.Member{{ID: "b"}, {ID: "a"}}},
 	} {
 		if _, err := parseLosses(wire.NewReader(appendLoss([]byte{0, 1}, &bad))); err == nil {
@@ -136,13 +136,13 @@ func TestLossesOnUsersRings(t *testing.T) {
 
 // Losses arrive as they were sent, as many as there is room for. Invalid ones are refused.
 func TestLosses(t *testing.T) {
-	send := func(losses []handoff.Loss) []handoff.Loss {
-		m := handoff.Message{Kind: handoff.Ack, Losses: losses}
+	send := func(losses []protocol.Loss) []protocol.Loss {
+		m := protocol.Message{Kind: protocol.Ack, Losses: losses}
 		b, err := appendMsg(nil, &m, new(writerTable))
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := new(msgReader).parse(handoff.Ack, b[frameHead:])
+		got, err := new(msgReader).parse(protocol.Ack, b[frameHead:])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,21 +152,21 @@ func TestLosses(t *testing.T) {
 	if got := send(want); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
 	}
-	many := make([]handoff.Loss, 12)
+	many := make([]protocol.Loss, 12)
 	for i := range many {
-		many[i] = handoff.Loss{FoundAt: int64(-i), Members: []ring.Member{{ID: "a", Weight: 1}}}
+		many[i] = protocol.Loss{FoundAt: int64(-i), Members: []ring.Member{{ID: "a", Weight: 1}}}
 	}
 	if got := send(many); len(got) != maxLosses || got[0].FoundAt != 0 {
 		t.Errorf("%d of %d losses came", len(got), len(many))
 	}
-	large := handoff.Loss{}
+	large := protocol.Loss{}
 	for i := range 3000 {
 		large.Members = append(large.Members, ring.Member{ID: ring.ID(fmt.Sprintf("member-%05d", i)), Weight: 1})
 	}
-	if got := send([]handoff.Loss{want[0], large, large, want[1]}); len(got) != 2 {
+	if got := send([]protocol.Loss{want[0], large, large, want[1]}); len(got) != 2 {
 		t.Errorf("%d losses came", len(got))
 	}
-	for name, bad := range map[string]handoff.Loss{
+	for name, bad := range map[string]protocol.Loss{
 		"order":  {Members: []ring.Member{{ID: "b"}, {ID: "a"}}},
 		"twice":  {Members: []ring.Member{{ID: "a"}, {ID: "a"}}},
 		"name":   {Members: []ring.Member{{ID: ""}}},
@@ -231,7 +231,7 @@ func firstRecord(t *testing.T, b []byte) []byte {
 	return record
 }
 
-func payloadOf(t testing.TB, m *handoff.Message) (handoff.MessageKind, []byte) {
+func payloadOf(t testing.TB, m *protocol.Message) (protocol.MessageKind, []byte) {
 	t.Helper()
 	b, err := appendMsg([]byte("before"), m, new(writerTable))
 	if err != nil {
@@ -249,7 +249,7 @@ func TestMessageRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var reader msgReader
 	for range 500 {
-		m := sampleMsg(handoff.MessageKind(1 + r.IntN(8)))
+		m := sampleMsg(protocol.MessageKind(1 + r.IntN(8)))
 		for c := range m.Counters[:1+r.IntN(2)] {
 			slots := m.Counters[c].State.Slots[:0:0]
 			at := int64(math.MinInt64 / 2)
@@ -281,7 +281,7 @@ func TestMessageRoundTrip(t *testing.T) {
 // The largest message of a Node fits into a frame.
 func TestFullMessage(t *testing.T) {
 	now := time.Now().UnixNano()
-	m := handoff.Message{Kind: handoff.Chunk, Counters: []handoff.CounterRecord{{Rule: limit.Rule{Window: time.Hour,
+	m := protocol.Message{Kind: protocol.Chunk, Counters: []protocol.CounterRecord{{Rule: limit.Rule{Window: time.Hour,
 		Algorithm: limit.SlidingLog}}}}
 	slots := make([]limit.Slot, maxSlots)
 	for i := range slots {
@@ -299,9 +299,9 @@ func TestFullMessage(t *testing.T) {
 		want   error
 	}{
 		"slots":    {func() { m.Counters[0].State.Slots = append(slots, limit.Slot{At: math.MaxInt64}) }, errSlots},
-		"counters": {func() { m.Counters = make([]handoff.CounterRecord, maxCounters+1) }, errCounters},
+		"counters": {func() { m.Counters = make([]protocol.CounterRecord, maxCounters+1) }, errCounters},
 		"bytes": {func() {
-			m.Counters = make([]handoff.CounterRecord, maxCounters)
+			m.Counters = make([]protocol.CounterRecord, maxCounters)
 			for i := range m.Counters {
 				m.Counters[i].State.Slots = slots[:100]
 			}
@@ -316,7 +316,7 @@ func TestFullMessage(t *testing.T) {
 
 // A message that is truncated anywhere or has wrong counts is an error. Additional bytes behind its parts are not.
 func TestMessageMalformed(t *testing.T) {
-	m := sampleMsg(handoff.Replica)
+	m := sampleMsg(protocol.Replica)
 	k, whole := payloadOf(t, &m)
 	var r msgReader
 	for n := range whole {
@@ -354,15 +354,15 @@ func TestMessageMalformed(t *testing.T) {
 
 // Everything that can be decoded is encoded to the same message again, and nothing panics.
 func FuzzMessage(f *testing.F) {
-	for k := handoff.Ping; k <= handoff.OwnershipReply; k++ {
+	for k := protocol.Ping; k <= protocol.OwnershipReply; k++ {
 		m := sampleMsg(k)
 		_, payload := payloadOf(f, &m)
 		f.Add(byte(k), payload)
 	}
-	f.Add(byte(handoff.Ping), []byte{})
+	f.Add(byte(protocol.Ping), []byte{})
 	f.Fuzz(func(t *testing.T, k byte, b []byte) {
 		var r, again msgReader
-		m, err := r.parse(handoff.MessageKind(k), b)
+		m, err := r.parse(protocol.MessageKind(k), b)
 		if err != nil {
 			return
 		}
@@ -425,23 +425,23 @@ func TestHeldHeartbeat(t *testing.T) {
 		name    string
 		version uint16
 		age     time.Duration
-		want    []handoff.MessageKind
+		want    []protocol.MessageKind
 	}{
-		{"young", 2, 0, []handoff.MessageKind{handoff.Ping, handoff.Pong}},
+		{"young", 2, 0, []protocol.MessageKind{protocol.Ping, protocol.Pong}},
 		{"old", 2, 2 * keepaliveEvery, nil},
 		{"version 1", 1, 0, nil},
 	} {
 		l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20},
 			wake: make(chan struct{}, 1)}
 		sent := m.Now() - int64(tt.age)
-		for _, k := range []handoff.MessageKind{handoff.Ping, handoff.Replica, handoff.Pong, handoff.Ping} {
-			if r := l.enqueue(&handoff.Message{Kind: k, Sent: sent}); r != forwardUnreachable {
+		for _, k := range []protocol.MessageKind{protocol.Ping, protocol.Replica, protocol.Pong, protocol.Ping} {
+			if r := l.enqueue(&protocol.Message{Kind: k, Sent: sent}); r != forwardUnreachable {
 				t.Fatalf("posted without a stream: %v", r)
 			}
 		}
 		for range 2 { // and not the one after that
 			l.established(tt.version)
-			var got []handoff.MessageKind
+			var got []protocol.MessageKind
 			for b := l.out; ; {
 				typ, _, rest, whole, err := nextFrame(b)
 				if err != nil || !whole {
@@ -465,15 +465,15 @@ func TestEnqueueBounds(t *testing.T) {
 	l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 4000}, wake: make(chan struct{}, 1)}
 	l.established(2)
 	defer l.disconnected()
-	fill := func(k handoff.MessageKind) int {
-		for l.enqueue(&handoff.Message{Kind: k}) == forwardPending {
+	fill := func(k protocol.MessageKind) int {
+		for l.enqueue(&protocol.Message{Kind: k}) == forwardPending {
 		}
 		return len(l.out)
 	}
-	if n := fill(handoff.Replica); n < 2000 || n > 2200 {
+	if n := fill(protocol.Replica); n < 2000 || n > 2200 {
 		t.Errorf("%d bytes of copies", n)
 	}
-	if n := fill(handoff.OwnershipReply); n < 8000 || n > 8200 {
+	if n := fill(protocol.OwnershipReply); n < 8000 || n > 8200 {
 		t.Errorf("%d bytes of messages", n)
 	}
 }

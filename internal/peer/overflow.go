@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 )
 
@@ -17,7 +17,7 @@ const (
 var errCells = errors.New("cells not in order, or too many")
 
 // appendOverflow appends a part of a sketch, or nothing if o is nil. Builds without sketches skip it.
-func appendOverflow(b []byte, o *handoff.SketchPart) []byte {
+func appendOverflow(b []byte, o *protocol.SketchPart) []byte {
 	if o == nil {
 		return b
 	}
@@ -36,11 +36,11 @@ func appendOverflow(b []byte, o *handoff.SketchPart) []byte {
 }
 
 // parseOverflow reads the output of appendOverflow. It returns nil if there is none.
-func parseOverflow(r wire.Reader) (*handoff.SketchPart, error) {
+func parseOverflow(r wire.Reader) (*protocol.SketchPart, error) {
 	if r.Len() == 0 {
 		return nil, r.Err()
 	}
-	o := &handoff.SketchPart{Index: r.U8(), Phase: int8(r.U8()), Window: time.Duration(r.I64()), End: r.I64()}
+	o := &protocol.SketchPart{Index: r.U8(), Phase: int8(r.U8()), Window: time.Duration(r.I64()), End: r.I64()}
 	for i := range o.Domains {
 		o.Domains[i] = r.U64()
 	}
@@ -51,7 +51,7 @@ func parseOverflow(r wire.Reader) (*handoff.SketchPart, error) {
 	if n > maxCells || n > uint64(r.Len()/2) {
 		return nil, errCells
 	}
-	o.Cells = make([]handoff.Cell, n)
+	o.Cells = make([]protocol.Cell, n)
 	next := uint64(0)
 	for i := range o.Cells {
 		skip, hits := r.Uvarint(), r.Uvarint()
@@ -61,7 +61,7 @@ func parseOverflow(r wire.Reader) (*handoff.SketchPart, error) {
 		if skip >= sketchCells || next+skip >= sketchCells || hits == 0 || hits > math.MaxUint32 {
 			return nil, errCells
 		}
-		o.Cells[i] = handoff.Cell{At: uint16(next + skip), Hits: uint32(hits)}
+		o.Cells[i] = protocol.Cell{At: uint16(next + skip), Hits: uint32(hits)}
 		next += skip + 1
 	}
 	return o, nil

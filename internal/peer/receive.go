@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/protocol"
 )
 
 // Reasons to refuse a message.
@@ -19,7 +19,7 @@ const (
 
 // receive processes a message of kind k. A message that is refused has no effect and does not end the stream, because
 // it does not affect the requests on it.
-func (s *server) receive(now int64, k handoff.MessageKind, payload []byte) {
+func (s *server) receive(now int64, k protocol.MessageKind, payload []byte) {
 	m, err := s.messages.parse(k, payload)
 	if err != nil {
 		s.countRefused(parseErrorReason(err))
@@ -77,20 +77,20 @@ func (s *server) refusalReason(now, sent int64, anyAge bool) string {
 }
 
 // recordMsg updates the state of the transport, the metrics and the log for m.
-func (s *server) recordMsg(now int64, m *handoff.Message) {
+func (s *server) recordMsg(now int64, m *protocol.Message) {
 	switch m.Kind {
-	case handoff.Pong:
+	case protocol.Pong:
 		if l := (*s.p.links.Load())[s.from]; l != nil {
 			l.confirm(m.Sent, now)
 		}
 		s.p.skews.addSample(s.from, m.Sent, m.Now, now)
-	case handoff.ReplicaAck:
+	case protocol.ReplicaAck:
 		s.p.m.replicas(forwardOK).Inc()
-	case handoff.OwnershipReply:
-		if m.Status == handoff.KeyGiven {
+	case protocol.OwnershipReply:
+		if m.Status == protocol.KeyGiven {
 			s.p.m.keysReceived.Add(float64(len(m.Counters)))
 		}
-	case handoff.Chunk, handoff.Ack:
+	case protocol.Chunk, protocol.Ack:
 		if m.Flags == 0 {
 			s.recordTransfer(m)
 		}
@@ -98,9 +98,9 @@ func (s *server) recordMsg(now int64, m *handoff.Message) {
 }
 
 // recordTransfer logs and counts a message of a transfer that is not of replicas.
-func (s *server) recordTransfer(m *handoff.Message) {
+func (s *server) recordTransfer(m *protocol.Message) {
 	mono, log := s.p.clock.mono(), s.p.log.With("peer", s.from, "ring", fingerprint(m.Ring))
-	if m.Kind == handoff.Ack {
+	if m.Kind == protocol.Ack {
 		took := time.Duration(0)
 		if m.ChunkIndex > 0 {
 			took = time.Duration(mono - s.receivedSince)

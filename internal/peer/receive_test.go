@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -18,7 +18,7 @@ func TestMessageRefused(t *testing.T) {
 	ms := newCluster(t, 2)
 	m, other := ms[1], ms[0]
 	before := m.Stats()
-	counter := sampleMsg(handoff.Replica).Counters[:1]
+	counter := sampleMsg(protocol.Replica).Counters[:1]
 	now := m.Now()
 	for _, tt := range []struct {
 		name       string
@@ -40,7 +40,7 @@ func TestMessageRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := server{p: m.Peer, from: tt.from, fromBoot: tt.boot, toBoot: tt.to}
-			msg := handoff.Message{Kind: handoff.Replica, Seq: 1, Now: now + tt.sent, Counters: counter}
+			msg := protocol.Message{Kind: protocol.Replica, Seq: 1, Now: now + tt.sent, Counters: counter}
 			k, payload := payloadOf(t, &msg)
 			if tt.garbage {
 				payload = payload[:len(payload)-1]

@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -86,7 +86,7 @@ type transfer struct {
 	to   ring.ID
 	conn net.Conn
 
-	buf     []handoff.CounterRecord
+	buf     []protocol.CounterRecord
 	out     []byte
 	writers writerTable
 
@@ -143,13 +143,13 @@ func (t *transfer) sendNext() (bool, error) {
 }
 
 // record logs and counts a message that was sent.
-func (t *transfer) record(m *handoff.Message) {
-	if m.Flags&handoff.SuccessorCopy != 0 {
+func (t *transfer) record(m *protocol.Message) {
+	if m.Flags&protocol.SuccessorCopy != 0 {
 		return
 	}
-	prefetch, log := m.Flags&handoff.Prefetch != 0, t.p.log.With("peer", t.to, "ring", fingerprint(m.Ring))
+	prefetch, log := m.Flags&protocol.Prefetch != 0, t.p.log.With("peer", t.to, "ring", fingerprint(m.Ring))
 	switch m.Kind {
-	case handoff.Chunk:
+	case protocol.Chunk:
 		if m.ChunkIndex == 0 {
 			t.keys = 0
 			log.Info("transfer started", "prefetch", prefetch)
@@ -158,7 +158,7 @@ func (t *transfer) record(m *handoff.Message) {
 		if !prefetch {
 			t.p.m.keysSent.Add(float64(len(m.Counters)))
 		}
-	case handoff.Ack:
+	case protocol.Ack:
 		took := time.Duration(t.p.clock.mono() - t.began)
 		t.p.m.handoff.Observe(took.Seconds())
 		log.Info("transfer sent", "prefetch", prefetch, "keys", t.keys, "duration", took)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -149,7 +149,7 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	hello := m.hello
 	hello.from, hello.fromBoot, hello.to, hello.toBoot = "stub", bootOf("stub"), "m0", bootOf("m0")
 	conn := dialRaw(t, m, appendHello(nil, hello))
-	ping := handoff.Message{Kind: handoff.Ping, Flags: handoff.NeedsAck, Ring: r.Fingerprint(), Seq: 1,
+	ping := protocol.Message{Kind: protocol.Ping, Flags: protocol.NeedsAck, Ring: r.Fingerprint(), Seq: 1,
 		Sent: m.Now(), Now: m.Now()}
 	b, err := appendMsg(nil, &ping, new(writerTable))
 	if err != nil {

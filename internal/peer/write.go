@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 )
 
 const (
@@ -104,7 +104,7 @@ func (l *link) writeBatches(ctx context.Context, conn net.Conn) error {
 
 // writeInline queues heartbeats. If nothing else is queued and the write cannot block on the other member, it also
 // writes them: for an idle member, waking the writer would cost more than the write. The caller must hold no lock.
-func (l *link) writeInline(heartbeats []handoff.Outbound) {
+func (l *link) writeInline(heartbeats []protocol.Outbound) {
 	l.mu.Lock()
 	c := l.outbound
 	inline := c != nil && !l.writing && len(l.out) == 0 && l.acked.written-l.acked.acked <= maxUnacked

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 )
 
 // newPipeLink returns a link to a member whose end of the connection is the test's. It has no writer.
@@ -22,14 +22,14 @@ func newPipeLink(t *testing.T) (l *link, other net.Conn, cut context.Context) {
 	return l, other, ctx
 }
 
-func ping(sent int64) *handoff.Message {
-	return &handoff.Message{Kind: handoff.Ping, Ring: 1, Sent: sent, Now: sent}
+func ping(sent int64) *protocol.Message {
+	return &protocol.Message{Kind: protocol.Ping, Ring: 1, Sent: sent, Now: sent}
 }
 
 // pings returns heartbeats for one member.
-func pings(sent ...int64) (out []handoff.Outbound) {
+func pings(sent ...int64) (out []protocol.Outbound) {
 	for _, at := range sent {
-		out = append(out, handoff.Outbound{To: "other", Msg: *ping(at)})
+		out = append(out, protocol.Outbound{To: "other", Msg: *ping(at)})
 	}
 	return out
 }
@@ -81,8 +81,8 @@ func TestHeartbeatsGoTogether(t *testing.T) {
 	if got, err := other.Read(make([]byte, 10*n)); got != 2*n || err != nil {
 		t.Errorf("%d bytes were written at first, error %v; want the %d of two heartbeats", got, err, 2*n)
 	}
-	out := append(pings(1, 2), handoff.Outbound{To: "third", Msg: *ping(3)},
-		handoff.Outbound{To: "third", Msg: handoff.Message{Kind: handoff.Ack}})
+	out := append(pings(1, 2), protocol.Outbound{To: "third", Msg: *ping(3)},
+		protocol.Outbound{To: "third", Msg: protocol.Message{Kind: protocol.Ack}})
 	for i, want := range []int{2, 1, 1, 0} {
 		if got := heartbeats(out[i:]); got != want {
 			t.Errorf("%d heartbeats for one member from %d on, want %d", got, i, want)

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -314,7 +314,7 @@ func (o *oracle) setSuccessors(a *account, x *span, m *member) {
 }
 
 // netOf returns the sum of what all writers have charged and not refunded in window w of c.
-func netOf(c *handoff.CounterRecord, w int64) (net uint64) {
+func netOf(c *protocol.CounterRecord, w int64) (net uint64) {
 	for _, s := range c.State.Slots {
 		if s.At == w {
 			net += s.Charged - min(s.Charged, s.Refunded)
@@ -324,8 +324,8 @@ func netOf(c *handoff.CounterRecord, w int64) (net uint64) {
 }
 
 // sent checks an outgoing message: a slot is written by its writer only, and only grows (I1).
-func (o *oracle) sent(m *member, msg *handoff.Message) {
-	if msg.Kind == handoff.OwnershipRequest {
+func (o *oracle) sent(m *member, msg *protocol.Message) {
+	if msg.Kind == protocol.OwnershipRequest {
 		return
 	}
 	self := inst(m.slot, m.boot)

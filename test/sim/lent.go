@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -50,7 +50,7 @@ func (o *oracle) leaseSent(m *member, to int, msg *lease.Batch) {
 	for i := range msg.Requests {
 		r := &msg.Requests[i]
 		o.accounts[r.Key].lends = true
-		o.checkWritten(m, handoff.CounterRecord{Key: r.Key, Rule: r.Rule, State: r.State})
+		o.checkWritten(m, protocol.CounterRecord{Key: r.Key, Rule: r.Rule, State: r.State})
 		switch {
 		case r.Terms.Slack > 0:
 			s.count("approximate: report")
@@ -62,7 +62,7 @@ func (o *oracle) leaseSent(m *member, to int, msg *lease.Batch) {
 	}
 	for i := range msg.Grants {
 		g := &msg.Grants[i]
-		o.checkWritten(m, handoff.CounterRecord{Key: g.Key, Rule: o.accounts[g.Key].rule, State: g.State})
+		o.checkWritten(m, protocol.CounterRecord{Key: g.Key, Rule: o.accounts[g.Key].rule, State: g.State})
 		for f, name := range map[lease.GrantFlags]string{lease.Last: "last tokens", lease.Denied: "denial"} {
 			if g.Flags&f != 0 {
 				s.count("lease: Lend says " + name)
@@ -78,8 +78,8 @@ func (o *oracle) leaseSent(m *member, to int, msg *lease.Batch) {
 }
 
 // checkWritten checks the state of a counter in a message of m.
-func (o *oracle) checkWritten(m *member, c handoff.CounterRecord) {
-	o.sent(m, &handoff.Message{Kind: handoff.Replica, Counters: []handoff.CounterRecord{c}})
+func (o *oracle) checkWritten(m *member, c protocol.CounterRecord) {
+	o.sent(m, &protocol.Message{Kind: protocol.Replica, Counters: []protocol.CounterRecord{c}})
 }
 
 // granted records a grant, or the confirmation of an older one.
@@ -121,7 +121,7 @@ func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 }
 
 // countersArrived records the counters in a message that has arrived.
-func (o *oracle) countersArrived(m *member, msg *handoff.Message) {
+func (o *oracle) countersArrived(m *member, msg *protocol.Message) {
 	if !o.w.o.Leases.On {
 		return
 	}

@@ -5,8 +5,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -136,7 +136,7 @@ func (m *member) apply(e owner.Ready) {
 		m.w.oracle.revoked(m)
 	}
 	for i := range e.Messages {
-		if e.Messages[i].Msg.Kind == handoff.Ping {
+		if e.Messages[i].Msg.Kind == protocol.Ping {
 			m.seq = e.Messages[i].Msg.Seq
 		}
 		m.w.send(m, &e.Messages[i])
@@ -160,7 +160,7 @@ func (m *member) tick() {
 	m.w.after(100*time.Millisecond+m.w.randomBelow(150*time.Millisecond), m, m.tick)
 }
 
-func (m *member) receive(from *member, msg *handoff.Message) {
+func (m *member) receive(from *member, msg *protocol.Message) {
 	m.w.sabotage(m, msg)
 	m.w.oracle.countersArrived(m, msg)
 	m.w.mixHash(uint64(m.slot), uint64(from.slot), uint64(msg.Kind), msg.Ring, msg.Seq)
@@ -191,7 +191,7 @@ func (m *member) pump(to ring.ID, s *stream) {
 	if w.verbose {
 		w.trace("%s => %s  %s", m.name(), to, msgText(&msg))
 	}
-	empty := msg.Kind == handoff.Chunk && len(msg.Counters) == 0
+	empty := msg.Kind == protocol.Chunk && len(msg.Counters) == 0
 	if !empty && !w.healed && w.chance(w.o.Breaks) || !w.connected(m.slot, slotOf(to)) {
 		w.stats.count("fault: broken stream")
 		w.trace("%s => %s  breaks", m.name(), to)

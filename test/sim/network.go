@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 )
 
 // delay returns the random delay of a message.
@@ -35,7 +35,7 @@ func (w *world) deliver(m *member, to int, d time.Duration, fn func(*member)) {
 }
 
 // send sends a message of the core to another member, with loss, repetition and reordering.
-func (w *world) send(m *member, o *handoff.Outbound) {
+func (w *world) send(m *member, o *protocol.Outbound) {
 	to := slotOf(o.To)
 	w.stats.count(kindName(&o.Msg))
 	w.oracle.sent(m, &o.Msg)
@@ -65,9 +65,9 @@ func (w *world) send(m *member, o *handoff.Outbound) {
 	}
 }
 
-func (w *world) repeatMessage(m *member, to int, msg *handoff.Message) {
+func (w *world) repeatMessage(m *member, to int, msg *protocol.Message) {
 	late := copyOf(msg)
-	w.repeatLater(m, to, msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply,
+	w.repeatLater(m, to, msg.Kind == protocol.Ack || msg.Kind == protocol.OwnershipReply,
 		func(there *member) { there.receive(m, late) })
 }
 
@@ -107,7 +107,7 @@ func slotOf[T ~string](id T) int {
 }
 
 // copyOf returns a copy of a message that shares no memory with its sender.
-func copyOf(m *handoff.Message) *handoff.Message {
+func copyOf(m *protocol.Message) *protocol.Message {
 	c := *m
 	c.Counters = slices.Clone(m.Counters)
 	for i := range c.Counters {
@@ -120,29 +120,29 @@ var kindNames = [...]string{"?", "Ping", "Pong", "Chunk", "Ack", "Replica", "Got
 
 var statusNames = [...]string{"Given", "Kept", "Gone", "Unknown", "Refused"}
 
-func kindName(m *handoff.Message) string {
+func kindName(m *protocol.Message) string {
 	name := "message: " + kindNames[min(int(m.Kind), len(kindNames)-1)]
 	switch {
-	case m.Kind == handoff.OwnershipReply:
+	case m.Kind == protocol.OwnershipReply:
 		return name + " " + statusNames[min(int(m.Status), len(statusNames)-1)]
-	case m.Kind == handoff.Pong && m.Flags&handoff.Confirmed != 0:
+	case m.Kind == protocol.Pong && m.Flags&protocol.Confirmed != 0:
 		return name + " Confirmed"
-	case m.Kind == handoff.Ping && m.Flags&handoff.NeedsAck != 0:
+	case m.Kind == protocol.Ping && m.Flags&protocol.NeedsAck != 0:
 		return name + " Owed"
-	case m.Flags&handoff.Prefetch != 0:
+	case m.Flags&protocol.Prefetch != 0:
 		return name + " Shadow"
-	case m.Flags&handoff.SuccessorCopy != 0:
+	case m.Flags&protocol.SuccessorCopy != 0:
 		return name + " Extra"
 	}
 	return name
 }
 
-func msgText(m *handoff.Message) string {
+func msgText(m *protocol.Message) string {
 	s := fmt.Sprintf("%s ring %04x seq %d", kindName(m)[9:], m.Ring>>48, m.Seq)
 	if m.Flags != 0 {
 		s += fmt.Sprintf(" flags %02x", m.Flags)
 	}
-	if m.Kind == handoff.Ack {
+	if m.Kind == protocol.Ack {
 		s += fmt.Sprintf(" base %04x parts %d quiet %v", m.BaseRing>>48, m.ChunkIndex, time.Duration(m.SinceLost))
 	}
 	if m.Member != "" {

@@ -3,8 +3,8 @@ package sim
 import (
 	"math"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -45,18 +45,19 @@ var fullBugs = map[string]bug{"leave out what the sketch has counted": bugDropSk
 const noWriter = 3
 
 // sabotage changes a message that m is about to process.
-func (w *world) sabotage(m *member, msg *handoff.Message) {
+func (w *world) sabotage(m *member, msg *protocol.Message) {
 	switch {
 	case w.bug == noBug || m.view.Ring == nil:
-	case w.bug == bugAnyRing && (msg.Kind == handoff.Ack || msg.Kind == handoff.OwnershipReply || msg.Kind == handoff.Chunk):
-		if msg.Ring, msg.Seq = m.view.Ring.Fingerprint(), m.seq; msg.Kind == handoff.Ack {
+	case w.bug == bugAnyRing &&
+		(msg.Kind == protocol.Ack || msg.Kind == protocol.OwnershipReply || msg.Kind == protocol.Chunk):
+		if msg.Ring, msg.Seq = m.view.Ring.Fingerprint(), m.seq; msg.Kind == protocol.Ack {
 			msg.ChunkIndex = 0 // which transfer it completes is ignored as well
 		}
 	case w.bug == bugIgnoreClockStop:
 		msg.Now = 0 // it would reveal the stop
 	case w.bug == bugDropSketch:
 		msg.Sketch = nil
-	case w.bug == bugCapCounters && msg.Kind == handoff.Chunk:
+	case w.bug == bugCapCounters && msg.Kind == protocol.Chunk:
 		msg.Counters = msg.Counters[:min(1, len(msg.Counters))]
 	}
 	for i := range msg.Counters {
@@ -64,7 +65,7 @@ func (w *world) sabotage(m *member, msg *handoff.Message) {
 		switch {
 		case w.bug == bugMaxTAT && c.Rule.Algorithm.Bucket():
 			c.State.Slots = nil
-		case w.bug == bugCapSlots && (msg.Kind == handoff.Chunk || msg.Kind == handoff.OwnershipReply):
+		case w.bug == bugCapSlots && (msg.Kind == protocol.Chunk || msg.Kind == protocol.OwnershipReply):
 			c.State.Slots = c.State.Slots[:min(1, len(c.State.Slots))]
 		case w.bug == bugKeepAssumption:
 			for j := range c.State.Slots {
@@ -103,8 +104,8 @@ func (w *world) sabotageAdoption(m *member) {
 	for i := range m.view.Ring.Len() {
 		p := w.slots[slotOf(m.view.Ring.At(i).ID)].now
 		if p != nil && p != m && p.boot == m.ringBoots[p.slot] {
-			ack := &handoff.Message{
-				Kind: handoff.Ack, Ring: fp, Seq: m.seq, BaseRing: before, Sent: m.clock(), SinceLost: int64(3600e9),
+			ack := &protocol.Message{
+				Kind: protocol.Ack, Ring: fp, Seq: m.seq, BaseRing: before, Sent: m.clock(), SinceLost: int64(3600e9),
 			}
 			m.apply(m.node.Step(m.clock(), slotID(p.slot), inst(p.slot, p.boot), ack))
 			return
@@ -113,11 +114,11 @@ func (w *world) sabotageAdoption(m *member) {
 }
 
 // sabotageSend confirms replicas at once, and loses them.
-func (w *world) sabotageSend(m *member, to *member, msg *handoff.Message) bool {
-	if (w.bug != bugGrantFirst || msg.Kind != handoff.Replica) && !w.sabotageReplica(m, msg) || to == nil {
+func (w *world) sabotageSend(m *member, to *member, msg *protocol.Message) bool {
+	if (w.bug != bugGrantFirst || msg.Kind != protocol.Replica) && !w.sabotageReplica(m, msg) || to == nil {
 		return false
 	}
-	got := &handoff.Message{Kind: handoff.ReplicaAck, Ring: msg.Ring, Seq: msg.Seq}
+	got := &protocol.Message{Kind: protocol.ReplicaAck, Ring: msg.Ring, Seq: msg.Seq}
 	w.after(0, m, func() { m.apply(m.node.Step(m.clock(), slotID(to.slot), inst(to.slot, to.boot), got)) })
 	return true
 }

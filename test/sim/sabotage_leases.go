@@ -3,8 +3,8 @@ package sim
 import (
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -92,6 +92,6 @@ func (m *member) uncharge(a *account, n uint64) {
 }
 
 // sabotageReplica confirms, and loses, the replicas of what m charges for grants.
-func (w *world) sabotageReplica(m *member, msg *handoff.Message) bool {
-	return w.bug == bugEarlyGrant && m.steppingLease && msg.Kind == handoff.Replica
+func (w *world) sabotageReplica(m *member, msg *protocol.Message) bool {
+	return w.bug == bugEarlyGrant && m.steppingLease && msg.Kind == protocol.Replica
 }

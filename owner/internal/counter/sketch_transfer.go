@@ -1,15 +1,15 @@
 package counter
 
 import (
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 )
 
 // maxCells is the most cells of a sketch in one message.
 const maxCells = 8192
 
 // Export returns what part i has counted for TableOwned, in pieces for messages.
-func (k *Sketches) Export(i int, now int64) (out []*handoff.SketchPart) {
+func (k *Sketches) Export(i int, now int64) (out []*protocol.SketchPart) {
 	if !k.Live() {
 		return nil
 	}
@@ -21,23 +21,23 @@ func (k *Sketches) Export(i int, now int64) (out []*handoff.SketchPart) {
 		if s.end+ahead <= now || s.tables>>TableOwned&1 == 0 { // the receiver's clock may be behind
 			continue
 		}
-		var o *handoff.SketchPart
+		var o *protocol.SketchPart
 		for at, hits := range s.cells {
 			if hits == 0 {
 				continue
 			}
 			if o == nil || len(o.Cells) == maxCells {
-				o = &handoff.SketchPart{Index: uint8(i), Phase: s.phase, Window: s.window, End: s.end, Domains: s.domains}
+				o = &protocol.SketchPart{Index: uint8(i), Phase: s.phase, Window: s.window, End: s.end, Domains: s.domains}
 				out = append(out, o)
 			}
-			o.Cells = append(o.Cells, handoff.Cell{At: uint16(at), Hits: hits})
+			o.Cells = append(o.Cells, protocol.Cell{At: uint16(at), Hits: hits})
 		}
 	}
 	return out
 }
 
 // Import merges a piece of another member's sketch. It returns false if o is not valid.
-func (k *Sketches) Import(o *handoff.SketchPart, now int64) bool {
+func (k *Sketches) Import(o *protocol.SketchPart, now int64) bool {
 	if int(o.Index) >= Shards || o.Phase < 1 || o.Phase > 2 ||
 		o.Window < 0 || o.Window > 0 && o.End-now > 3*int64(o.Window)+ahead {
 		return false

@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 )
 
 // An entry holds inline, in charged: for windows what this boot has charged in the newest one, if it fits; for buckets
@@ -107,10 +107,10 @@ func (s *Shard) load(e *entry, r limit.Rule, st *limit.State) {
 }
 
 // Export sets c to all that is recorded in e. It uses the slots of c again.
-func (s *Shard) Export(e *Owned, c *handoff.CounterRecord) {
+func (s *Shard) Export(e *Owned, c *protocol.CounterRecord) {
 	r, st := s.Rule(e), c.State
 	s.Load(e, r, &st)
-	*c = handoff.CounterRecord{
+	*c = protocol.CounterRecord{
 		Key: e.Key(), RingPos: e.RingPos(), Domain: uint64(e.Domain()), Rule: r, ExpiresAt: s.End(e, r), State: st,
 	}
 }

@@ -4,9 +4,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
@@ -169,7 +169,7 @@ func (l *Leases) acceptReportReply(held *heldLease, now int64, g *lease.Grant) {
 	d.inFlight = 0
 	held.named = g.Flags&lease.Named != 0
 	l.stats.Reconciled++
-	l.owner.Merge(now, &handoff.CounterRecord{
+	l.owner.Merge(now, &protocol.CounterRecord{
 		Key: held.key, RingPos: held.ringPos, Domain: held.domain, Rule: held.rule, State: g.State,
 	})
 	if d.unsynced > 0 {
@@ -185,7 +185,7 @@ func (l *Leases) reconcile(op *grantOp, out *Outbox) {
 	share, c := op.from.BootID&^1, &op.charge
 	in := op.State
 	in.Slots = slices.DeleteFunc(slices.Clone(in.Slots), func(f limit.Slot) bool { return f.Writer != share })
-	l.owner.Merge(op.now, &handoff.CounterRecord{
+	l.owner.Merge(op.now, &protocol.CounterRecord{
 		Key: op.Key, RingPos: op.RingPos, Domain: op.Domain, Rule: op.Rule, State: in,
 	})
 	l.stats.Reconciled++

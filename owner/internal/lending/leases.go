@@ -4,6 +4,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -41,7 +42,7 @@ type Owner interface {
 	// confirmed the charge, the owner keeps the grant and sends it later, or never.
 	AwaitReplication(c *Charge, g *PendingGrant) bool
 	// Merge merges what another member has recorded of a counter.
-	Merge(now int64, c *handoff.CounterRecord)
+	Merge(now int64, c *protocol.CounterRecord)
 	// RequestFlush makes the owner call Flush: at once if urgent, or else soon.
 	RequestFlush(urgent bool)
 }

@@ -1,8 +1,8 @@
 package replica
 
 import (
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -21,7 +21,7 @@ type batch struct {
 // gathering is a batch that is being filled for one member.
 type gathering struct {
 	to    ring.ID
-	msg   handoff.Message
+	msg   protocol.Message
 	items []Item
 	slots []limit.Slot // of msg's counters, one after another
 	bytes int
@@ -29,18 +29,18 @@ type gathering struct {
 
 // full reports whether the batch has to be sent before more is added.
 func (g *gathering) full() bool {
-	return len(g.items) == handoff.MaxCounters || g.bytes > handoff.MaxBytes
+	return len(g.items) == protocol.MaxCounters || g.bytes > protocol.MaxBytes
 }
 
 // add adds e, the counter of an item, to the batch.
 func (g *gathering) add(b *Backlog, e *counter.Owned, it Item) {
 	if g.items == nil {
-		g.items, g.msg.Counters = make([]Item, 0, usualBatch), make([]handoff.CounterRecord, 0, usualBatch)
+		g.items, g.msg.Counters = make([]Item, 0, usualBatch), make([]protocol.CounterRecord, 0, usualBatch)
 	}
 	if cap(g.slots)-len(g.slots) < 4 {
 		g.slots = make([]limit.Slot, 0, 2*usualBatch)
 	}
-	var c handoff.CounterRecord
+	var c protocol.CounterRecord
 	c.State.Slots = g.slots[len(g.slots):]
 	b.counters.Export(e, &c)
 	if n := len(g.slots) + len(c.State.Slots); n <= cap(g.slots) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -33,7 +34,7 @@ type Replicator struct {
 
 	open   []*gathering // batches that Gather fills, one for each member
 	missed gathering    // the batch that AddMissed fills
-	out    []handoff.Outbound
+	out    []protocol.Outbound
 
 	ranked, silent []int  // scratch
 	done           []Item // scratch
@@ -140,13 +141,13 @@ func (r *Replicator) dispatch(now int64, g *gathering) {
 	r.batches[r.next] = &batch{to: g.to, at: now, items: g.items}
 	r.order = append(r.order, r.next)
 	r.inFlight.Add(1)
-	g.msg.Kind, g.msg.Seq, g.msg.Ring = handoff.Replica, r.next, r.view.Ring().Fingerprint()
-	r.out = append(r.out, handoff.Outbound{To: g.to, Msg: g.msg})
+	g.msg.Kind, g.msg.Seq, g.msg.Ring = protocol.Replica, r.next, r.view.Ring().Fingerprint()
+	r.out = append(r.out, protocol.Outbound{To: g.to, Msg: g.msg})
 	*g = gathering{to: g.to}
 }
 
 // Send returns the messages of all batches that Gather and AddMissed have filled.
-func (r *Replicator) Send(now int64) []handoff.Outbound {
+func (r *Replicator) Send(now int64) []protocol.Outbound {
 	for _, g := range r.open {
 		r.dispatch(now, g)
 	}

@@ -1,20 +1,10 @@
-// Package handoff moves counters between owners so that no charge is lost and none is counted twice.
-//
-// Ownership is the right to decide a key. Exactly one member holds it. It moves when the current and the next owner
-// have adopted the same ring: the current owner stops deciding, sends the key's counter and then announces the
-// transfer, with an Ack for complete arcs or with an OwnershipReply for a single key. Until then the current owner
-// continues to decide, whatever ring it has adopted, so a key is never without an owner.
-//
-// A Machine tracks what one member owns and exchanges the heartbeats that keep its ownership valid. An OwnershipView is
-// the immutable part of a Machine that decisions need. The scripts in testdata show the protocol step by step.
-package handoff
+// Package protocol declares the messages between members: their kinds, flags and contents. Package peer encodes them.
+package protocol
 
 import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
-	"github.com/keyward/keyward/internal/membership"
-	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -43,7 +33,7 @@ const (
 	Prefetch      MessageFlags = 1 << 2 // Chunk, Ack: replicas for a joining member; ownership does not move
 	NeverOwned    MessageFlags = 1 << 3 // Ping: the sender has not owned any key since it started
 	SuccessorCopy MessageFlags = 1 << 4 // Chunk, Ack: replicas for a successor; ownership does not move
-	needsCopies   MessageFlags = 1 << 5 // Ping: the sender has the Ack, but not all replicas that follow it
+	NeedsCopies   MessageFlags = 1 << 5 // Ping: the sender has the Ack, but not all replicas that follow it
 )
 
 // ReplyStatus is the result of an OwnershipRequest. The numbers are part of the peer protocol.
@@ -54,8 +44,8 @@ const (
 	KeyGiven   ReplyStatus = 0 // the message transfers ownership; Counters is all that the sender has stored for the keys
 	KeyKept    ReplyStatus = 1 // the sender still owns the keys by an older ring; forward requests to it
 	KeyGone    ReplyStatus = 2 // the sender has transferred the keys to Member
-	keyUnknown ReplyStatus = 3 // the sender has no record of the owner
-	keyRefused ReplyStatus = 4 // the sender uses another ring and does not own the keys
+	KeyUnknown ReplyStatus = 3 // the sender has no record of the owner
+	KeyRefused ReplyStatus = 4 // the sender uses another ring and does not own the keys
 )
 
 // Message is one message between members. The comment of a field lists the kinds that use it.
@@ -74,7 +64,7 @@ type Message struct {
 	// Ack, the start of the transfer, which distinguishes its attempts.
 	Sent      int64
 	Now       int64 // Ping, Pong: the sender's clock, to compare the two clocks
-	SinceLost int64 // Ack: nanoseconds since the sender last confirmed a member that failed; see Machine.sinceLost
+	SinceLost int64 // Ack: nanoseconds since the sender last confirmed a member that failed
 
 	Member   ring.ID         // OwnershipReply with KeyGone
 	Counters []CounterRecord // Chunk, Replica, OwnershipReply; OwnershipRequest: only Key, RingPos, Domain and Rule
@@ -124,17 +114,12 @@ type Outbound struct {
 	Msg Message
 }
 
-// Options configures a Machine. Self and BootID are required.
-type Options struct {
-	Self   ring.ID
-	BootID uint64 // boot ID of this member; odd
-	// Detection sets for how long a confirmation keeps ownership valid (T_own, 1.5 s by default), and how long after its
-	// last confirmation a failed member's keys may be taken over (T_take, 2 s by default).
-	//
-	// If members differ, a confirmation is valid for the shorter T_own of its two members, so the one that confirms may
-	// take over after its own T_take. A member without an announced Detection may use a confirmation for the default
-	// T_own in any case; others wait for the default T_take at least. An Ack makes its receiver wait as long as its
-	// sender would.
-	Detection membership.Detection
-	Policy    policy.Partition
+// Loss describes lost state: the counters of all keys whose owner and successor on a ring have both failed. It is
+// transferred together with ownership, because a new owner without a counter cannot know whether the key was ever
+// charged.
+type Loss struct {
+	FoundAt    int64 // when it was detected, in Unix nanoseconds by the clock of the member that detected it
+	Parameters ring.Parameters
+	Members    []ring.Member
+	Dead       []ring.ID
 }
