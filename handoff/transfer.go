@@ -92,7 +92,8 @@ func (m *Machine) releaseTo(now int64, p *peer) {
 
 // prefetchTo starts to send replicas to a joining member.
 func (m *Machine) prefetchTo(now int64, p *peer) {
-	if p.State == membership.Joining && p.needsAck && m.view.self >= 0 && (p.sending.stage == stageIdle || p.sending.seq != p.seq) {
+	if p.State == membership.Joining && p.needsAck && m.view.self >= 0 &&
+		(p.sending.stage == stageIdle || p.sending.seq != p.seq) {
 		p.sending.prefetchRing = m.ringWith(p)
 		p.sending.begin(now, p.seq, true)
 	}

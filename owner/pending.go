@@ -27,9 +27,9 @@ type Done struct {
 	Result Result
 }
 
-// Ready lists all that the driver of a Node has to do after a call. Its fields are in the order in which the driver should
-// do it. Only messages to the same member must keep their order; all else may be done concurrently, also with the
-// Ready of other calls. A message, or a transfer, that is lost is repeated by a later Ready.
+// Ready lists all that the driver of a Node has to do after a call. Its fields are in the order in which the driver
+// should do it. Only messages to the same member must keep their order; all else may be done concurrently, also with
+// the Ready of other calls. A message, or a transfer, that is lost is repeated by a later Ready.
 type Ready struct {
 	Messages       []protocol.Outbound // to send, those to one member in this order
 	lending.Outbox                     // Leases, to send like Messages, and Audits, to log
@@ -43,7 +43,7 @@ type Ready struct {
 	// ProgressChanged reports whether Progress has changed. The driver reads Progress afterwards, so that it has the
 	// latest one whichever of several Ready it performs last.
 	ProgressChanged bool
-	// FlushIn is what Node.FlushIn returned at the end of the call.
+	// FlushIn is the result of Node.FlushIn at the end of the call.
 	FlushIn time.Duration
 }
 
