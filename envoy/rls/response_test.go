@@ -13,8 +13,8 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// message returns r as a message of protobuf's own types.
-func (r *RateLimitResponse) message(t testing.TB) *pb.RateLimitResponse {
+// messageOf returns r as a message of protobuf's own types.
+func messageOf(t testing.TB, r *RateLimitResponse) *pb.RateLimitResponse {
 	t.Helper()
 	m := &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_Code(r.Code)}
 	for _, s := range r.Statuses {
@@ -66,7 +66,7 @@ func FuzzAppend(f *testing.F) {
 			}
 			t.Fatal(err)
 		}
-		if want := r.message(t); !proto.Equal(&got, want) {
+		if want := messageOf(t, &r); !proto.Equal(&got, want) {
 			t.Errorf("wrote %v, want %v", &got, want)
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,106 +15,16 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"go.uber.org/goleak"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/owner"
 )
-
-// running is a server that a test has started.
-type running struct {
-	Addrs []net.Addr // as Server.Addrs
-	Stop  func(context.Context)
-}
-
-// start serves the rig on its own sockets until the test ends, and checks that no goroutine is left.
-func (r *rig) start(t testing.TB, kind serverKind, h *HealthServer, change ...func(*StartOptions)) *running {
-	t.Helper()
-	before := goleak.IgnoreCurrent()
-	o := StartOptions{Service: r.Service, Health: h, Listeners: []Listener{{Address: "127.0.0.1:0"}}, HTTP: "127.0.0.1:0", Debug: "127.0.0.1:0"}
-	for _, c := range change {
-		c(&o)
-	}
-	s, err := startKind(kind, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		http.DefaultClient.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		s.Stop(ctx)
-		goleak.VerifyNone(t, before)
-	})
-	return s
-}
-
-// serverKind chooses a gRPC server.
-type serverKind int
-
-const (
-	inlineKind serverKind = iota
-	oracleKind
-)
-
-func startKind(kind serverKind, o StartOptions) (*running, error) {
-	if kind == oracleKind {
-		return startOracle(o)
-	}
-	s, err := Start(o)
-	if err != nil {
-		return nil, err
-	}
-	return &running{s.Addrs, s.Stop}, nil
-}
-
-// eachServer runs a test against the inline server and its oracle.
-func eachServer(t *testing.T, test func(*testing.T, serverKind)) {
-	for kind, name := range map[serverKind]string{inlineKind: "inline", oracleKind: "grpc-go"} {
-		t.Run(name, func(t *testing.T) { test(t, kind) })
-	}
-}
-
-func dial(t testing.TB, target string, creds credentials.TransportCredentials) *grpc.ClientConn {
-	t.Helper()
-	if creds == nil {
-		creds = insecure.NewCredentials()
-	}
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-// opaque is a client codec that sends bytes unchanged.
-type opaque struct{}
-
-func (opaque) Name() string { return "proto" }
-func (opaque) Marshal(v any) (mem.BufferSlice, error) {
-	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
-}
-func (opaque) Unmarshal(b mem.BufferSlice, v any) error {
-	return proto.Unmarshal(b.Materialize(), v.(proto.Message))
-}
-
-// send calls ShouldRateLimit with an arbitrary message.
-func send(ctx context.Context, conn *grpc.ClientConn, message []byte) (*pb.RateLimitResponse, error) {
-	resp := new(pb.RateLimitResponse)
-	err := conn.Invoke(ctx, pb.RateLimitService_ShouldRateLimit_FullMethodName, message, resp, grpc.ForceCodecV2(opaque{}))
-	return resp, err
-}
 
 func TestGRPC(t *testing.T) { eachServer(t, testGRPC) }
 
@@ -279,56 +188,6 @@ func testExactUnderConcurrency(t *testing.T, kind serverKind) {
 	}
 	if sum != 300 {
 		t.Errorf("admitted %d of a limit of 300", sum)
-	}
-}
-
-// Every unary method of the listener is counted, as in envoyproxy/ratelimit's interceptor.
-func TestHealthIsCounted(t *testing.T) { eachServer(t, testHealthIsCounted) }
-
-func testHealthIsCounted(t *testing.T, kind serverKind) {
-	r := newRig(t, basic)
-	client := healthpb.NewHealthClient(dial(t, r.start(t, kind, NewHealthServer()).Addrs[0].String(), nil))
-	for range 2 {
-		_, _ = client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
-	}
-	if _, err := client.List(t.Context(), &healthpb.HealthListRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	for method, want := range map[string]uint64{"Check": 2, "List": 1} {
-		if got := r.stats.Method(method).TotalRequests.Value(); got != want {
-			t.Errorf("%s: %d calls, want %d", method, got, want)
-		}
-	}
-}
-
-func TestHealth(t *testing.T) { eachServer(t, testHealth) }
-
-func testHealth(t *testing.T, kind serverKind) {
-	h := NewHealthServer("cluster", "config")
-	s := newRig(t, basic).start(t, kind, h)
-	client := healthpb.NewHealthClient(dial(t, s.Addrs[0].String(), nil))
-	check := func(want healthpb.HealthCheckResponse_ServingStatus) {
-		t.Helper()
-		for service, want := range map[string]healthpb.HealthCheckResponse_ServingStatus{"": healthpb.HealthCheckResponse_SERVING, "ratelimit": want} {
-			resp, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
-			if err != nil || resp.Status != want {
-				t.Errorf("service %q: %v, %v; want %v", service, resp.GetStatus(), err, want)
-			}
-		}
-		code, body := get(t, s.Addrs[1], "/healthcheck")
-		if healthy := want == healthpb.HealthCheckResponse_SERVING; healthy != (code == 200 && body == "OK") || !healthy && code != 500 {
-			t.Errorf("/healthcheck: %d %q", code, body)
-		}
-	}
-	check(healthpb.HealthCheckResponse_NOT_SERVING)
-	h.Set("cluster", true)
-	check(healthpb.HealthCheckResponse_NOT_SERVING)
-	h.Set("config", true)
-	check(healthpb.HealthCheckResponse_SERVING)
-	h.Set("sigterm", false)
-	check(healthpb.HealthCheckResponse_NOT_SERVING)
-	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
-		t.Errorf("another service: %v", err)
 	}
 }
 

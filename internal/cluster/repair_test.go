@@ -60,7 +60,7 @@ func TestAnnouncementLostByTheQueue(t *testing.T) {
 			c.SetRules(rules+1, rules+1)
 			eventually(t, "own announcement", hears(c, c, rules+1))
 			eventually(t, "announced",
-				func() bool { m, _ := decode([]byte(c.table.said())); return m.InForce == rules+1 })
+				func() bool { m, _ := decode([]byte(announcedBy(c.table))); return m.InForce == rules+1 })
 		}
 		a.SetRules(2, 2)
 		eventually(t, "the first other's announcement", hears(c, a, 2))
@@ -91,8 +91,8 @@ func TestAnnouncementLostByTheNetwork(t *testing.T) {
 	})
 }
 
-// said returns this member's metadata as memberlist last spread it.
-func (t *table) said() string {
+// announcedBy returns the member's metadata as memberlist last spread it.
+func announcedBy(t *table) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.announced

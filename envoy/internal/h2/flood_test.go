@@ -304,13 +304,13 @@ func TestKeep(t *testing.T) {
 			t.Errorf("%d of 5000 bytes: %s", size, got)
 		}
 	}
-	if held := s.heldByCalls(); held != 0 {
+	if held := heldByCalls(s); held != 0 {
 		t.Errorf("%d bytes held", held)
 	}
 }
 
 // heldByCalls returns the bytes that all connections are charged for calls.
-func (s *InlineServer) heldByCalls() (n int64) {
+func heldByCalls(s *InlineServer) (n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.mu.conns {

@@ -161,7 +161,7 @@ func TestGzipBombs(t *testing.T) {
 	if r.of(TooLarge) != conns*calls {
 		t.Errorf("%v", r.n)
 	}
-	eventually(t, "let go", func() bool { return s.heldByCalls() == 0 })
+	eventually(t, "let go", func() bool { return heldByCalls(s) == 0 })
 }
 
 // A decompressed message is charged until its call is answered, also if the client gives the call up before.
@@ -173,18 +173,18 @@ func TestDecompressedIsCharged(t *testing.T) {
 	one := bomb(n)
 	conn, f := speak(t, l)
 	for i, abandon := range []bool{false, true} {
-		before := s.heldByCalls()
+		before := heldByCalls(s)
 		_, _ = conn.Write(gzipCall(uint32(2*i+1), echo, one))
 		k := <-calls
 		if abandon {
 			_ = f.WriteRSTStream(uint32(2*i+1), http2.ErrCodeCancel)
 		}
 		heardPing(t, f)
-		if held := s.heldByCalls() - before; held < n || held > 2*n {
+		if held := heldByCalls(s) - before; held < n || held > 2*n {
 			t.Errorf("%d bytes charged for a message of %d, abandoned: %v", held, n, abandon)
 		}
 		k.Reply(text("hi"))
-		eventually(t, "let go", func() bool { return s.heldByCalls() == 0 && s.account.Held() < n/2 })
+		eventually(t, "let go", func() bool { return heldByCalls(s) == 0 && s.account.Held() < n/2 })
 	}
 	for i := range 20 { // more than the account allows
 		if _, err := conn.Write(append(gzipCall(uint32(2*i+5), echo, one), appendReset(nil, uint32(2*i+5), http2.ErrCodeCancel)...)); err != nil {

@@ -62,7 +62,7 @@ func heardPing(t *testing.T, f *http2.Framer) bool {
 func TestHeadersAreCharged(t *testing.T) {
 	s, l, _ := start(t, "tcp", Options{Headers: []KeptHeader{{Name: "x-a"}, {Name: "x-b", Max: 16}}})
 	conn, f := speak(t, l)
-	base := func() int64 { heardPing(t, f); return s.heldByCalls() }
+	base := func() int64 { heardPing(t, f); return heldByCalls(s) }
 	for i, tt := range []struct{ a, b int }{{0, 0}, {1000, 0}, {100_000, 0}, {0, 16}, {0, 17}, {0, 60_000}, {50_000, 50_000}} {
 		id := uint32(2*i + 1)
 		before := base()

@@ -2,15 +2,9 @@ package h2
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"fmt"
-	"io"
-	"log"
 	"net"
-	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -239,126 +233,6 @@ func (a *answerSeen) differs(b *answerSeen) string {
 		return fmt.Sprintf("%v, oracle %v", a, b)
 	}
 	return ""
-}
-
-// serveOracle runs x/net's server.
-func serveOracle(nc net.Conn) {
-	s := &http2.Server{ //nolint:staticcheck // net/http has no function that serves one connection
-		MaxConcurrentStreams: oracleStreams, MaxUploadBufferPerStream: streamWindow, MaxUploadBufferPerConnection: connWindow, MaxReadFrameSize: minFrame,
-	}
-	s.ServeConn(nc, &http2.ServeConnOpts{Handler: http.HandlerFunc(oracleCall), BaseConfig: &http.Server{ErrorLog: log.New(io.Discard, "", 0)}}) //nolint:staticcheck // the same
-}
-
-// oracleCall answers a call of methods() by gRPC's rules.
-func oracleCall(w http.ResponseWriter, r *http.Request) {
-	w.Header()["Date"] = nil
-	w.Header().Set("Content-Type", "application/grpc")
-	fail := func(http, status int) {
-		w.Header().Set("Grpc-Status", strconv.Itoa(status))
-		w.WriteHeader(http)
-	}
-	switch n := r.Header.Get("Content-Length"); {
-	case n != "" && n != "0" && r.ContentLength == 0: // x/net does not compare them where there is no body
-		panic(http.ErrAbortHandler)
-	case r.Header.Get("Content-Type") != "application/grpc":
-		fail(415, 3)
-		return
-	case r.Host == "":
-		fail(400, 13)
-		return
-	case r.Method != http.MethodPost:
-		fail(405, 13)
-		return
-	case methods()[r.URL.Path] == nil, !slices.Contains([]string{"", "identity", "gzip"}, r.Header.Get("Grpc-Encoding")):
-		fail(200, 12)
-		return
-	}
-	message, status := oracleMessage(r.Body, r.Header.Get("Grpc-Encoding"))
-	if status != 0 {
-		fail(200, status)
-		return
-	}
-	out, status := oracleAnswer(r, string(message))
-	if status != 0 {
-		fail(200, status)
-		return
-	}
-	w.Header().Set("Trailer", "Grpc-Status")
-	w.WriteHeader(http.StatusOK)
-	for _, m := range out {
-		_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...))
-	}
-	w.Header().Set("Grpc-Status", "0")
-}
-
-// oracleMessage reads the one message of a call, or returns the status that explains why there is none.
-func oracleMessage(body io.Reader, encoding string) ([]byte, int) {
-	var got []byte
-	for b := make([]byte, 1<<14); ; {
-		n, err := body.Read(b)
-		got = append(got, b[:n]...)
-		if len(got) >= prefix {
-			size := int64(binary.BigEndian.Uint32(got[1:]))
-			if size > 16<<20 {
-				return nil, 8
-			}
-			if int64(len(got)) > prefix+size {
-				return nil, 13
-			}
-		}
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			panic(http.ErrAbortHandler)
-		}
-	}
-	switch {
-	case len(got) < prefix, len(got)-prefix < int(binary.BigEndian.Uint32(got[1:])), got[0] > 1, got[0] == 1 && encoding != "gzip":
-		return nil, 13
-	case got[0] == 0:
-		return got[prefix:], 0
-	}
-	return oracleContent(got[prefix:])
-}
-
-// oracleContent decompresses a message.
-func oracleContent(b []byte) ([]byte, int) {
-	z, err := gzip.NewReader(bytes.NewReader(b))
-	if err != nil {
-		return nil, 13
-	}
-	out, err := io.ReadAll(io.LimitReader(z, 16<<20+1))
-	switch {
-	case err != nil:
-		return nil, 13
-	case len(out) > 16<<20:
-		return nil, 8
-	}
-	return out, 0
-}
-
-// oracleAnswer gives the responses of methods().
-func oracleAnswer(r *http.Request, in string) (out []string, status int) {
-	switch r.URL.Path {
-	case echo, late:
-		return []string{in}, 0
-	case gives:
-		<-r.Context().Done()
-		return nil, 1
-	case fails:
-		return nil, 9
-	case count:
-		for i := range len(in) {
-			out = append(out, strconv.Itoa(i))
-		}
-		return out, 0
-	case size:
-		return []string{strconv.Itoa(len(in))}, 0
-	}
-	var n int
-	fmt.Sscan(in, &n)
-	return []string{strings.Repeat("x", n)}, 0
 }
 
 // compare sends bytes to both servers and returns how many bytes were compared. It runs in a bubble of synctest.

@@ -75,8 +75,8 @@ func metricsOf(page string) promtext.Page {
 	return m
 }
 
-// set adds metrics to a member.
-func (m *MemberReport) set(page string) {
+// setMetrics adds metrics to a member.
+func setMetrics(m *MemberReport, page string) {
 	for name, samples := range metricsOf(page) {
 		m.Metrics[name] = samples
 	}
@@ -151,8 +151,8 @@ func TestEveryMistake(t *testing.T) {
 			}
 			f.Members[2].Self.GossipRefused = []api.SelfRefusal{{From: "10.0.0.5", Reason: "key", At: now.Add(-time.Hour)}}
 		}},
-		{"ports", Warn, "pod-0 is slow to answer gossip (score 5)", func(f *Snapshot) { f.Members[0].set("keyward_gossip_health_score 5\n") }},
-		{"ports", Warn, "knows 2 addresses that should be members", func(f *Snapshot) { f.Members[0].set("keyward_cluster_missing 2\n") }},
+		{"ports", Warn, "pod-0 is slow to answer gossip (score 5)", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_gossip_health_score 5\n") }},
+		{"ports", Warn, "knows 2 addresses that should be members", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_cluster_missing 2\n") }},
 		{"one cluster", Fail, "pod-0 does not see pod-2", func(f *Snapshot) { f.Members[0].Cluster.Members = f.Members[0].Cluster.Members[:2] }},
 		{"gossip keys", Fail, "pod-0 and pod-2 cannot read each other's gossip: pod-0, pod-1: 0123abcd; pod-2: ffff0000", func(f *Snapshot) { f.Members[2].Self.GossipBy = []string{"ffff0000"} }},
 		{"gossip keys", Warn, "the gossip key files differ", func(f *Snapshot) { f.Members[2].Self.GossipBy = []string{"0123abcd", "ffff0000"} }},
@@ -202,9 +202,9 @@ func TestEveryMistake(t *testing.T) {
 		}},
 		{"direct", Warn, "62.1 % of 3227 requests went directly to their owner; for 1218 Envoy's ring differs", func(f *Snapshot) {
 			for i := range f.Members {
-				f.Members[i].set("keyward_direct_total 668\nkeyward_misrouted_total{cause=\"ring\"} 406\nkeyward_misrouted_total{cause=\"other\"} 0\n")
+				setMetrics(&f.Members[i], "keyward_direct_total 668\nkeyward_misrouted_total{cause=\"ring\"} 406\nkeyward_misrouted_total{cause=\"other\"} 0\n")
 			}
-			f.Members[0].set("keyward_misrouted_total{cause=\"key\"} 5\nkeyward_misrouted_total{cause=\"ring\"} 406\n")
+			setMetrics(&f.Members[0], "keyward_misrouted_total{cause=\"key\"} 5\nkeyward_misrouted_total{cause=\"ring\"} 406\n")
 		}},
 		{"xds", Fail, "e1 rejects the Listener of pod-0: address in use", func(f *Snapshot) {
 			f.Members[0].Cluster.XDS = parsed(`{"clients": [{"node": "e1", "types": {"Listener": {"accepted": "1", "sent": "2", "refused": "2", "why": "address in use"}}}]}`)
@@ -213,10 +213,10 @@ func TestEveryMistake(t *testing.T) {
 			f.Members[0].Cluster.XDS, f.Members[1].Cluster.XDS = parsed(`{"versions": {"Cluster": "1"}}`), parsed(`{"versions": {"Cluster": "2"}}`)
 		}},
 		{"memory", Warn, "GOMEMLIMIT is not set", func(f *Snapshot) { f.Members[0].Self.Memory.GoLimit = 0 }},
-		{"memory", Warn, "pod-0 has 900 keys, 90 % of --max-keys", func(f *Snapshot) { f.Members[0].set("keyward_keys{table=\"owned\"} 900\n") }},
-		{"memory", Warn, "pod-0 had no room for 7 keys", func(f *Snapshot) { f.Members[0].set("keyward_overflow_keys_total 7\n") }},
-		{"authority", Fail, "pod-0 is confirmed by 1 of 3 members on the ring", func(f *Snapshot) { f.Members[0].set("keyward_reach 1\n") }},
-		{"authority", Warn, "up to 7 hits above limits may have been admitted, by pod-0", func(f *Snapshot) { f.Members[0].set("keyward_overadmission_bound 7\n") }},
+		{"memory", Warn, "pod-0 has 900 keys, 90 % of --max-keys", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_keys{table=\"owned\"} 900\n") }},
+		{"memory", Warn, "pod-0 had no room for 7 keys", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_overflow_keys_total 7\n") }},
+		{"authority", Fail, "pod-0 is confirmed by 1 of 3 members on the ring", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_reach 1\n") }},
+		{"authority", Warn, "up to 7 hits above limits may have been admitted, by pod-0", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_overadmission_bound 7\n") }},
 		{"versions", Warn, "versions differ", func(f *Snapshot) { f.Members[0].Cluster.Version = "v2.0.0" }},
 
 		{"envoy", Fail, "envoy does not respond", func(f *Snapshot) { f.Envoys[0].Err = errors.New("refused") }},

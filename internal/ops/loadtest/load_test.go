@@ -1,26 +1,21 @@
 package loadtest
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -233,16 +228,6 @@ func TestPlacedCalls(t *testing.T) {
 	}
 }
 
-// A server that renews its connections costs no call.
-func TestGoAway(t *testing.T) {
-	s := &counting{}
-	to := serve(t, s, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 30 * time.Millisecond, MaxConnectionAgeGrace: time.Second}))
-	r := run(t, newLoad(t, Options{Targets: []Target{to}, Conns: 2}), Phase{Inflight: 8}, 300*time.Millisecond)
-	if n := int(s.calls.Load()); r.Errors != n/7 || r.OK == 0 {
-		t.Errorf("%d calls, %d failed: %v", n, r.Errors, r.Err)
-	}
-}
-
 // A server that goes away fails the calls in flight, and no run waits for it for long.
 func TestServerGone(t *testing.T) {
 	s := &gauge{}
@@ -289,143 +274,6 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// literalServer keeps no header table, and answers in DATA of two frames with padding, after a header block of two frames.
-func literalServer(t *testing.T, calls *atomic.Int64) Target {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		c, err := ln.Accept()
-		if err != nil {
-			return
-		}
-		defer c.Close()
-		_, _ = bufio.NewReader(&limited{c, len(http2.ClientPreface)}).Discard(len(http2.ClientPreface))
-		f := http2.NewFramer(c, c)
-		f.ReadMetaHeaders = hpack.NewDecoder(0, nil)
-		_ = f.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}, http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 3})
-		for {
-			in, err := f.ReadFrame()
-			if err != nil {
-				return
-			}
-			h, ok := in.(*http2.MetaHeadersFrame)
-			if !ok || h.PseudoValue("path") == "" {
-				continue
-			}
-			calls.Add(1)
-			answerInPieces(f, h.StreamID)
-		}
-	}()
-	return Target{Addr: ln.Addr().String()}
-}
-
-// limited reads no further than n bytes.
-type limited struct {
-	net.Conn
-	n int
-}
-
-func (l *limited) Read(b []byte) (int, error) {
-	n, err := l.Conn.Read(b[:min(len(b), l.n)])
-	l.n -= n
-	return n, err
-}
-
-func answerInPieces(f *http2.Framer, stream uint32) {
-	var b bytes.Buffer
-	e := hpack.NewEncoder(&b)
-	_ = e.WriteField(hpack.HeaderField{Name: ":status", Value: "200"})
-	_ = e.WriteField(hpack.HeaderField{Name: "x-long", Value: strings.Repeat("long", 100)})
-	_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: b.Bytes()[:10], PadLength: 7, Priority: http2.PriorityParam{StreamDep: 0, Weight: 1}})
-	_ = f.WriteContinuation(stream, true, b.Bytes()[10:])
-	_ = f.WritePing(false, [8]byte{1})
-	_ = f.WriteDataPadded(stream, false, []byte{0, 0, 0, 0}, make([]byte, 9))
-	_ = f.WriteData(stream, false, []byte{2, 8, 2})
-	_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, EndStream: true, EndHeaders: true, BlockFragment: literal("grpc-status", "0")})
-}
-
-func literal(name, value string) []byte {
-	return slices.Concat([]byte{0, byte(len(name))}, []byte(name), []byte{byte(len(value))}, []byte(value))
-}
-
-func TestAnswersInPieces(t *testing.T) {
-	var calls atomic.Int64
-	l := newLoad(t, Options{Targets: []Target{literalServer(t, &calls)}, Conns: 1})
-	r := run(t, l, Phase{Inflight: 5}, 100*time.Millisecond)
-	if r.Over == 0 || r.Over != int(calls.Load()) || r.Errors > 0 {
-		t.Errorf("%d calls: %+v", calls.Load(), r)
-	}
-}
-
-func TestNotHTTP2(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	go func() {
-		c, err := ln.Accept()
-		if err == nil {
-			_, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"))
-			c.Close()
-		}
-	}()
-	_, err = New(t.Context(), Options{Service: RLS(), Targets: []Target{{Addr: ln.Addr().String()}}, Calls: []LoadCall{{}}, Conns: 1})
-	if err == nil || !strings.Contains(err.Error(), "does not speak HTTP/2") {
-		t.Error(err)
-	}
-}
-
-// Repeated blocks are not decoded again, and never taken for what an older table meant.
-func TestBlockReader(t *testing.T) {
-	var b bytes.Buffer
-	e := hpack.NewEncoder(&b)
-	r := newBlockReader()
-	for i := range 200 {
-		want := fmt.Sprint(i / 20)
-		b.Reset()
-		_ = e.WriteField(hpack.HeaderField{Name: "grpc-status", Value: want}) // the newest entry of the table each time: the same index
-		var got Reply
-		if err := r.read(b.Bytes(), &got); err != nil || got.Code != want {
-			t.Fatalf("block %d: %+v, want %s (%v)", i, got, want, err)
-		}
-		if i%20 > 2 && len(r.known) == 0 {
-			t.Fatal("nothing is remembered")
-		}
-	}
-}
-
-func TestHistogram(t *testing.T) {
-	var h, even Histogram
-	for i := range 100_000 {
-		d := time.Duration(i+1) * time.Microsecond
-		if i%2 == 1 {
-			even.Add(d)
-		} else {
-			h.Add(d)
-		}
-	}
-	h.Merge(&even)
-	for _, q := range []float64{0.001, 0.5, 0.9, 0.99, 0.999, 1} {
-		want := time.Duration(q * 1e5 * float64(time.Microsecond))
-		if got := h.Quantile(q); got < want || float64(got) > float64(want)*1.01 {
-			t.Errorf("%v: %v, want %v", q, got, want)
-		}
-	}
-	h.Add(-1)
-	h.Add(time.Hour)
-	if h.Count() != 100_002 || h.Quantile(0) != 1 || h.Quantile(1) < 990*time.Second {
-		t.Errorf("%d durations from %v to %v", h.Count(), h.Quantile(0), h.Quantile(1))
-	}
-	if got := new(Histogram).Quantile(0.5); got != 0 {
-		t.Errorf("of nothing: %v", got)
-	}
-}
-
 func TestReadRLS(t *testing.T) {
 	for code, want := range map[pb.RateLimitResponse_Code]string{pb.RateLimitResponse_OK: "false", pb.RateLimitResponse_OVER_LIMIT: "true", 0: "error"} {
 		b, err := proto.Marshal(&pb.RateLimitResponse{OverallCode: code, Statuses: []*pb.RateLimitResponse_DescriptorStatus{{LimitRemaining: 7}}, RawBody: []byte("x")})
@@ -463,54 +311,5 @@ func TestListener(t *testing.T) {
 	link, err := filepath.EvalSymlinks(fmt.Sprintf("/proc/%d", pid))
 	if self, _ := filepath.EvalSymlinks("/proc/self"); err != nil || link != self {
 		t.Errorf("%s listens, not %s", link, self)
-	}
-}
-
-// Ratios are taken within a round: one in which the machine was busy must not be set against one in which it was not.
-func TestRatioIsOfRounds(t *testing.T) {
-	row := func(cpu ...float64) *Measurement {
-		r := &Measurement{}
-		for _, us := range cpu {
-			r.Rounds = append(r.Rounds, Figures{CPU: us})
-		}
-		return r
-	}
-	if got, want := Ratio(row(20, 90, 50), row(10, 90, 10), CPU), (Spread{2, 1, 5}); got != want {
-		t.Errorf("%v, want %v", got, want)
-	}
-	if got := Ratio(row(20), row(0), CPU); got != (Spread{}) {
-		t.Errorf("to nothing: %v", got)
-	}
-}
-
-// script answers with what a list says, without a server.
-type script struct {
-	name string
-	log  *[]string
-}
-
-func (s script) Run(_ context.Context, p Phase, _ time.Duration) (r Calls, _ error) {
-	*s.log = append(*s.log, s.name+" "+p.String())
-	r.OK, r.Elapsed = 10, time.Second
-	r.Latency.Add(time.Millisecond)
-	return r, nil
-}
-
-func TestCompareInTurns(t *testing.T) {
-	var log []string
-	spent := time.Duration(0)
-	cpu := func() (time.Duration, error) { spent += time.Millisecond; return spent, nil }
-	all := []*Contender{{Name: "a", Load: script{"a", &log}, CPU: cpu}, {Name: "b", Load: script{"b", &log}}}
-	seen := 0
-	rows, err := Compare(t.Context(), Plan{Phases: []Phase{{Inflight: 1}, {Rate: 5}}, Rounds: 2, Seconds: 1}, all, func(int, *Measurement, Figures) { seen++ })
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "a 1 in flight,a 5 calls a second,b 1 in flight,b 5 calls a second,b 1 in flight,b 5 calls a second,a 1 in flight,a 5 calls a second"
-	if got := strings.Join(log, ","); got != want || seen != 8 {
-		t.Errorf("%s; %d rows reported", got, seen)
-	}
-	if m := Find(rows, "a", Phase{Rate: 5}).Median(); m.CPU != 100 || m.Calls != 20 || m.Throughput != 10 || m.P50 != 1000 {
-		t.Errorf("%+v", m)
 	}
 }
