@@ -13,6 +13,7 @@ func (m *Machine) clone() *Machine {
 	c := *m
 	c.history = slices.Clone(m.history)
 	c.confirmed = maps.Clone(m.confirmed)
+	c.lastContact = maps.Clone(m.lastContact)
 	c.missingSince = maps.Clone(m.missingSince)
 	c.peers = make(map[ring.ID]*peer, len(m.peers))
 	c.sortedPeers = make([]*peer, len(m.sortedPeers))

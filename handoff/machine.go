@@ -42,6 +42,7 @@ type Machine struct {
 	sortedPeers  []*peer              // sorted by ID, so that equal histories give equal traces
 	missingSince map[memberBoot]int64 // when each failed member was first missing
 	confirmed    map[memberBoot]lastConfirmation
+	lastContact  map[ring.ID]int64 // when each member last sent any message; see NoReply
 }
 
 // memberBoot identifies one boot of one member.
@@ -58,17 +59,18 @@ type lastConfirmation struct {
 
 // peer is the state that a Machine keeps for a live member.
 type peer struct {
-	*membership.Member        // in Machine.membership
-	reported           bool   // the fields below were received from it
-	ringVersion        uint64 // from its last Ping
-	seq                uint64
-	neverOwned         bool
-	needsAck           bool  // it has no Ack from this member yet
-	needsCopies        bool  // it lacks replicas that follow the Ack
-	confirmedAt        int64 // time of this member's latest ping that the peer confirmed, by the local clock; 0: none
-	nextPing           int64 // when to ping it again
-	added              bool  // it was not on the previous ring
-	clock              clockOffset
+	*membership.Member // in Machine.membership
+
+	reported    bool   // the fields below were received from it
+	ringVersion uint64 // from its last Ping
+	seq         uint64
+	neverOwned  bool
+	needsAck    bool  // it has no Ack from this member yet
+	needsCopies bool  // it lacks replicas that follow the Ack
+	confirmedAt int64 // time of this member's latest ping that the peer confirmed, by the local clock; 0: none
+	nextPing    int64 // when to ping it again
+	added       bool  // it was not on the previous ring
+	clock       clockOffset
 
 	acked       bool // it sent its Ack for the current ring and seq
 	prefetched  bool // it has sent all prefetched replicas
@@ -81,7 +83,10 @@ type peer struct {
 // NewMachine returns a Machine without a ring.
 func NewMachine(o Options) *Machine {
 	o.Detection = o.Detection.OrDefault()
-	m := &Machine{opts: o, neverOwned: true, peers: map[ring.ID]*peer{}, confirmed: map[memberBoot]lastConfirmation{}}
+	m := &Machine{
+		opts: o, neverOwned: true, peers: map[ring.ID]*peer{}, confirmed: map[memberBoot]lastConfirmation{},
+		lastContact: map[ring.ID]int64{},
+	}
 	m.view = &OwnershipView{ring: ring.New(nil), self: -1, baseSelf: -1}
 	m.membership = &membership.View{Self: o.Self, BootID: o.BootID, Ring: m.view.ring}
 	return m
@@ -139,6 +144,7 @@ func (m *Machine) setPeers() {
 		next[x.ID] = p
 	}
 	m.peers = next
+	maps.DeleteFunc(m.lastContact, func(id ring.ID, _ int64) bool { return next[id] == nil })
 	m.sortedPeers = slices.SortedFunc(maps.Values(next), func(a, b *peer) int { return cmp.Compare(a.ID, b.ID) })
 	m.updateMinStall()
 }

@@ -21,7 +21,7 @@ type clockOffset struct {
 	seen        bool // a reply arrived within the last two windows
 	began       int64
 	least, prev int64 // upper bounds, of the current window and the previous one
-	heard       int64 // time of the last heartbeat
+	heartbeatAt int64 // time of the last heartbeat
 	ahead       int64 // time of the last heartbeat that showed a jump; 0: none
 	since       int64 // time of the first heartbeat in the present series of jumps
 	by          int64 // lower bound of the jump
@@ -39,7 +39,7 @@ func (l *clockOffset) hear(now int64, msg *protocol.Message, least, within int64
 		}
 		l.ahead, l.by, jumped = now, by, true
 	}
-	l.heard = now
+	l.heartbeatAt = now
 	if msg.Kind == protocol.Pong {
 		l.answered(now, msg.Now-msg.Sent)
 	}
@@ -76,7 +76,7 @@ func (m *Machine) ClockStall(now int64, from ring.ID, bootID uint64, msg *protoc
 	heard, ahead, least := 0, 0, int64(math.MaxInt64)
 	for _, q := range m.sortedPeers {
 		l := &q.clock
-		if !l.seen || now-l.heard > ttl {
+		if !l.seen || now-l.heartbeatAt > ttl {
 			continue
 		}
 		heard++

@@ -54,7 +54,6 @@ func (n *Node) SetMembership(now int64, v *membership.View) (fx Ready) {
 	for p := range v.Peers() {
 		accepting[p.ID] = !p.NoHandoff
 	}
-	n.serial.replicator.SetPeers(accepting)
 	n.lender.SetPeers(accepting)
 	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
@@ -264,8 +263,8 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *protocol.Messag
 
 // step processes a message from live member p.
 func (n *Node) step(now int64, p *membership.Member, msg *protocol.Message, fx *Ready) {
-	n.serial.replicator.Heard(p.ID, now)
 	m := n.serial.machine
+	m.Contact(now, p.ID)
 	switch msg.Kind {
 	case protocol.Chunk:
 		n.merge(now, msg.Counters)

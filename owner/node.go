@@ -46,7 +46,7 @@ func New(o Options) *Node {
 		Self: o.Self, BootID: o.BootID, Detection: o.Detection, Policy: o.Policy,
 	})
 	n.serial.view = newView(n.serial.machine.View(), nil, nil)
-	n.serial.replicator = replica.New(o.Resend)
+	n.serial.replicator = replica.New(o.Resend, n.serial.machine)
 	n.serial.replicator.SetView(n.serial.view.OwnershipView, n.serial.view.copies)
 	n.counters = counter.New(counter.Config{
 		BootID: o.BootID, Seed: o.Seed, SketchSeed: o.SketchSeed,

@@ -42,13 +42,13 @@ func (m misses) drop(id ring.ID, key counter.Key) {
 	}
 }
 
-// Missed returns the keys that successors have missed, for each successor that can be heard as many as a batch holds.
+// Missed returns the keys that successors have missed, for each successor that is not silent as many as a batch holds.
 // The caller passes each to AddMissed before it takes the next. The owner calls Missed with each Tick until the
 // successors have confirmed the keys.
 func (r *Replicator) Missed(now int64) iter.Seq[counter.Key] {
 	return func(yield func(counter.Key) bool) {
 		for _, id := range slices.Sorted(maps.Keys(r.misses)) {
-			if !r.heardRecently(id, now) || !r.HasRoom() {
+			if r.machine.IsSilent(now, id) || !r.HasRoom() {
 				continue
 			}
 			r.missed = gathering{to: id}

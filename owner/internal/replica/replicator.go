@@ -11,20 +11,18 @@ import (
 )
 
 const (
-	lockKeys    = 128                    // keys that one Gather takes from the queue
-	maxFlight   = 64                     // batches whose time for a confirmation has not passed
-	maxBatches  = 4 * maxFlight          // batches, including those that were sent again
-	silentAfter = int64(time.Second)     // a member that has sent nothing for so long is the last choice
-	batchAge    = int64(2 * time.Second) // after which a batch cannot be confirmed any more
+	lockKeys   = 128                    // keys that one Gather takes from the queue
+	maxFlight  = 64                     // batches whose time for a confirmation has not passed
+	maxBatches = 4 * maxFlight          // batches, including those that were sent again
+	batchAge   = int64(2 * time.Second) // after which a batch cannot be confirmed any more
 )
 
 // Replicator sends replicas of counters to other members.
 type Replicator struct {
-	resend      int64 // how long a member has to confirm a batch, in nanoseconds
-	view        *handoff.OwnershipView
-	copies      bool             // see SetView
-	peers       map[ring.ID]bool // see SetPeers
-	lastContact map[ring.ID]int64
+	resend  int64            // how long a member has to confirm a batch, in nanoseconds
+	machine *handoff.Machine // for which members are live, and which of them are silent
+	view    *handoff.OwnershipView
+	copies  bool // see SetView
 
 	next     uint64 // the number of the latest batch
 	batches  map[uint64]*batch
@@ -40,35 +38,14 @@ type Replicator struct {
 	done           []Item // scratch
 }
 
-// New returns a Replicator without peers. A member has the time resend to confirm a batch before another member gets
-// it.
-func New(resend time.Duration) *Replicator {
-	return &Replicator{
-		resend: int64(resend), batches: map[uint64]*batch{}, lastContact: map[ring.ID]int64{}, misses: misses{},
-	}
+// New returns a Replicator that sends to the peers of machine. A member has the time resend to confirm a batch before
+// another member gets it.
+func New(resend time.Duration, machine *handoff.Machine) *Replicator {
+	return &Replicator{resend: int64(resend), machine: machine, batches: map[uint64]*batch{}, misses: misses{}}
 }
 
 // SetView sets the view that the shards use. copies reports whether another member of its ring can hold replicas.
 func (r *Replicator) SetView(v *handoff.OwnershipView, copies bool) { r.view, r.copies = v, copies }
-
-// SetPeers sets the live peers: true for those that accept replicas.
-func (r *Replicator) SetPeers(peers map[ring.ID]bool) {
-	r.peers = peers
-	for id := range r.lastContact {
-		if _, live := peers[id]; !live {
-			delete(r.lastContact, id)
-		}
-	}
-}
-
-// Heard records that peer id has sent a message at time now.
-func (r *Replicator) Heard(id ring.ID, now int64) { r.lastContact[id] = now }
-
-// heardRecently reports whether member id has sent anything recently, or has had no reason to send anything yet.
-func (r *Replicator) heardRecently(id ring.ID, now int64) bool {
-	t, known := r.lastContact[id]
-	return !known || t > now-silentAfter
-}
 
 // InFlight reports whether a batch waits for its confirmation. It may be called without locks.
 func (r *Replicator) InFlight() bool { return r.inFlight.Load() > 0 }
@@ -171,16 +148,16 @@ func (r *Replicator) target(now int64, e *counter.Owned, attempts int) (to, succ
 	heard, silent := r.ranked[:0], r.silent[:0]
 	for _, i := range r.ranked {
 		id := members.At(i).ID
-		if i == v.Self() || !r.peers[id] {
+		if p := r.machine.Peer(id); i == v.Self() || p == nil || p.NoHandoff {
 			continue
 		}
 		if successor == "" {
 			successor = id
 		}
-		if r.heardRecently(id, now) {
-			heard = append(heard, i)
-		} else {
+		if r.machine.IsSilent(now, id) {
 			silent = append(silent, i)
+		} else {
+			heard = append(heard, i)
 		}
 	}
 	r.silent = silent
@@ -205,9 +182,7 @@ func (r *Replicator) Unconfirmed(now int64) (items []Item) {
 		case !b.resent && now-b.at >= r.resend:
 			b.resent = true
 			r.inFlight.Add(-1)
-			if r.lastContact[b.to] <= b.at {
-				r.lastContact[b.to] = now - silentAfter // silent until it sends something
-			}
+			r.machine.NoReply(now, b.to, b.at)
 			items = append(items, b.items...)
 		case now-b.at > batchAge:
 			delete(r.batches, seq)
