@@ -18,13 +18,13 @@ const (
 // each link and check would cost as much as everything else that an idle member does. Every idleChecks it sends one
 // nevertheless, because heartbeats do not prove that this stream's way back works.
 type keepalive struct {
-	mu            sync.Mutex
-	cancel        context.CancelCauseFunc // guarded by mu: closes the connection; nil: there is none
-	lastRead      int64                   // guarded by mu: link.lastRead at the last check
-	lastConfirmed int64                   // guarded by mu: link.lastConfirmed at the last check
-	missed        int                     // guarded by mu: checks without a sign of life
-	idle          int                     // guarded by mu: checks since bytes last arrived over this stream
-	unanswered    int                     // guarded by mu: pings since bytes last arrived over this stream
+	mu                 sync.Mutex
+	cancel             context.CancelCauseFunc // guarded by mu: closes the connection; nil: there is none
+	lastRead           int64                   // guarded by mu: link.lastRead at the last check
+	lastHeartbeatReply int64                   // guarded by mu: link.lastHeartbeatReply at the last check
+	missed             int                     // guarded by mu: checks without a sign of life
+	idle               int                     // guarded by mu: checks since bytes last arrived over this stream
+	unanswered         int                     // guarded by mu: pings since bytes last arrived over this stream
 }
 
 // begin starts the checks of a connection.
@@ -51,15 +51,15 @@ func (l *link) checkKeepalive() {
 	if u.cancel == nil {
 		return
 	}
-	read, confirmed := l.lastRead.Load(), l.lastConfirmed.Load()
+	read, confirmed := l.lastRead.Load(), l.lastHeartbeatReply.Load()
 	u.missed, u.idle = u.missed+1, u.idle+1
 	if read != u.lastRead {
 		u.missed, u.idle, u.unanswered = 0, 0, 0
 	}
-	if confirmed != u.lastConfirmed {
+	if confirmed != u.lastHeartbeatReply {
 		u.missed = 0
 	}
-	u.lastRead, u.lastConfirmed = read, confirmed
+	u.lastRead, u.lastHeartbeatReply = read, confirmed
 	switch {
 	case u.missed >= silentChecks || u.unanswered >= silentChecks:
 		silence := time.Duration(l.clock.mono() - max(read, confirmed))
@@ -70,14 +70,14 @@ func (l *link) checkKeepalive() {
 	}
 }
 
-// confirm records that the member answered at now a heartbeat that this link carried at sent. Both times are of this
+// handleHeartbeatReply records that the member answered at now a heartbeat that this link carried at sent. Both times are of this
 // member's clock. A reply that took long is no sign of life.
-func (l *link) confirm(sent, now int64) {
+func (l *link) handleHeartbeatReply(sent, now int64) {
 	l.mu.Lock()
 	l.acked.confirm(sent)
 	l.mu.Unlock()
 	if now-sent < int64(keepaliveEvery) {
-		l.lastConfirmed.Store(l.clock.mono())
+		l.lastHeartbeatReply.Store(l.clock.mono())
 	}
 }
 

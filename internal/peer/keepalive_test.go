@@ -37,7 +37,7 @@ func count(n int, check func() bool, before func(i int)) (pings int) {
 
 func TestHeartbeatsReplacePings(t *testing.T) {
 	l, ctx, check := newTestLink(t)
-	answered := func(i int) { l.lastConfirmed.Store(int64(i)) }
+	answered := func(i int) { l.lastHeartbeatReply.Store(int64(i)) }
 	if n := count(idleChecks, check, answered); n != 0 {
 		t.Errorf("%d pings although heartbeats were answered", n)
 	}
@@ -45,11 +45,11 @@ func TestHeartbeatsReplacePings(t *testing.T) {
 		t.Error("no ping without a heartbeat")
 	}
 	l.lastRead.Store(1) // the pong
-	if n := count(idleChecks, check, func(i int) { l.lastConfirmed.Store(100 + int64(i)) }); n != 0 {
+	if n := count(idleChecks, check, func(i int) { l.lastHeartbeatReply.Store(100 + int64(i)) }); n != 0 {
 		t.Errorf("%d pings although heartbeats were answered again", n)
 	}
 	l.timeouts.Store(1)
-	l.lastConfirmed.Store(1000)
+	l.lastHeartbeatReply.Store(1000)
 	if !check() {
 		t.Error("no ping although a request has no reply")
 	}
@@ -64,7 +64,7 @@ func TestHeartbeatsDoNotHideABrokenStream(t *testing.T) {
 	checks := 0
 	for ctx.Err() == nil && checks < 100 {
 		checks++
-		l.lastConfirmed.Store(int64(checks))
+		l.lastHeartbeatReply.Store(int64(checks))
 		check()
 	}
 	if want := 1 + idleChecks + silentChecks; checks != want || !errors.Is(context.Cause(ctx), errSilent) {
@@ -106,10 +106,10 @@ func TestPingAlongsideMessages(t *testing.T) {
 // A late reply to a heartbeat is no sign of life.
 func TestLateRepliesAreNoSignOfLife(t *testing.T) {
 	l, _, _ := newTestLink(t)
-	if l.confirm(0, int64(keepaliveEvery)); l.lastConfirmed.Load() != 0 {
+	if l.handleHeartbeatReply(0, int64(keepaliveEvery)); l.lastHeartbeatReply.Load() != 0 {
 		t.Error("a late reply counts")
 	}
-	if l.confirm(0, int64(keepaliveEvery)-1); l.lastConfirmed.Load() == 0 {
+	if l.handleHeartbeatReply(0, int64(keepaliveEvery)-1); l.lastHeartbeatReply.Load() == 0 {
 		t.Error("a prompt reply does not count")
 	}
 }

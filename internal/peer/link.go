@@ -49,12 +49,12 @@ type link struct {
 	connected atomic.Bool   // there is a live stream
 	stop      context.CancelFunc
 
-	lastRead      atomic.Int64 // when bytes last arrived; this and the times below are of the monotonic clock
-	lastConfirmed atomic.Int64 // when the reply to a heartbeat last arrived; 0: never
-	waitingSince  atomic.Int64 // when the first request after the last sign of life was sent
-	keepalive     keepalive
-	timeouts      atomic.Int32  // groups that timed out since lastRead
-	lastVersion   atomic.Uint32 // protocol version of the last stream; 0: none yet
+	lastRead           atomic.Int64 // when bytes last arrived; this and the times below are of the monotonic clock
+	lastHeartbeatReply atomic.Int64 // when the reply to a heartbeat last arrived; 0: never
+	waitingSince       atomic.Int64 // when the first request after the last sign of life was sent
+	keepalive          keepalive
+	timeouts           atomic.Int32  // groups that timed out since lastRead
+	lastVersion        atomic.Uint32 // protocol version of the last stream; 0: none yet
 
 	mu             sync.Mutex
 	live           bool                // guarded by mu

@@ -81,7 +81,7 @@ func (s *server) recordMsg(now int64, m *protocol.Message) {
 	switch m.Kind {
 	case protocol.Pong:
 		if l := (*s.p.links.Load())[s.from]; l != nil {
-			l.confirm(m.Sent, now)
+			l.handleHeartbeatReply(m.Sent, now)
 		}
 		s.p.skews.addSample(s.from, m.Sent, m.Now, now)
 	case protocol.ReplicaAck:

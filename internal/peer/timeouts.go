@@ -19,7 +19,7 @@ const (
 )
 
 // lastSignOfLife returns when the member last gave a sign of life.
-func (l *link) lastSignOfLife() int64 { return max(l.lastRead.Load(), l.lastConfirmed.Load()) }
+func (l *link) lastSignOfLife() int64 { return max(l.lastRead.Load(), l.lastHeartbeatReply.Load()) }
 
 // silentFor returns for how long requests have been waiting without a sign of life from the member.
 func (l *link) silentFor(now int64) time.Duration {

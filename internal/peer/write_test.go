@@ -53,7 +53,7 @@ func TestHeartbeatsAreWrittenInline(t *testing.T) {
 		if l.writeInline(pings(sent)); len(l.out) > 0 || len(l.wake) > 0 {
 			t.Fatalf("heartbeat %d: %d bytes and %d wakes are left to the writer", sent, len(l.out), len(l.wake))
 		}
-		l.confirm(sent, sent)
+		l.handleHeartbeatReply(sent, sent)
 	}
 	most := 0
 	for sent := int64(1000); len(l.out) == 0; sent++ {
@@ -67,7 +67,7 @@ func TestHeartbeatsAreWrittenInline(t *testing.T) {
 			len(l.wake))
 	}
 	l.out = l.out[:0]
-	l.confirm(1000, 1000) // the first one: what came after it may still be unread
+	l.handleHeartbeatReply(1000, 1000) // the first one: what came after it may still be unread
 	if l.writeInline(pings(5000)); len(l.out) == 0 {
 		t.Error("an early reply confirmed too much")
 	}
