@@ -1,7 +1,6 @@
 package rls
 
 import (
-	"encoding/binary"
 	"math"
 	"slices"
 	"strconv"
@@ -94,12 +93,20 @@ type callSummary struct {
 var exact = [...]owner.Authority{owner.Full, owner.Cached, owner.Overflow, owner.Part, owner.Closed, owner.Share,
 	owner.Open, owner.Shed}
 
+// inexactness returns the position of an authority in exact. Others come last.
+func inexactness(a owner.Authority) int {
+	if i := slices.Index(exact[:], a); i >= 0 {
+		return i
+	}
+	return len(exact)
+}
+
 // lessExact reports whether the decision a is less exact than t.
 func (t *callSummary) lessExact(a *owner.Result) bool {
 	if a.Authority == t.authority {
 		return a.Path > t.path
 	}
-	return slices.Index(exact[:], a.Authority) > slices.Index(exact[:], t.authority)
+	return inexactness(a.Authority) > inexactness(t.authority)
 }
 
 // summary returns the least exact decision of c. If c is over the limit, only the descriptors that deny it count.
@@ -156,33 +163,38 @@ func (a *Additions) describe(c *Call) {
 		r.RequestHeaders = append(r.RequestHeaders, responseHeader{a.DelayHeader, strconv.FormatInt(millis, 10)})
 	}
 	if a.DecisionMetadata {
-		fields := appendStructText(nil, "authority", authority)
-		fields = appendStructText(fields, "path", path)
-		if t.leaky {
-			fields = appendStructNumber(fields, "delay", float64(millis)/1000)
+		if r.Metadata == nil {
+			r.buffer = appendDecision(r.buffer[:0], authority, path, t.leaky, float64(millis)/1000)
+			r.Metadata = r.buffer
+		} else {
+			r.Metadata = appendDecision(r.Metadata, authority, path, t.leaky, float64(millis)/1000)
 		}
-		r.Metadata = appendStructField(r.Metadata, MetadataField, appendBytes(nil, 5, fields))
 	}
 }
 
-// The helpers below append a field to an encoded google.protobuf.Struct.
+// appendDecision appends MetadataField to an encoded google.protobuf.Struct.
+func appendDecision(b []byte, authority, path string, leaky bool, delay float64) []byte {
+	var buffer [96]byte
+	fields := appendStructText(buffer[:0], "authority", authority)
+	fields = appendStructText(fields, "path", path)
+	if leaky {
+		fields = appendStructKey(fields, "delay", 9)
+		fields = protowire.AppendTag(fields, 2, protowire.Fixed64Type)
+		fields = protowire.AppendFixed64(fields, math.Float64bits(delay))
+	}
+	b = appendStructKey(b, MetadataField, 1+protowire.SizeBytes(len(fields)))
+	b = appendLen(b, 5, len(fields))
+	return append(b, fields...)
+}
 
-// appendStructField appends a field whose google.protobuf.Value is encoded already.
-func appendStructField(b []byte, key string, value []byte) []byte {
-	b = appendLen(b, 1, sizeString(key)+1+protowire.SizeBytes(len(value)))
+// appendStructKey appends the beginning of a field of an encoded google.protobuf.Struct: all but its
+// google.protobuf.Value, which has the given size.
+func appendStructKey(b []byte, key string, size int) []byte {
+	b = appendLen(b, 1, sizeString(key)+1+protowire.SizeBytes(size))
 	b = appendString(b, 1, key)
-	return appendBytes(b, 2, value)
+	return appendLen(b, 2, size)
 }
 
 func appendStructText(b []byte, key, text string) []byte {
-	return appendStructField(b, key, appendString(nil, 3, text))
-}
-
-func appendStructNumber(b []byte, key string, n float64) []byte {
-	return appendStructField(b, key, binary.LittleEndian.AppendUint64([]byte{2<<3 | byte(protowire.Fixed64Type)},
-		math.Float64bits(n)))
-}
-
-func appendBytes(b []byte, num protowire.Number, value []byte) []byte {
-	return append(appendLen(b, num, len(value)), value...)
+	return appendString(appendStructKey(b, key, sizeString(text)), 3, text)
 }

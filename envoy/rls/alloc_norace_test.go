@@ -35,6 +35,26 @@ func TestServiceAllocs(t *testing.T) {
 	}
 }
 
+// Nor does describing the decision in headers and metadata.
+func TestDecisionAllocs(t *testing.T) {
+	r := newRig(t, basic, func(o *Options, _ *Switches) {
+		o.Additions = allAdditions()
+		o.Additions.RateLimitFields = false
+		o.Additions.Authority = func(owner.Authority) string { return "full" }
+		o.Additions.Path = func(owner.Path) string { return "local" }
+	})
+	message, out := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
+	if n := testing.AllocsPerRun(100, func() {
+		c := r.NewCall()
+		_ = r.Decode(c, message)
+		r.Decide(c, Caller{Key: "foo"})
+		out = c.Response.Append(out[:0])
+		r.Release(c)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // discard ignores names.
 type discard struct{}
 

@@ -41,6 +41,8 @@ type RateLimitResponse struct {
 	RequestHeaders []responseHeader // for the request that Envoy forwards
 	Metadata       []byte           // an encoded google.protobuf.Struct; nil: none
 	Code           Code
+
+	buffer []byte // memory for Metadata, kept between calls
 }
 
 func (r *RateLimitResponse) reset() {

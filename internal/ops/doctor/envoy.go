@@ -147,7 +147,7 @@ func examineCluster(e *EnvoyPages, c object, r *report) {
 	if !strings.Contains(strings.ToLower(policy), "ring_hash") {
 		add(Warn,
 			"to call owners directly, get the cluster from Keyward's xDS or from `keyward envoy-config --part cluster`; for "+
-				"plain RLS there is nothing to do",
+				"plain RLS, LEAST_REQUEST avoids slow members",
 			"its policy is %s: it calls any member, which forwards the request", policy)
 		return
 	}
