@@ -260,7 +260,7 @@ func (n *Node) resolve(s *shard, w *pendingRequest, res Result, fx *Ready) {
 	case w.grant == nil:
 		fx.Done = append(fx.Done, Done{w.request.Waiter, res})
 	case res.Kind == Decided:
-		fx.Send(w.grant)
+		w.grant.Send(&fx.Outbox)
 	}
 }
 

@@ -204,5 +204,5 @@ func (l *Leases) reconcile(op *grantOp, out *Outbox) {
 		g.State = limit.State{TAT: l.state.TAT, Slots: slices.Clone(l.state.Slots)}
 	}
 	l.audit(op, op.Left, g.Used, out)
-	out.Send(&PendingGrant{op.from.ID, g})
+	(&PendingGrant{op.from.ID, g}).Send(out)
 }

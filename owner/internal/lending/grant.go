@@ -181,7 +181,7 @@ func (l *Leases) grant(op *grantOp, out *Outbox) {
 	}
 	l.audit(op, op.size, g.Used, out)
 	if p := (PendingGrant{op.from.ID, g}); op.size == 0 || l.owner.AwaitReplication(&op.charge, &p) {
-		out.Send(&p)
+		p.Send(out)
 	}
 }
 

@@ -79,8 +79,8 @@ type Audit struct {
 	Limit    uint32
 }
 
-// Send adds a grant.
-func (o *Outbox) Send(g *PendingGrant) {
+// Send adds g to o.
+func (g *PendingGrant) Send(o *Outbox) {
 	m := o.message(g.To, lease.Lend)
 	m.Grants = append(m.Grants, g.Grant)
 }

@@ -1,0 +1,173 @@
+package replica
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/ring"
+)
+
+const (
+	t0     = int64(1_700_000_000_000_000_000)
+	resend = 10 * time.Millisecond
+)
+
+var minute = limit.Rule{Algorithm: limit.FixedWindow, Window: time.Minute, Limit: 100}
+
+// sender is member a of a ring of a, b and c, with one shard of counters.
+type sender struct {
+	*Replicator
+	t        *testing.T
+	ring     *ring.Ring
+	counters counter.Shard
+	backlog  Backlog
+}
+
+func newSender(t *testing.T) *sender {
+	t.Helper()
+	s := &sender{Replicator: New(resend), t: t}
+	s.ring = ring.New([]ring.Member{{ID: "a", BootID: 1, Weight: 1}, {ID: "b", BootID: 3, Weight: 1}, {ID: "c", BootID: 5, Weight: 1}})
+	m := handoff.NewMachine(handoff.Options{Self: "a", BootID: 1})
+	m.SetMembership(t0, &membership.View{Self: "a", BootID: 1, Ring: s.ring, NRef: 3, Joined: true})
+	s.SetView(m.View(), true)
+	s.SetPeers(map[ring.ID]bool{"b": true, "c": true})
+	store := counter.New(counter.Config{BootID: 1, MaxKeys: 1000, DomainQuota: 1000})
+	store.Init(&s.counters)
+	s.backlog.Init(&s.counters)
+	return s
+}
+
+// charge charges a hit to the i-th key that a owns, whose successor is b.
+func (s *sender) charge(i int) *counter.Owned {
+	pos := uint64(0)
+	for n := 0; ; pos += 1 << 40 {
+		if s.ring.At(s.ring.Owner(pos)).ID == "a" && s.ring.At(s.ring.Successor(pos)).ID == "b" {
+			if n == i {
+				break
+			}
+			n++
+		}
+	}
+	key := counter.Key{uint64(i) + 1, pos}
+	r := counter.Ref{Key: key, Hash: s.counters.Hash(key), RingPos: pos, Now: t0, Rule: minute, Full: minute}
+	e := s.counters.Find(key)
+	if e == nil {
+		if e = s.counters.Insert(r, false, &limit.State{}); e == nil {
+			s.t.Fatal("no room for a counter")
+		}
+	}
+	s.counters.Charge(e, minute, s.counters.Newest(e, minute), 1)
+	if u, _ := s.backlog.Track(e, minute, 1); u == nil {
+		s.t.Fatal("no room for an unreplicated charge")
+	}
+	return e
+}
+
+// batch returns the only message that is to be sent, to a member.
+func (s *sender) batch(now int64, to ring.ID) handoff.Message {
+	s.t.Helper()
+	s.Gather(now, &s.backlog)
+	out := s.Send(now)
+	if len(out) != 1 || out[0].To != to || out[0].Msg.Kind != handoff.Replica || len(out[0].Msg.Counters) != 1 {
+		s.t.Fatalf("%d messages: %+v", len(out), out)
+	}
+	return out[0].Msg
+}
+
+func TestConfirmedChargesAreForgotten(t *testing.T) {
+	s := newSender(t)
+	e := s.charge(0)
+	u := s.counters.Unreplicated(e)
+	msg := s.batch(t0, "b")
+	if items := s.Confirm(msg.Seq, "c"); items != nil {
+		t.Errorf("a member that has no batch confirmed it: %+v", items)
+	}
+	s.charge(0)
+	items := s.Confirm(msg.Seq, "b")
+	if len(items) != 1 || !items[0].Covers(u.Seq(), 1) || items[0].Covers(u.Seq(), 2) || !items[0].Covers(u.Seq()-1, 2) {
+		t.Fatalf("confirmed: %+v", items)
+	}
+	if !s.backlog.Confirm(&items[0]) || u.Unconfirmed() != 1 || s.InFlight() {
+		t.Errorf("%d hits are not confirmed, in flight: %v", u.Unconfirmed(), s.InFlight())
+	}
+	items = s.Confirm(s.batch(t0, "b").Seq, "b")
+	if s.backlog.Confirm(&items[0]); s.counters.Unreplicated(e) != nil {
+		t.Error("there are unreplicated charges, although all are confirmed")
+	}
+}
+
+// TestSuccessorThatIsSilent requires that another member gets a batch that the successor does not confirm, and that the
+// successor gets it later.
+func TestSuccessorThatIsSilent(t *testing.T) {
+	s := newSender(t)
+	s.charge(0)
+	s.batch(t0, "b")
+	now := t0 + int64(resend)
+	items := s.Unconfirmed(now)
+	if len(items) != 1 || !s.backlog.Requeue(&items[0]) {
+		t.Fatalf("to be sent again: %+v", items)
+	}
+	other := s.batch(now, "c")
+	for _, item := range s.Confirm(other.Seq, "c") {
+		s.backlog.Confirm(&item)
+	}
+	if missed := slices.Collect(s.Missed(now)); len(missed) > 0 {
+		t.Errorf("%v is sent to a member that is silent", missed)
+	}
+	s.Heard("b", now)
+	for range 2 { // until it is confirmed
+		for key := range s.Missed(now) {
+			s.AddMissed(now, &s.backlog, key)
+		}
+		other = s.batch(now, "b")
+	}
+	s.Confirm(other.Seq, "b")
+	if missed := slices.Collect(s.Missed(now)); len(missed) > 0 {
+		t.Errorf("%v is still missed", missed)
+	}
+}
+
+// TestBatchesInFlightAreLimited requires that charges remain queued while too many batches are not confirmed.
+func TestBatchesInFlightAreLimited(t *testing.T) {
+	s := newSender(t)
+	seqs := []uint64{}
+	for i := 0; s.HasRoom(); i++ {
+		s.charge(i)
+		seqs = append(seqs, s.batch(t0, "b").Seq)
+	}
+	if len(seqs) != maxFlight {
+		t.Errorf("%d batches in flight", len(seqs))
+	}
+	s.charge(maxFlight)
+	if _, more := s.Gather(t0, &s.backlog); !more || len(s.Send(t0)) > 0 {
+		t.Errorf("more %v, or a message was sent", more)
+	}
+	s.Confirm(seqs[0], "b")
+	s.batch(t0, "b")
+}
+
+func TestQueueIsFirstInFirstOut(t *testing.T) {
+	q, next := queue{}, uint64(0)
+	for i := range uint64(10 * queueChunk) {
+		if q.push(counter.Key{i}); i%3 != 0 {
+			continue
+		}
+		if k := q.pop(); k[0] != next {
+			t.Fatalf("%d before %d", k[0], next)
+		}
+		next++
+	}
+	for ; q.len() > 0; next++ {
+		if k := q.pop(); k[0] != next {
+			t.Fatalf("%d before %d", k[0], next)
+		}
+	}
+	if next != 10*queueChunk {
+		t.Errorf("%d keys came back", next)
+	}
+}
