@@ -8,6 +8,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -69,11 +70,11 @@ func (s *sender) charge(i int) *counter.Owned {
 }
 
 // batch returns the only message that is to be sent, to a member.
-func (s *sender) batch(now int64, to ring.ID) handoff.Message {
+func (s *sender) batch(now int64, to ring.ID) protocol.Message {
 	s.t.Helper()
 	s.Gather(now, &s.backlog)
 	out := s.Send(now)
-	if len(out) != 1 || out[0].To != to || out[0].Msg.Kind != handoff.Replica || len(out[0].Msg.Counters) != 1 {
+	if len(out) != 1 || out[0].To != to || out[0].Msg.Kind != protocol.Replica || len(out[0].Msg.Counters) != 1 {
 		s.t.Fatalf("%d messages: %+v", len(out), out)
 	}
 	return out[0].Msg
