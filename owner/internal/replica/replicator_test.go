@@ -24,6 +24,7 @@ var minute = limit.Rule{Algorithm: limit.FixedWindow, Window: time.Minute, Limit
 type sender struct {
 	*Replicator
 	t        *testing.T
+	machine  *handoff.Machine
 	ring     *ring.Ring
 	counters counter.Shard
 	backlog  Backlog
@@ -31,12 +32,19 @@ type sender struct {
 
 func newSender(t *testing.T) *sender {
 	t.Helper()
-	s := &sender{Replicator: New(resend), t: t}
-	s.ring = ring.New([]ring.Member{{ID: "a", BootID: 1, Weight: 1}, {ID: "b", BootID: 3, Weight: 1}, {ID: "c", BootID: 5, Weight: 1}})
 	m := handoff.NewMachine(handoff.Options{Self: "a", BootID: 1})
-	m.SetMembership(t0, &membership.View{Self: "a", BootID: 1, Ring: s.ring, NRef: 3, Joined: true})
+	s := &sender{Replicator: New(resend, m), t: t, machine: m}
+	s.ring = ring.New([]ring.Member{
+		{ID: "a", BootID: 1, Weight: 1}, {ID: "b", BootID: 3, Weight: 1}, {ID: "c", BootID: 5, Weight: 1},
+	})
+	m.SetMembership(t0, &membership.View{
+		Self: "a", BootID: 1, Ring: s.ring, NRef: 3, Joined: true,
+		Members: []membership.Member{
+			{ID: "a", BootID: 1, State: membership.Active}, {ID: "b", BootID: 3, State: membership.Active},
+			{ID: "c", BootID: 5, State: membership.Active},
+		},
+	})
 	s.SetView(m.View(), true)
-	s.SetPeers(map[ring.ID]bool{"b": true, "c": true})
 	store := counter.New(counter.Config{BootID: 1, MaxKeys: 1000, DomainQuota: 1000})
 	store.Init(&s.counters)
 	s.backlog.Init(&s.counters)
@@ -120,7 +128,7 @@ func TestSuccessorThatIsSilent(t *testing.T) {
 	if missed := slices.Collect(s.Missed(now)); len(missed) > 0 {
 		t.Errorf("%v is sent to a member that is silent", missed)
 	}
-	s.Heard("b", now)
+	s.machine.Contact(now, "b")
 	for range 2 { // until it is confirmed
 		for key := range s.Missed(now) {
 			s.AddMissed(now, &s.backlog, key)
