@@ -18,6 +18,7 @@ import (
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -98,7 +99,7 @@ func (p *path) steps() []step {
 		}},
 		{name: "the same with peer's clock (peer.Peer.Decide)", aim: true, run: func(key int) {
 			match(key)
-			p.peer.Decide(owner.Deadline{}, false, qs, as)
+			p.peer.Decide(policy.Deadline{}, false, qs, as)
 		}},
 		{name: "decode, decide, statistics, encode (rls.Service)", run: func(key int) {
 			c := p.service.NewCall()

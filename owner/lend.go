@@ -19,8 +19,6 @@ import (
 type (
 	KeyName = lending.KeyName
 	HotKey  = lending.HotKey
-	HeldKey = lending.HeldKey
-	Audit   = lending.Audit
 )
 
 // StepLease processes a message about leases from the given boot of member from. It refuses messages from members that
@@ -262,7 +260,7 @@ func (n *Node) HotKeys(now int64) (all []HotKey) {
 }
 
 // Held returns the leases of this member, in the order of their keys within a shard.
-func (n *Node) Held(now int64) (all []HeldKey) {
+func (n *Node) Held(now int64) (all []lending.HeldKey) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()

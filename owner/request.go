@@ -1,8 +1,6 @@
 package owner
 
 import (
-	"time"
-
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
@@ -74,12 +72,6 @@ const (
 	Cached   Authority = 6 // refused from the deny cache
 	Shed     Authority = 7 // refused and not charged, because the owner is overloaded. It is never sent to other members
 )
-
-// Deadline is when a request is decided without the key's owner. The two times are equal, or Alive is later.
-type Deadline struct {
-	Silent time.Time // if nothing has been received from the owner since the request: the rule's degraded policy decides
-	Alive  time.Time // if the owner is alive but has not replied: the request is refused and not charged
-}
 
 // Path is how a decision was reached, for metrics and the direct-hit ratio.
 type Path uint8

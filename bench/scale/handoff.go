@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -96,7 +97,7 @@ func charge(n *node, keys int) error {
 				Rule: limit.Rule{Limit: 1000, Window: 24 * time.Hour},
 			}
 		}
-		n.Decide(owner.Deadline{Silent: time.Now().Add(time.Minute)}, false, qs, as)
+		n.Decide(policy.Deadline{Silent: time.Now().Add(time.Minute)}, false, qs, as)
 	}
 	if got := n.Stats().Keys; got < keys {
 		return errors.New("not all keys were counted")

@@ -18,7 +18,7 @@ type counting struct {
 	now    time.Time
 }
 
-func (c *counting) Decide(_ owner.Deadline, _ bool, qs []owner.Request, as []owner.Result) {
+func (c *counting) Decide(_ policy.Deadline, _ bool, qs []owner.Request, as []owner.Result) {
 	for i := range qs {
 		q := &qs[i]
 		s := c.states[q.Key]

@@ -3,7 +3,7 @@ package rls
 import (
 	"time"
 
-	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // continuation is the state that a call needs once its requests are decided.
@@ -125,13 +125,13 @@ const liveOwnerTimeout = time.Second
 // deadline returns the time by which the results must be known. It is a part of the caller's timeout: the rest is for
 // the response to travel back, and for the degraded policy to decide. After its own timeout, Envoy lets the request
 // through uncounted.
-func (c *Call) deadline() owner.Deadline {
+func (c *Call) deadline() policy.Deadline {
 	from := &c.continuation.caller
 	silent, alive := c.continuation.service.timeout, max(liveOwnerTimeout, c.continuation.service.timeout)
 	if from.Timeout > 0 {
 		silent, alive = from.Timeout/10*6, from.Timeout/10*9
 	}
-	return owner.Deadline{Silent: from.ReceivedAt.Add(silent), Alive: from.ReceivedAt.Add(alive)}
+	return policy.Deadline{Silent: from.ReceivedAt.Add(silent), Alive: from.ReceivedAt.Add(alive)}
 }
 
 // refuseExcess answers a call that exceeds a limit with OVER_LIMIT. An error would admit it, and charging it would

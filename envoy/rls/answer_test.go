@@ -7,6 +7,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -37,11 +38,11 @@ func newLate(t testing.TB, of *lone) *late {
 }
 
 func (l *late) answer(q pendingRequests) {
-	l.lone.Decide(owner.Deadline{}, q.stop, q.qs, q.as)
+	l.lone.Decide(policy.Deadline{}, q.stop, q.qs, q.as)
 	q.done.Decided()
 }
 
-func (l *late) Begin(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result, done interface{ Decided() }) bool {
+func (l *late) Begin(_ policy.Deadline, stop bool, qs []owner.Request, as []owner.Result, done interface{ Decided() }) bool {
 	q := pendingRequests{stop, qs, as, done}
 	if l.early {
 		l.answer(q)

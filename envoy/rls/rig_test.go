@@ -11,6 +11,7 @@ import (
 
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -35,7 +36,7 @@ func newLone(at time.Time) *lone {
 	return l
 }
 
-func (l *lone) Decide(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
+func (l *lone) Decide(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
 	l.deadline.Store(deadline.Silent.UnixNano())
 	l.alive.Store(deadline.Alive.UnixNano())
 	l.node.DecideAll(l.now.Load(), stop, qs, as)

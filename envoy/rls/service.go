@@ -15,6 +15,7 @@ import (
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 )
@@ -22,7 +23,7 @@ import (
 // Decider decides the requests of one call, in order, and sets every result by the deadline. With stop, if any
 // request is over its limit, only the requests that are over are charged.
 type Decider interface {
-	Decide(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result)
+	Decide(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result)
 }
 
 // AsyncDecider is a Decider that need not block its caller.
@@ -31,7 +32,7 @@ type AsyncDecider interface {
 	// Begin decides what can be decided at once. It returns true if every result is set. Otherwise it calls
 	// done.Decided exactly once when all are, shortly after the deadline at the latest, on any goroutine and perhaps
 	// before Begin returns. Until then the Decider owns qs and as. Decided does not block.
-	Begin(deadline owner.Deadline, stop bool, qs []owner.Request, as []owner.Result, done interface{ Decided() }) bool
+	Begin(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result, done interface{ Decided() }) bool
 }
 
 // Switches are the settings that are read again with every version of the rules. The zero value turns all of them

@@ -10,6 +10,7 @@ import (
 	"github.com/keyward/keyward/internal/admin"
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/settings"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -44,7 +45,7 @@ func (m *sidecar) query(k *limitedKey, op owner.Op, hits uint64) owner.Result {
 	q := rls.NewRequest(xxhash.Sum64String(k.domain), k.version, &k.match)
 	q.Op, q.Hits = op, hits
 	var a [1]owner.Result
-	m.peer.Decide(owner.Deadline{Silent: time.Now().Add(ownerTimeout)}, false, []owner.Request{q}, a[:])
+	m.peer.Decide(policy.Deadline{Silent: time.Now().Add(ownerTimeout)}, false, []owner.Request{q}, a[:])
 	return a[0]
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -42,7 +43,7 @@ type call struct {
 
 // callArgs are the arguments of Begin.
 type callArgs struct {
-	deadline owner.Deadline
+	deadline policy.Deadline
 	reqs     []owner.Request
 	results  []owner.Result
 	done     completion
@@ -99,7 +100,7 @@ func (c *call) start(now int64, args *callArgs) {
 }
 
 // setDeadline converts d to the monotonic clock. It is called before anything is open.
-func (c *call) setDeadline(d owner.Deadline) {
+func (c *call) setDeadline(d policy.Deadline) {
 	start := c.p.clock.start
 	c.checkAt = int64(d.Silent.Sub(start))
 	c.giveUpAt = max(c.checkAt, int64(d.Alive.Sub(start)))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -215,9 +216,9 @@ func ownedBy(r *ring.Ring, id ring.ID, n int) (names []string) {
 const patience = 10 * time.Second // for requests that their owners must decide
 
 // by returns the same deadline for live and silent owners.
-func by(within time.Duration) owner.Deadline {
+func by(within time.Duration) policy.Deadline {
 	t := time.Now().Add(within)
-	return owner.Deadline{Silent: t, Alive: t}
+	return policy.Deadline{Silent: t, Alive: t}
 }
 
 // decideOne decides one request.

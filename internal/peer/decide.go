@@ -3,6 +3,7 @@ package peer
 import (
 	"slices"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -15,7 +16,7 @@ import (
 //
 // With stop, the requests are all-or-nothing: if one exceeds its limit, the others are not charged. This is exact if
 // one member owns all keys. Otherwise all owners first make a dry run, and charge in a second round.
-func (p *Peer) Decide(deadline owner.Deadline, stop bool, reqs []owner.Request, results []owner.Result) {
+func (p *Peer) Decide(deadline policy.Deadline, stop bool, reqs []owner.Request, results []owner.Result) {
 	s := p.syncWaiters.Get().(syncWaiter)
 	args := callArgs{deadline, reqs, results[:len(reqs)], s}
 	switch p.begin(stop, &args) {
@@ -34,7 +35,7 @@ func (p *Peer) Decide(deadline owner.Deadline, stop bool, reqs []owner.Request, 
 //
 // With stop, a call that is not decided here needs a goroutine, because it may forward to one owner after the other.
 // Above maxStopCalls of them, and after Close, the degraded policies decide.
-func (p *Peer) Begin(deadline owner.Deadline, stop bool, reqs []owner.Request, results []owner.Result,
+func (p *Peer) Begin(deadline policy.Deadline, stop bool, reqs []owner.Request, results []owner.Result,
 	done interface{ Decided() },
 ) bool {
 	args := callArgs{deadline, reqs, results[:len(reqs)], done}

@@ -32,7 +32,7 @@ func (p *Peer) perform(e owner.Ready, inline bool) {
 			l.enqueueLease(&e.Leases[i].Batch) // the next request repeats a batch that is dropped
 		}
 	}
-	p.logAudits(e.Audits)
+	p.logAudits(&e)
 	if e.ClockStopped > 0 {
 		p.reportStoppedClocks(e.ClockStopped)
 	}
@@ -147,9 +147,9 @@ func (p *Peer) tick() {
 }
 
 // logAudits logs the grants and reports of leases whose rules have audit set.
-func (p *Peer) logAudits(audits []owner.Audit) {
-	for i := range audits {
-		a := &audits[i]
+func (p *Peer) logAudits(e *owner.Ready) {
+	for i := range e.Audits {
+		a := &e.Audits[i]
 		p.log.Info("lease audit", "key", a.Name, "peer", a.Member, "reported", a.IsReport,
 			"hits", a.Hits, "used", a.Used, "limit", a.Limit)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -13,7 +14,7 @@ import (
 
 // dispatchAll forwards the requests that Node does not decide, and unlocks c. It reports whether all requests are
 // decided.
-func (c *call) dispatchAll(d owner.Deadline) bool {
+func (c *call) dispatchAll(d policy.Deadline) bool {
 	first := slices.IndexFunc(c.results, isOpen)
 	if first >= 0 {
 		c.setDeadline(d)

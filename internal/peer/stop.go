@@ -3,6 +3,7 @@ package peer
 import (
 	"time"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -99,7 +100,7 @@ func (p *Peer) forwardStop(s *scratch, to ring.ID, args callArgs) forwardStatus 
 func (p *Peer) decideRounds(s *scratch, args callArgs) {
 	results := args.results
 	s.dryRunRequests(args.reqs)
-	p.Decide(owner.Deadline{Silent: half(args.deadline.Silent), Alive: half(args.deadline.Alive)}, false, s.reqs, results)
+	p.Decide(policy.Deadline{Silent: half(args.deadline.Silent), Alive: half(args.deadline.Alive)}, false, s.reqs, results)
 	s.statuses = s.statuses[:0]
 	for i := range results {
 		s.statuses = append(s.statuses, statusOf(&results[i]))

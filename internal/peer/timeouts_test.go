@@ -11,12 +11,12 @@ import (
 )
 
 // deadlines returns a deadline for silent owners and a later one for live owners.
-func deadlines(silent, alive time.Duration) owner.Deadline {
+func deadlines(silent, alive time.Duration) policy.Deadline {
 	now := time.Now()
-	return owner.Deadline{Silent: now.Add(silent), Alive: now.Add(alive)}
+	return policy.Deadline{Silent: now.Add(silent), Alive: now.Add(alive)}
 }
 
-func decideBy(m *member, d owner.Deadline, q owner.Request) owner.Result {
+func decideBy(m *member, d policy.Deadline, q owner.Request) owner.Result {
 	results := make([]owner.Result, 1)
 	m.Decide(d, false, []owner.Request{q}, results)
 	return results[0]

@@ -19,6 +19,7 @@ import (
 
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 )
@@ -73,7 +74,7 @@ func (s *sink) listen(t *testing.T, protocol string) {
 // alone is a member without a cluster.
 type alone struct{ *owner.Node }
 
-func (a alone) Decide(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
+func (a alone) Decide(_ policy.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
 	a.DecideAll(time.Now().UnixNano(), stop, qs, as)
 }
 

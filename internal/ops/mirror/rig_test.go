@@ -14,6 +14,7 @@ import (
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -30,7 +31,7 @@ type lone struct{ node *owner.Node }
 
 var clock = time.Now().UnixNano()
 
-func (l lone) Decide(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
+func (l lone) Decide(_ policy.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
 	l.node.DecideAll(clock, stop, qs, as)
 }
 

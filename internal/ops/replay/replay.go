@@ -11,6 +11,7 @@ import (
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 )
@@ -26,7 +27,7 @@ type counters struct {
 const writer = 3
 
 // Decide decides like the owner of all keys.
-func (c *counters) Decide(_ owner.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
+func (c *counters) Decide(_ policy.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
 	c.over = c.over[:0]
 	stops := false
 	for i := range qs {
