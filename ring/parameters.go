@@ -10,10 +10,10 @@ import (
 
 // Limits of a ring with Envoy's own parameters.
 const (
-	// DefaultMinSize is Envoy's default of minimum_ring_size.
-	DefaultMinSize = 1024
-	// MaxSize is Envoy's largest maximum_ring_size, which is also its default.
-	MaxSize = 8388608
+	// defaultMinSize is Envoy's default of minimum_ring_size.
+	defaultMinSize = 1024
+	// maxSize is Envoy's largest maximum_ring_size, which is also its default.
+	maxSize = 8388608
 	// MaxMinSize is the largest minimum_ring_size that members adopt. Such a ring takes about 14 MB and 0.3 s to build,
 	// and a member keeps several while its members change.
 	MaxMinSize = 1 << 20
@@ -35,10 +35,10 @@ type Parameters struct {
 func EnvoyParameters(minSize, maxSize uint32, hash HashFunction) Parameters {
 	p := Parameters{Envoy: true, MinSize: minSize, MaxSize: maxSize, Hash: hash}
 	if p.MinSize == 0 {
-		p.MinSize = DefaultMinSize
+		p.MinSize = defaultMinSize
 	}
 	if p.MaxSize == 0 {
-		p.MaxSize = MaxSize
+		p.MaxSize = maxSize
 	}
 	return p
 }
@@ -58,7 +58,7 @@ func (p Parameters) Validate() error {
 		}
 	}
 	fault(p.MinSize == 0 || p.MinSize > MaxMinSize, "minimum_ring_size %d: must be 1 to %d", p.MinSize, MaxMinSize)
-	fault(p.MaxSize == 0 || p.MaxSize > MaxSize, "maximum_ring_size %d: must be 1 to %d", p.MaxSize, MaxSize)
+	fault(p.MaxSize == 0 || p.MaxSize > maxSize, "maximum_ring_size %d: must be 1 to %d", p.MaxSize, maxSize)
 	fault(p.MinSize > p.MaxSize, "minimum_ring_size %d: above maximum_ring_size %d", p.MinSize, p.MaxSize)
 	fault(p.Hash > Murmur2, "hash_function %d: unknown", p.Hash)
 	return errors.Join(faults...)
@@ -84,7 +84,7 @@ func ParseParameters(text string) (Parameters, error) {
 	}
 	minSize, err := strconv.ParseUint(parts[1], 10, 32)
 	maxSize, err2 := strconv.ParseUint(parts[2], 10, 32)
-	hash, err3 := ParseHashFunction(parts[3])
+	hash, err3 := parseHashFunction(parts[3])
 	if err != nil || err2 != nil || err3 != nil {
 		return Parameters{}, invalid
 	}
