@@ -168,6 +168,21 @@ func clientHeaders(t *testing.T, name, envoy string) {
 	}
 }
 
+// denied spends a key's limit of longRules and checks that the denial has one Retry-After.
+func denied(t *testing.T, envoy, key string) {
+	t.Helper()
+	for range 100 {
+		if status, h := get(t, envoy, key); status != 200 || len(h.Values("Retry-After")) > 0 {
+			t.Fatalf("%s: %d with Retry-After %q", key, status, h.Values("Retry-After"))
+		}
+	}
+	status, h := get(t, envoy, key)
+	again := h.Values("Retry-After")
+	if seconds, err := strconv.Atoi(strings.Join(again, ",")); status != 429 || err != nil || seconds < 1 || seconds > 365*24*3600 {
+		t.Errorf("%s: %d with Retry-After %q", key, status, again)
+	}
+}
+
 // TestDegradedInAccessLog pauses the owner of a key. The access log then shows which answers are exact, and which
 // are of the degraded policy.
 func TestDegradedInAccessLog(t *testing.T) {

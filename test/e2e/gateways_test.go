@@ -21,7 +21,7 @@ type object = map[string]any
 // TestGatewayOwnerDirect puts what keyward envoy-config --for prints into a real Envoy's configuration, in the places where a gateway's control
 // plane would put it, and holds that Envoy asks each key's owner. The gateways themselves do not run.
 func TestGatewayOwnerDirect(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3, Args: []string{"--retry-after"}}) // as the chart's presets
 	members := names(3)
 	start(t, l, members...)
 	xds := startXDS(t, l, members)
@@ -44,6 +44,7 @@ func TestGatewayOwnerDirect(t *testing.T) {
 				name := string(gateway) + "-" + version
 				e := addEnvoy(t, l, lab.EnvoyOptions{Path: path, Name: name, Config: gatewayBootstrap(t, upstream, clusters, filter)}, "keyward", 3)
 				phase(t, l, e, "keyward", members, distinctKeys(name, 1500))
+				denied(t, e.Listener, name+"-denied")
 			})
 		}
 	}

@@ -139,9 +139,10 @@ func addOwnerDirect(t *testing.T, l *lab.Lab, xds *lab.XDSServer, name, path str
 
 // TestRoutes has an edge Envoy route by the key, to pods whose own Envoys ask the pod's own sidecar.
 func TestRoutes(t *testing.T) {
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3})
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": longRules}, Expect: 3, Args: []string{"--retry-after"}})
 	start(t, l, names(3)...)
 	routes(t, l, startXDS(t, l, names(3)), 6000)
+	denied(t, l.Envoys[len(l.Envoys)-1].Listener, "denied") // the edge's
 }
 
 // TestFiveMembers does what TestOwnerDirect and TestRoutes do with five members, and no member comes or goes.
