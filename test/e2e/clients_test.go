@@ -41,13 +41,16 @@ func printed(t testing.TB, l *lab.Lab, args ...string) string {
 // withAccessLog adds an access log with the decision of each request to a bootstrap.
 func withAccessLog(config, file string) string {
 	const at = "          http_filters:\n"
-	const format = `%REQ(X-API-KEY)% %RESPONSE_CODE% %DYNAMIC_METADATA(envoy.filters.http.ratelimit:keyward:authority)% %DYNAMIC_METADATA(envoy.filters.http.ratelimit:keyward:path)%\n`
+	format := "%REQ(X-API-KEY)% %RESPONSE_CODE%"
+	for _, field := range []string{"authority", "path", "delay"} {
+		format += " %DYNAMIC_METADATA(envoy.filters.http.ratelimit:keyward:" + field + ")%"
+	}
 	return strings.Replace(config, at, `          access_log:
           - name: envoy.access_loggers.file
             typed_config:
               "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
               path: `+file+`
-              log_format: {text_format_source: {inline_string: "`+format+`"}}
+              log_format: {text_format_source: {inline_string: "`+format+`\n"}}
 `+at, 1)
 }
 
@@ -122,7 +125,7 @@ func TestClientHeaders(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				want := regexp.MustCompile(`(?m)^` + name + `-\d (200|429) full (local|forwarded)$`)
+				want := regexp.MustCompile(`(?m)^` + name + `-\d (200|429) full (local|forwarded) -$`)
 				if found := want.FindAll(log, -1); len(found) != 12 {
 					t.Errorf("%s: %d lines with exact decisions in the access log, want 12:\n%s", name, len(found), log)
 				}
@@ -215,7 +218,7 @@ func TestDegradedInAccessLog(t *testing.T) {
 		t.Error(err)
 	}
 	log, err := os.ReadFile(file)
-	if want := key + " 200 full forwarded\n" + key + " 200 share degraded\n"; err != nil || string(log) != want {
+	if want := key + " 200 full forwarded -\n" + key + " 200 share degraded -\n"; err != nil || string(log) != want {
 		t.Errorf("access log %q, %v, want %q", log, err, want)
 	}
 }
@@ -246,7 +249,7 @@ func startDelays(t *testing.T) *delays {
 // TestLeakyBucketDelaysRequests has Envoy's fault filter delay the requests of a leaky bucket by what the member
 // answers. Clients cannot choose the delay.
 func TestLeakyBucketDelaysRequests(t *testing.T) {
-	l := newLab(t, lab.Options{Insecure: true, Args: []string{"--delay-header", "x-envoy-fault-delay-request", "--decision-headers"}, Rules: map[string]string{"app.yaml": `domain: app
+	l := newLab(t, lab.Options{Insecure: true, Args: []string{"--delay-header", "x-envoy-fault-delay-request", "--decision-headers", "--decision-metadata"}, Rules: map[string]string{"app.yaml": `domain: app
 descriptors:
   - key: api_key
     rate_limit: {unit: second, requests_per_unit: 4}
@@ -254,9 +257,9 @@ descriptors:
 `}})
 	start(t, l, names(1)...)
 	for version, path := range envoyVersions(t) {
-		d := startDelays(t)
+		d, file := startDelays(t), filepath.Join(l.Dir, version+".access")
 		e, err := l.AddEnvoy(lab.EnvoyOptions{Name: "envoy-" + version, Path: path,
-			Config: printed(t, l, "--shape", "plain", "--sidecar", l.Sidecars[0].RLS, "--upstream", d.addr, "--timeout", "5s", "--delay")})
+			Config: withAccessLog(printed(t, l, "--shape", "plain", "--sidecar", l.Sidecars[0].RLS, "--upstream", d.addr, "--timeout", "5s", "--delay"), file)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,6 +286,13 @@ descriptors:
 		injected, err := e.StatSum(t.Context(), ".fault.delays_injected")
 		if err != nil || delayed == 0 || injected != float64(delayed) {
 			t.Errorf("%s: %d of %d requests with a delay, and Envoy delayed %v, %v", version, delayed, len(sent), injected, err)
+		}
+		if err := e.Stop(5 * time.Second); err != nil { // writes the rest of its access log
+			t.Error(err)
+		}
+		log, err := os.ReadFile(file)
+		if n := len(regexp.MustCompile(`(?m) 200 full local [0-9.]*[1-9]$`).FindAll(log, -1)); err != nil || n != delayed {
+			t.Errorf("%s: %d delays in the access log, %v, want %d:\n%s", version, n, err, delayed, log)
 		}
 	}
 }
