@@ -12,8 +12,8 @@ import (
 const (
 	// defaultMinSize is Envoy's default of minimum_ring_size.
 	defaultMinSize = 1024
-	// maxSize is Envoy's largest maximum_ring_size, which is also its default.
-	maxSize = 8388608
+	// largestSize is Envoy's largest maximum_ring_size, which is also its default.
+	largestSize = 8388608
 	// MaxMinSize is the largest minimum_ring_size that members adopt. Such a ring takes about 14 MB and 0.3 s to build,
 	// and a member keeps several while its members change.
 	MaxMinSize = 1 << 20
@@ -38,7 +38,7 @@ func EnvoyParameters(minSize, maxSize uint32, hash HashFunction) Parameters {
 		p.MinSize = defaultMinSize
 	}
 	if p.MaxSize == 0 {
-		p.MaxSize = maxSize
+		p.MaxSize = largestSize
 	}
 	return p
 }
@@ -58,7 +58,7 @@ func (p Parameters) Validate() error {
 		}
 	}
 	fault(p.MinSize == 0 || p.MinSize > MaxMinSize, "minimum_ring_size %d: must be 1 to %d", p.MinSize, MaxMinSize)
-	fault(p.MaxSize == 0 || p.MaxSize > maxSize, "maximum_ring_size %d: must be 1 to %d", p.MaxSize, maxSize)
+	fault(p.MaxSize == 0 || p.MaxSize > largestSize, "maximum_ring_size %d: must be 1 to %d", p.MaxSize, largestSize)
 	fault(p.MinSize > p.MaxSize, "minimum_ring_size %d: above maximum_ring_size %d", p.MinSize, p.MaxSize)
 	fault(p.Hash > Murmur2, "hash_function %d: unknown", p.Hash)
 	return errors.Join(faults...)

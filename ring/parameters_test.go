@@ -37,7 +37,7 @@ func TestParametersText(t *testing.T) {
 }
 
 func TestParametersReportAllFaults(t *testing.T) {
-	err := Parameters{Envoy: true, MinSize: maxSize + 2, MaxSize: maxSize + 1, Hash: 7}.Validate()
+	err := Parameters{Envoy: true, MinSize: largestSize + 2, MaxSize: largestSize + 1, Hash: 7}.Validate()
 	for _, part := range []string{"minimum_ring_size 8388610: must be 1 to 1048576", "maximum_ring_size 8388609",
 		"minimum_ring_size 8388610: above maximum_ring_size 8388609", "hash_function 7"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
