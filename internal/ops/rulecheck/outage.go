@@ -11,7 +11,7 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// OutageCost is what one rule may cost while no member can reach the owner of a key for a given time.
+// OutageCost is the cost of one rule while no member can reach the owner of a key for a given time.
 type OutageCost struct {
 	Seconds  float64      `json:"seconds"`
 	Windows  uint64       `json:"windows"`  // windows of the rule that the outage takes, rounded up
