@@ -106,6 +106,12 @@ func (m *Machine) Peer(id ring.ID) *membership.Member {
 	return nil
 }
 
+// CanReceive reports whether member id is a live peer whose protocol has handoff, replicas and leases.
+func (m *Machine) CanReceive(id ring.ID) bool {
+	p := m.peers[id]
+	return p != nil && !p.NoHandoff
+}
+
 // SetMembership adopts v and its ring. It returns a heartbeat for every peer.
 func (m *Machine) SetMembership(now int64, v *membership.View) []protocol.Outbound {
 	r := v.Ring

@@ -50,11 +50,6 @@ func (n *Node) SetMembership(now int64, v *membership.View) (fx Ready) {
 	legacy := n.legacyMembers()
 	fx.Messages = m.SetMembership(now, v)
 	r := m.View().Ring()
-	accepting := map[ring.ID]bool{}
-	for p := range v.Peers() {
-		accepting[p.ID] = !p.NoHandoff
-	}
-	n.lender.SetPeers(accepting)
 	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
 		c.ring, c.self, c.first, legacy = r, r.Index(n.options.Self), true, n.legacyMembers()

@@ -52,7 +52,7 @@ func New(o Options) *Node {
 		BootID: o.BootID, Seed: o.Seed, SketchSeed: o.SketchSeed,
 		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache,
 	})
-	n.lender = lending.NewLender(lending.LenderConfig{
+	n.lender = lending.NewLender(n.serial.machine, lending.LenderConfig{
 		BootID: o.BootID, Seed: o.Seed, HotRate: o.HotRate, NoHot: o.NoHot, MaxLeases: o.MaxLeases,
 	})
 	for i := range n.shards {

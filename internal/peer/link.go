@@ -49,8 +49,10 @@ type link struct {
 	connected atomic.Bool   // there is a live stream
 	stop      context.CancelFunc
 
-	lastRead           atomic.Int64 // when bytes last arrived; this and the times below are of the monotonic clock
-	lastHeartbeatReply atomic.Int64 // when the reply to a heartbeat last arrived; 0: never
+	// These times show whether the member's process runs and this connection works, within a fraction of a second and
+	// by the monotonic clock. They confirm no ownership: the times that do are those of handoff.Machine.
+	lastRead           atomic.Int64 // when bytes last arrived over this connection
+	lastHeartbeatReply atomic.Int64 // when a fast reply to a heartbeat last arrived; 0: never
 	waitingSince       atomic.Int64 // when the first request after the last sign of life was sent
 	keepalive          keepalive
 	timeouts           atomic.Int32  // groups that timed out since lastRead

@@ -153,7 +153,7 @@ func (l *Leases) sendRequests(now int64, out *Outbox) {
 		}
 		held.queued = false
 		owner := l.view.Ownership(held.ringPos, l.counters.Find(key).OwnedEpoch(held.ringPos))
-		if owner.State != handoff.OwnedElsewhere || !l.lender.peers[owner.Member] {
+		if owner.State != handoff.OwnedElsewhere || !l.lender.machine.CanReceive(owner.Member) {
 			continue
 		}
 		held.grantor = owner.Member

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/owner/internal/counter"
-	"github.com/keyward/keyward/ring"
 )
 
 const (
@@ -40,7 +40,7 @@ type Lender struct {
 	held       atomic.Int64                           // leases of other members' keys
 
 	// The lock under which the owner processes messages (serial in owner.Node) guards the rest.
-	peers       map[ring.ID]bool // see SetPeers
+	machine     *handoff.Machine // for the members that process requests for leases
 	evaluatedAt int64
 	epoch       uint16
 	mean        float64 // rate of all keys, in requests per second
@@ -55,16 +55,13 @@ type evaluation struct {
 	forwarded        float64
 }
 
-// NewLender returns a Lender without peers.
-func NewLender(c LenderConfig) *Lender {
-	n := &Lender{config: c}
+// NewLender returns a Lender that requests leases from the peers of m.
+func NewLender(m *handoff.Machine, c LenderConfig) *Lender {
+	n := &Lender{config: c, machine: m}
 	n.SetLoad(defaultCapacity, false)
 	n.heavy.Store(math.Float64bits(heavyRate))
 	return n
 }
-
-// SetPeers sets the live peers: true for those that process requests for leases.
-func (n *Lender) SetPeers(peers map[ring.ID]bool) { n.peers = peers }
 
 // SetLoad sets how many requests per second this machine could decide, and whether it is overloaded: then keys are hot
 // at half the rate. It may be called concurrently with anything else.

@@ -148,7 +148,7 @@ func (r *Replicator) target(now int64, e *counter.Owned, attempts int) (to, succ
 	heard, silent := r.ranked[:0], r.silent[:0]
 	for _, i := range r.ranked {
 		id := members.At(i).ID
-		if p := r.machine.Peer(id); i == v.Self() || p == nil || p.NoHandoff {
+		if i == v.Self() || !r.machine.CanReceive(id) {
 			continue
 		}
 		if successor == "" {
