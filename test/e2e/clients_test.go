@@ -227,21 +227,16 @@ func TestDegradedInAccessLog(t *testing.T) {
 type delays struct {
 	addr string
 	mu   sync.Mutex
-	seen map[string]delayed
-}
-
-type delayed struct {
-	at     time.Time
-	header []string
+	seen map[string][]string // their delays in milliseconds
 }
 
 func startDelays(t *testing.T) *delays {
 	t.Helper()
-	d := &delays{seen: map[string]delayed{}}
+	d := &delays{seen: map[string][]string{}}
 	d.addr = startHandler(t, func(_ http.ResponseWriter, r *http.Request) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.seen[r.Header.Get("x-n")] = delayed{time.Now(), r.Header.Values("x-envoy-fault-delay-request")}
+		d.seen[r.Header.Get("x-n")] = r.Header.Values("x-envoy-fault-delay-request")
 	})
 	return d
 }
@@ -264,28 +259,25 @@ descriptors:
 			t.Fatal(err)
 		}
 		awaitReady(t, e)
-		sent := sendAtOnce(t, e.Listener, version, 8)
+		const sent = 8
+		sendAtOnce(t, e.Listener, version, sent)
 		delayed := 0
 		d.mu.Lock()
-		for n, at := range sent {
-			r, ok := d.seen[n]
+		for n := range sent {
+			header, ok := d.seen[strconv.Itoa(n)]
 			switch {
 			case !ok:
-				t.Errorf("%s: request %s did not arrive", version, n)
-			case len(r.header) > 1 || len(r.header) == 1 && r.header[0] == "0":
-				t.Errorf("%s: request %s arrived with the delay %q: that of the client", version, n, r.header)
-			case len(r.header) == 1:
+				t.Errorf("%s: request %d did not arrive", version, n)
+			case len(header) > 1 || len(header) == 1 && header[0] == "0":
+				t.Errorf("%s: request %d arrived with the delay %q: that of the client", version, n, header)
+			case len(header) == 1:
 				delayed++
-				ms, err := strconv.Atoi(r.header[0])
-				if took := r.at.Sub(at); err != nil || took < time.Duration(ms)*time.Millisecond {
-					t.Errorf("%s: request %s arrived after %s, before its delay of %s ms, %v", version, n, took, r.header[0], err)
-				}
 			}
 		}
 		d.mu.Unlock()
 		injected, err := e.StatSum(t.Context(), ".fault.delays_injected")
 		if err != nil || delayed == 0 || injected != float64(delayed) {
-			t.Errorf("%s: %d of %d requests with a delay, and Envoy delayed %v, %v", version, delayed, len(sent), injected, err)
+			t.Errorf("%s: %d of %d requests with a delay, and Envoy delayed %v, %v", version, delayed, sent, injected, err)
 		}
 		if err := e.Stop(5 * time.Second); err != nil { // writes the rest of its access log
 			t.Error(err)
@@ -297,11 +289,9 @@ descriptors:
 	}
 }
 
-// sendAtOnce sends requests with one key at the same time, and returns when each was sent, by its header x-n.
-func sendAtOnce(t *testing.T, envoy, key string, n int) map[string]time.Time {
+// sendAtOnce sends requests with one key at the same time, with their numbers as x-n and with delays of the client.
+func sendAtOnce(t *testing.T, envoy, key string, n int) {
 	t.Helper()
-	sent := map[string]time.Time{}
-	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
@@ -316,9 +306,6 @@ func sendAtOnce(t *testing.T, envoy, key string, n int) map[string]time.Time {
 			} {
 				req.Header.Set(name, v)
 			}
-			mu.Lock()
-			sent[strconv.Itoa(i)] = time.Now()
-			mu.Unlock()
 			res, err := http.DefaultClient.Do(req)
 			if err != nil {
 				t.Error(err)
@@ -331,5 +318,4 @@ func sendAtOnce(t *testing.T, envoy, key string, n int) map[string]time.Time {
 		})
 	}
 	wg.Wait()
-	return sent
 }
