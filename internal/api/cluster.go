@@ -53,8 +53,10 @@ type MemberStatus struct {
 	Page     string `json:"page,omitempty"`     // host:port of its admin endpoints
 	Ring     string `json:"ring"`               // fingerprint that it announces
 	Protocol string `json:"protocol,omitempty"` // versions of the peer protocol that it supports, as min-max
-	Complete string `json:"complete,omitempty"` // last ring for which it has received all of its counters
-	Rules    struct {
+	// Detection is its detection time (--detection), or empty if it has announced none: the default.
+	Detection string `json:"detection,omitempty"`
+	Complete  string `json:"complete,omitempty"` // last ring for which it has received all of its counters
+	Rules     struct {
 		InForce  string `json:"in_force"`
 		Prepared string `json:"prepared"`
 	} `json:"rules"`

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -57,6 +58,7 @@ type clusterFlags struct {
 	ExpectTimeout time.Duration // 0: never
 	RingCapacity  int
 	NRefDecay     time.Duration
+	Detection     time.Duration // see membership.Detection
 }
 
 // decisionFlags say how calls are decided.
@@ -158,6 +160,8 @@ func (f *clusterFlags) define(s *pflag.FlagSet) {
 		"`number` of members to meet before deciding with full limits; until then each limit is divided by this number")
 	s.DurationVar(&f.ExpectTimeout, "expect-timeout", 0, "after this time fewer members than --expect are enough for full limits; 0: never")
 	s.IntVar(&f.RingCapacity, "ring-capacity", ring.DefaultCapacity, "C: the members' weights sum to at most C-1; at most 8192")
+	s.DurationVar(&f.Detection, "detection", time.Duration(membership.DefaultDetection),
+		"`time` in which the failure of a member is detected, 1s to 30s; heartbeats, probes and the takeover follow from it")
 	s.DurationVar(&f.NRefDecay, "nref-decay", time.Minute, "how long a failed member still counts when limits are divided")
 }
 

@@ -129,6 +129,11 @@ func TestParseAmounts(t *testing.T) {
 		{"--expect-timeout=1m", "--expect-timeout 1m0s needs --expect"},
 		{"--expect-timeout=1m --expect=3 --join=x:1 --insecure", ""},
 		{"--max-keys=9999999999999", "--max-keys 9999999999999: want 1 to"},
+		{"--detection=999ms", "--detection 999ms: want 1s to 30s"},
+		{"--detection=31s", "--detection 31s: want 1s to 30s"},
+		{"--detection=0", "--detection 0s: want 1s to 30s"},
+		{"--detection=1500001us --max-keys=-1", "--detection 1.500001s: want 1s to 30s, in whole milliseconds\n--max-keys -1"},
+		{"--detection=1500ms", ""},
 		{"--max-keys=0", "--max-keys 0: want 1 to"},
 	} {
 		_, err := Parse("sidecar", "", strings.Fields("--node=a "+c.args), env())
@@ -144,7 +149,7 @@ func TestFlagNames(t *testing.T) {
 	new(flags).define(s, env())
 	for _, name := range []string{
 		"node", "gossip", "peer", "xds", "metrics", "advertise", "join", "cluster", "expect", "expect-timeout", "rls-advertise", "decision-timeout", "partition",
-		"ring-capacity", "lost-state", "nref-decay", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-server", "rls-door",
+		"ring-capacity", "lost-state", "nref-decay", "detection", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-server", "rls-door",
 	} {
 		if s.Lookup(name) == nil {
 			t.Errorf("no flag --%s", name)

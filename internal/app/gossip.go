@@ -15,7 +15,8 @@ func (f *flags) gossip(role membership.Role, getenv settings.Getenv) cluster.Opt
 		Bind: f.Gossip, Advertise: ip, Join: f.Join, Cluster: f.Cluster, KeyFile: f.GossipKeyFile, Insecure: f.Insecure,
 		Handoff: role == membership.RoleMember, Streams: role == membership.RoleMember,
 		Expect: f.Expect, ExpectTimeout: f.ExpectTimeout, Capacity: f.RingCapacity, NRefDecay: f.NRefDecay,
-		Page: reachable(f.Metrics, ip),
+		Detection: membership.Detection(f.Detection),
+		Page:      reachable(f.Metrics, ip),
 	}
 	if role == membership.RoleMember {
 		o.RLS, o.Peer, o.Route = reachable(f.RLSAdvertise, ip), reachable(f.Peer, ip), reachable(f.RouteAdvertise, ip)

@@ -42,6 +42,9 @@ func clusterStatus(label string, v *membership.View, rules source.VersionsStatus
 			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.CompleteRing),
 			Protocol: fmt.Sprintf("%d-%d", m.ProtocolMin, m.ProtocolMax),
 		}
+		if m.Detection != 0 {
+			a.Detection = m.Detection.String()
+		}
 		a.Rules.InForce, a.Rules.Prepared = hex(m.InForce), hex(m.Prepared)
 		c.Members = append(c.Members, a)
 	}

@@ -65,6 +65,7 @@ type sidecar struct {
 	drain      *drain
 	progress   progress
 	timeline   timeline
+	detection  detectionCheck // guarded by the calls of onView, one at a time
 	ringMaps   ringMapCache
 	incomplete prometheus.Counter
 	tasks      *tasks
@@ -83,6 +84,7 @@ func RunSidecar(ctx context.Context, p Setup) error {
 		Name: "keyward_drains_incomplete_total", Help: "Times this member left before other members had all of its counters.",
 	})
 	m.security = newSecurity(&m.Flags, rlsCertFiles(p.Settings.Server), m.reg, p.Log)
+	m.detection = detectionCheck{own: membership.Detection(p.Flags.Detection), log: p.Log}
 	for _, w := range p.Settings.Warnings() {
 		p.Log.Warn(w)
 	}
@@ -171,7 +173,7 @@ func (m *sidecar) startCounting() error {
 	partition, _ := policy.ParsePartition(m.Flags.Partition)                  // validated
 	o := owner.Options{
 		Self: ring.ID(m.Flags.Node), BootID: m.bootID, MaxKeys: m.Flags.MaxKeys, DomainQuota: m.Flags.DomainQuota,
-		Policy: partition, ProRata: m.Flags.LostState == "prorata",
+		Policy: partition, Detection: membership.Detection(m.Flags.Detection), ProRata: m.Flags.LostState == "prorata",
 		Seed:       [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
 		SketchSeed: [2]uint64{binary.LittleEndian.Uint64(shared[:]), binary.LittleEndian.Uint64(shared[8:])},
 		HotRate:    m.Flags.HotRate, NoHot: m.Flags.NoHot,
@@ -183,6 +185,7 @@ func (m *sidecar) startCounting() error {
 	m.node = owner.New(o)
 	po := peer.Options{
 		Node: m.node, Self: ring.ID(m.Flags.Node), BootID: m.bootID, Cluster: m.Flags.Cluster,
+		Detection:  membership.Detection(m.Flags.Detection),
 		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, Logger: m.Log, Registerer: m.reg,
 	}
 	err := m.security.peer(&po)
@@ -270,6 +273,7 @@ func (m *sidecar) onView(v *membership.View) {
 		m.xds.setView(v)
 	}
 	m.timeline.addView(time.Now(), v)
+	m.detection.see(v)
 }
 
 // updateRulesHealth makes this member unready while every version of the rules that it has loaded was faulty: it

@@ -84,6 +84,10 @@ func (f *clusterFlags) validateCluster(e *faults) {
 	if f.RingCapacity < 2 || f.RingCapacity > ring.MaxCapacity {
 		e.add("--ring-capacity %d: want 2 to %d", f.RingCapacity, ring.MaxCapacity)
 	}
+	if err := membership.Detection(f.Detection).Validate(); err != nil || f.Detection == 0 {
+		e.add("--detection %v: want %v to %v, in whole milliseconds", f.Detection,
+			time.Duration(membership.MinDetection), time.Duration(membership.MaxDetection))
+	}
 	switch {
 	case f.Expect < 0 || f.Expect > ring.MaxCapacity:
 		e.add("--expect %d: want 0 to %d", f.Expect, ring.MaxCapacity)

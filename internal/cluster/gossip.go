@@ -105,14 +105,14 @@ func listen(ctx context.Context, o *Options, t *table, logger *slog.Logger) (*go
 	return g, nil
 }
 
-// memberlistConfig returns memberlist's configuration. It detects a death within about 3 s among few members and 10 s
-// among many.
+// memberlistConfig returns memberlist's configuration. By default, it detects a death within about 3 s among
+// few members and 10 s among many.
 func memberlistConfig(o *Options, t *table, g *gossip) *memberlist.Config {
 	conf := memberlist.DefaultLANConfig()
 	conf.Label = o.Cluster
 	conf.AdvertiseAddr, conf.AdvertisePort = g.addr.Addr().String(), int(g.addr.Port())
 	conf.ProbeInterval, conf.ProbeTimeout = o.Timing.Probe, o.Timing.ProbeTimeout
-	conf.SuspicionMult, conf.SuspicionMaxTimeoutMult = 4, 3
+	conf.SuspicionMult, conf.SuspicionMaxTimeoutMult = membership.SuspicionMult, 3
 	conf.GossipInterval, conf.GossipNodes = o.Timing.Gossip, 4
 	// Memberlist sends an announcement a few times in all, at first to random members. It would include dead members:
 	// after a few crashes, all transmissions went to them, and the live members received the announcement only with

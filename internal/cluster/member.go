@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/wire"
@@ -49,7 +50,8 @@ const (
 	tagProtocolMax
 	tagCompleteRing
 	tagFlags
-	tagEnd // the first unknown tag
+	tagDetection // in milliseconds
+	tagEnd       // the first unknown tag
 )
 
 // Bits of tagFlags.
@@ -100,7 +102,8 @@ func encode(m *membership.Member) []byte {
 	b = appendNumber(b, tagProtocolMin, uint64(m.ProtocolMin))
 	b = appendNumber(b, tagProtocolMax, uint64(m.ProtocolMax))
 	b = appendNumber(b, tagCompleteRing, m.CompleteRing)
-	return appendNumber(b, tagFlags, flagsOf(m))
+	b = appendNumber(b, tagFlags, flagsOf(m))
+	return appendNumber(b, tagDetection, uint64(time.Duration(m.Detection).Milliseconds()))
 }
 
 func appendText(b []byte, tag uint64, s string) []byte {
@@ -203,6 +206,8 @@ func setNumber(m *membership.Member, tag, v uint64) {
 		m.ProtocolMax = uint32(min(v, small))
 	case tagCompleteRing:
 		m.CompleteRing = v
+	case tagDetection:
+		m.Detection = membership.Detection(time.Duration(min(v, small)) * time.Millisecond)
 	case tagFlags:
 		m.Established, m.AwaitsTurn = v&flagEstablished != 0, v&flagAwaitsTurn != 0
 		m.HandedOff, m.MetExpected, m.Isolated = v&flagHandedOff != 0, v&flagMetExpected != 0, v&flagIsolated != 0
@@ -217,7 +222,7 @@ func maxEncodedSize(m *membership.Member) int {
 	w.Expect, w.NRef, w.Weight = 1<<20, 1<<20, membership.MaxWeight
 	w.InForce, w.Prepared, w.Ring = 1<<64-1, 1<<64-1, 1<<64-1
 	w.CompleteRing, w.Established, w.AwaitsTurn, w.HandedOff = 1<<64-1, true, true, true
-	w.MetExpected, w.Isolated = true, true
+	w.MetExpected, w.Isolated, w.Detection = true, true, membership.MaxDetection
 	w.Role, w.State = membership.RoleObserver, membership.Leaving
 	return len(encode(&w))
 }

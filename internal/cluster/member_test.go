@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/quick"
+	"time"
 
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
@@ -31,6 +32,21 @@ func TestAnnouncementGolden(t *testing.T) {
 	m := full()
 	if got := hex.EncodeToString(encode(&m)); got != want {
 		t.Errorf("encode:\n got %s\nwant %s", got, want)
+	}
+}
+
+// TestDetectionIsAnnounced requires that a member which uses the default announces what versions without --detection do.
+func TestDetectionIsAnnounced(t *testing.T) {
+	for d, want := range map[membership.Detection]membership.Detection{
+		0: 0, membership.DefaultDetection: 0, membership.MaxDetection: membership.MaxDetection,
+	} {
+		o := Options{Node: "a", Detection: d}
+		m := o.member(3, time.Now())
+		m.Weight = 1
+		got, err := decode(encode(&m))
+		if err != nil || got.Detection != want {
+			t.Errorf("%v is announced as %v, %v", d, time.Duration(got.Detection), err)
+		}
 	}
 }
 
@@ -92,6 +108,8 @@ func TestAnnouncementRefused(t *testing.T) {
 		"a C1 control":      with(func(m *membership.Member) { m.ID = "a\u0085" }),
 		"no UTF-8":          with(func(m *membership.Member) { m.ID = "a\xff" }),
 		"too heavy":         with(func(m *membership.Member) { m.Weight = membership.MaxWeight + 1 }),
+		"slow to detect":    with(func(m *membership.Member) { m.Detection = membership.MaxDetection * 2 }),
+		"fast to detect":    with(func(m *membership.Member) { m.Detection = membership.MinDetection / 2 }),
 		"no protocol":       with(func(m *membership.Member) { m.ProtocolMin = 0 }),
 		"protocol inverted": with(func(m *membership.Member) { m.ProtocolMin = 5 }),
 		"too large":         appendText(good, 99, strings.Repeat("x", maxMeta)),

@@ -56,6 +56,10 @@ type Options struct {
 	Expect        int
 	ExpectTimeout time.Duration
 
+	// Detection is the detection time. It sets the defaults of Timing.Probe and Timing.ProbeTimeout, and is announced to
+	// the other members; 0 means membership.DefaultDetection.
+	Detection membership.Detection
+
 	Capacity  int           // sum of the ring's weights, plus one; 0 means 1024, at most 8192
 	NRefDecay time.Duration // from the last death until N_ref falls; 0 means 60 s
 
@@ -96,8 +100,8 @@ type Options struct {
 
 // Timing has the durations of a Cluster. Zero fields have their defaults.
 type Timing struct {
-	Probe        time.Duration // between two probes; 500 ms
-	ProbeTimeout time.Duration // of a direct probe; 200 ms
+	Probe        time.Duration // between two probes; Options.Detection.Probe
+	ProbeTimeout time.Duration // of a direct probe; Options.Detection.ProbeTimeout
 	Gossip       time.Duration // between two rounds of gossip; 100 ms
 	PushPull     time.Duration // between full exchanges with a random member; 15 s
 	Stream       time.Duration // timeout of one full exchange; 5 s
@@ -126,8 +130,6 @@ func setDefault(d *time.Duration, def time.Duration) {
 }
 
 func (t *Timing) setDefaults() {
-	setDefault(&t.Probe, 500*time.Millisecond)
-	setDefault(&t.ProbeTimeout, 200*time.Millisecond)
 	setDefault(&t.Gossip, 100*time.Millisecond)
 	setDefault(&t.PushPull, 15*time.Second)
 	setDefault(&t.Stream, 5*time.Second)
@@ -150,6 +152,8 @@ func (t *Timing) setDefaults() {
 const maxLabel = memberlist.LabelMaxSize
 
 func (o *Options) setDefaults() {
+	setDefault(&o.Timing.Probe, o.Detection.Probe())
+	setDefault(&o.Timing.ProbeTimeout, o.Detection.ProbeTimeout())
 	o.Timing.setDefaults()
 	setDefault(&o.NRefDecay, time.Minute)
 	o.Weight = max(1, o.Weight)
@@ -195,6 +199,9 @@ func (o *Options) validate() error {
 	fault(int64(o.Weight) > int64(o.Capacity)-1,
 		"weight: %d is above the ring's capacity less one, %d", o.Weight, o.Capacity-1)
 	fault(o.Expect < 0 || o.Expect > ring.MaxCapacity, "expect: %d is not within 0 to %d", o.Expect, ring.MaxCapacity)
+	if err := o.Detection.Validate(); err != nil {
+		fault(true, "detection: %w", err)
+	}
 	fault(o.ExpectTimeout < 0, "expect-timeout: %v is negative", o.ExpectTimeout)
 	fault(len(o.Cluster) > maxLabel, "cluster: %d bytes, at most %d", len(o.Cluster), maxLabel)
 	for _, a := range [...]struct{ name, addr string }{
@@ -240,10 +247,18 @@ func splitAddr(addr string, port uint16) (string, uint16, error) {
 	return host, uint16(n), nil
 }
 
+// announcedDetection returns 0 for the default, which versions without --detection use as well.
+func announcedDetection(d membership.Detection) membership.Detection {
+	if d == membership.DefaultDetection {
+		return 0
+	}
+	return d
+}
+
 func (o *Options) member(bootID uint64, now time.Time) membership.Member {
 	m := membership.Member{
 		ID: ring.ID(o.Node), BootID: bootID, Incarnation: 1, Weight: o.Weight, Role: o.Role,
-		StartedAt: now.UnixMilli(), Expect: o.Expect,
+		StartedAt: now.UnixMilli(), Expect: o.Expect, Detection: announcedDetection(o.Detection),
 		Addresses:   membership.Addresses{RLS: o.RLS, Peer: o.Peer, Route: o.Route, Page: o.Page},
 		ProtocolMin: membership.ProtocolMin, ProtocolMax: membership.ProtocolMax,
 	}

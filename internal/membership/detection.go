@@ -21,8 +21,12 @@ const (
 	MaxDetection     = Detection(30 * time.Second)
 )
 
-// Validate returns an error if d is out of range. The zero value is valid.
+// Validate returns an error if d is out of range, or not a number of milliseconds, as members announce it. The zero
+// value is valid.
 func (d Detection) Validate() error {
+	if time.Duration(d)%time.Millisecond != 0 {
+		return fmt.Errorf("%v is not a whole number of milliseconds", time.Duration(d))
+	}
 	if d != 0 && (d < MinDetection || d > MaxDetection) {
 		return fmt.Errorf("%v is not within %v to %v", time.Duration(d), time.Duration(MinDetection), time.Duration(MaxDetection))
 	}

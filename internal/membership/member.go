@@ -147,6 +147,9 @@ func (m *Member) Validate() error {
 	case m.ProtocolMin == 0 || m.ProtocolMin > m.ProtocolMax:
 		return fmt.Errorf("member %q: no protocol version", m.ID)
 	}
+	if err := m.Detection.Validate(); err != nil {
+		return fmt.Errorf("member %q: detection: %w", m.ID, err)
+	}
 	return nil
 }
 

@@ -130,7 +130,7 @@ func (p *Peer) tickLoop() {
 			if mono-p.meter.at >= int64(measureEvery) {
 				p.measure(mono)
 			}
-			if mono-checked >= int64(keepaliveEvery-p.o.TickEvery/2) {
+			if mono-checked >= int64(p.o.Detection.Heartbeat()-p.o.TickEvery/2) {
 				checked = mono
 				p.checkKeepalives()
 			}

@@ -8,10 +8,12 @@ import (
 )
 
 const (
-	keepaliveEvery = 500 * time.Millisecond // between two checks; also the interval of heartbeats
-	silentChecks   = 3                      // checks without a sign of life after which a member is silent: 1.5 s
-	idleChecks     = 10                     // checks after which a stream with nothing but heartbeats is pinged: 5 s
+	silentChecks = 3  // checks without a sign of life after which a member is silent: 1.5 s by default
+	idleChecks   = 10 // checks after which a stream with nothing but heartbeats is pinged: 5 s by default
 )
+
+// keepaliveEvery returns the time between two checks: the interval of heartbeats.
+func (l *link) keepaliveEvery() time.Duration { return l.detection.Heartbeat() }
 
 // keepalive is the state of the checks of whether a link's member is alive. The member answers the heartbeats that this
 // link carries over another stream. While it does, and no request waits for a reply, this link sends no pings: one for
@@ -63,7 +65,7 @@ func (l *link) checkKeepalive() {
 	switch {
 	case u.missed >= silentChecks || u.unanswered >= silentChecks:
 		silence := time.Duration(l.clock.mono() - max(read, confirmed))
-		u.cancel(fmt.Errorf("%w for %v", errSilent, silence.Round(keepaliveEvery/10)))
+		u.cancel(fmt.Errorf("%w for %v", errSilent, silence.Round(l.keepaliveEvery()/10)))
 	case u.missed > 0 || confirmed == 0 || l.timeouts.Load() > 0 || u.idle >= idleChecks:
 		u.unanswered++
 		l.ping()
@@ -76,7 +78,7 @@ func (l *link) handleHeartbeatReply(sent, now int64) {
 	l.mu.Lock()
 	l.acked.confirm(sent)
 	l.mu.Unlock()
-	if now-sent < int64(keepaliveEvery) {
+	if now-sent < int64(l.keepaliveEvery()) {
 		l.lastHeartbeatReply.Store(l.clock.mono())
 	}
 }

@@ -106,10 +106,10 @@ func TestPingAlongsideMessages(t *testing.T) {
 // A late reply to a heartbeat is no sign of life.
 func TestLateRepliesAreNoSignOfLife(t *testing.T) {
 	l, _, _ := newTestLink(t)
-	if l.handleHeartbeatReply(0, int64(keepaliveEvery)); l.lastHeartbeatReply.Load() != 0 {
+	if l.handleHeartbeatReply(0, int64(l.keepaliveEvery())); l.lastHeartbeatReply.Load() != 0 {
 		t.Error("a late reply counts")
 	}
-	if l.handleHeartbeatReply(0, int64(keepaliveEvery)-1); l.lastHeartbeatReply.Load() == 0 {
+	if l.handleHeartbeatReply(0, int64(l.keepaliveEvery())-1); l.lastHeartbeatReply.Load() == 0 {
 		t.Error("a prompt reply does not count")
 	}
 }

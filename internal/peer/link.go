@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/ring"
@@ -41,6 +42,8 @@ type link struct {
 	log     *slog.Logger
 	bounds  queueBounds
 	maxAge  time.Duration // of a connection
+
+	detection membership.Detection // of this member
 
 	redial    chan struct{} // has a token to dial without delay
 	wake      chan struct{} // has a token when out is no longer empty
@@ -190,7 +193,7 @@ func (l *link) established(version uint16) {
 	l.m.connected.Inc()
 	wake(l.changed)
 	for i, m := range l.heldHeartbeats {
-		if version >= handoffVersion && m.Kind != 0 && l.clock.now()-m.Sent < int64(keepaliveEvery) {
+		if version >= handoffVersion && m.Kind != 0 && l.clock.now()-m.Sent < int64(l.keepaliveEvery()) {
 			l.encodeMsg(&m)
 		}
 		l.heldHeartbeats[i] = protocol.Message{}

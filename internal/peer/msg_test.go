@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
@@ -428,7 +429,7 @@ func TestHeldHeartbeat(t *testing.T) {
 		want    []protocol.MessageKind
 	}{
 		{"young", 2, 0, []protocol.MessageKind{protocol.Ping, protocol.Pong}},
-		{"old", 2, 2 * keepaliveEvery, nil},
+		{"old", 2, 2 * membership.DefaultDetection.Heartbeat(), nil},
 		{"version 1", 1, 0, nil},
 	} {
 		l := &link{clock: m.clock, m: m.m, log: m.Peer.log, bounds: queueBounds{bytes: 1 << 20},

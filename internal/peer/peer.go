@@ -60,7 +60,9 @@ type Options struct {
 	// MaxStreams bounds the connections from other members, of which each has one or two; default 2048.
 	MaxStreams int
 
-	// TickEvery is the time between two ticks of Node; default 100 ms. It must be well below owner's OwnershipTTL.
+	// Detection is that of Node's Options. It sets the interval of the checks whether other members are alive.
+	Detection membership.Detection
+	// TickEvery is the time between two ticks of Node; default Detection.Tick.
 	TickEvery time.Duration
 
 	// OnProgress is called, never concurrently, when the progress of a ring change has changed.
@@ -79,7 +81,7 @@ func (o *Options) setDefaults() {
 	setDefault(&o.QueueBytes, 8<<20)
 	setDefault(&o.QueueGroups, 1<<16)
 	setDefault(&o.MaxStreams, 2048)
-	setDefault(&o.TickEvery, 100*time.Millisecond)
+	setDefault(&o.TickEvery, o.Detection.Tick())
 	setDefault(&o.MaxAge, time.Hour)
 	if o.VerifyMember == nil {
 		o.VerifyMember = func(ring.ID, []*x509.Certificate) error { return nil }
@@ -291,7 +293,7 @@ func (p *Peer) newLink(m *membership.Member) *link {
 	ctx, stop := context.WithCancel(p.ctx)
 	l := &link{
 		to: m.ID, address: m.Peer, bootID: m.BootID, dial: p.dial, clock: p.clock, m: p.m, log: p.log, stop: stop,
-		bounds: queueBounds{bytes: p.o.QueueBytes, groups: p.o.QueueGroups}, maxAge: p.o.MaxAge,
+		bounds: queueBounds{bytes: p.o.QueueBytes, groups: p.o.QueueGroups}, maxAge: p.o.MaxAge, detection: p.o.Detection,
 		redial: make(chan struct{}, 1), wake: make(chan struct{}, 1), changed: p.linksChanged, since: time.Now(),
 	}
 	if !p.spawn(func() { l.run(ctx) }) {

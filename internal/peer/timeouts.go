@@ -30,7 +30,7 @@ func (l *link) silentFor(now int64) time.Duration {
 func (l *link) isAlive(now int64) bool { return l.connected.Load() && l.silentFor(now) < aliveFor }
 
 // longestSilence returns the longest time since the last sign of life of a member, whether or not requests wait for it.
-// Heartbeats come every keepaliveEvery.
+// Heartbeats come every Detection.Heartbeat.
 func (p *Peer) longestSilence(now int64) (longest time.Duration) {
 	for _, l := range *p.links.Load() {
 		longest = max(longest, time.Duration(now-l.lastSignOfLife()))
@@ -107,8 +107,9 @@ func (c *call) expireGroup(n int) (next int64) {
 // expireLocal fails the local results, or returns when to check them again: Node waits for other members, too.
 func (c *call) expireLocal() (next int64) {
 	p := c.p
-	if silence := p.longestSilence(c.now); c.now < c.giveUpAt && silence < keepaliveEvery+aliveFor {
-		return min(c.giveUpAt, c.now+int64(keepaliveEvery+aliveFor-silence))
+	most := p.o.Detection.Heartbeat() + aliveFor
+	if silence := p.longestSilence(c.now); c.now < c.giveUpAt && silence < most {
+		return min(c.giveUpAt, c.now+int64(most-silence))
 	}
 	next = math.MaxInt64
 	for i := range c.slots {

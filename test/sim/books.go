@@ -74,7 +74,7 @@ func (o *oracle) adopted(m *member) {
 // part that grows considers itself more of the cluster than it was when the others were lost.
 func (o *oracle) grown() {
 	for i := range o.lastFault {
-		if o.w.now-o.lastFault[i] < faultTail {
+		if o.w.now-o.lastFault[i] < o.faultTail() {
 			o.joins++
 			return
 		}
@@ -153,7 +153,7 @@ func (o *oracle) lostStateAllowance(a *account, x *span) uint64 {
 
 // copyDelay is how long the first successor of a member that was alone may lack its replicas: they are sent again a
 // second after they were lost.
-const copyDelay = int64(1500 * time.Millisecond)
+const copyDelay = 1500 * time.Millisecond
 
 // wasAlone reports whether m was alone on its ring within the given time.
 func (m *member) wasAlone(within int64) bool {
@@ -182,7 +182,7 @@ func (o *oracle) crashed(m *member) {
 	last := !slices.ContainsFunc(o.w.running(), func(p *member) bool {
 		return p != m && p.view.Ring != nil && p.view.Ring.Index(slotID(p.slot)) >= 0
 	})
-	company := m.wasAlone(copyDelay)
+	company := m.wasAlone(int64(o.w.o.slowed(copyDelay)))
 	o.current(func(a *account, x *span) {
 		if slices.Contains(x.deciders, m) {
 			x.losses++
@@ -216,7 +216,7 @@ func (o *oracle) revoked(m *member) { o.disconnectedAt[m.slot] = math.MinInt64 /
 // beforeRevocation records hits that a member has admitted with the full limit after it was disconnected and before
 // its ownership was revoked. Its replicas go to members on its side, so the others may lack them when they take over.
 func (o *oracle) beforeRevocation(x *span, v *decision, hits uint64) {
-	if v.result.Authority == owner.Full && o.w.now-o.disconnectedAt[v.by.slot] < int64(revokedWithin) {
+	if v.result.Authority == owner.Full && o.w.now-o.disconnectedAt[v.by.slot] < int64(v.by.revokedWithin()) {
 		x.allowance += hits
 	}
 }

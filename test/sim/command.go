@@ -18,11 +18,12 @@ func Main() int {
 	leases := flag.Bool("leases", false, "run worlds with leases")
 	full := flag.Bool("full", false, "run worlds with tables that are too small for their keys")
 	still := flag.Bool("still", false, "run worlds in which machines stop with their clocks")
+	detection := flag.Bool("detection", false, "run worlds whose members have other detection times than the default")
 	all := flag.Bool("all", false, "continue after a failure")
 	hashes := flag.Bool("hashes", false, "print the hash of each seed's events, to compare two versions of the code")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds to run in parallel")
 	flag.Parse()
-	kind := kindOf(*full, *still, *leases)
+	kind := kindOf(*full, *still, *leases, *detection)
 	made, known := kind.Bugs[*bugName]
 	switch {
 	case *bugName == "list":
@@ -47,7 +48,7 @@ func Main() int {
 	return showSearch(&search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, Expand: kind.Expand, All: *all, Twice: 50})
 }
 
-func kindOf(full, still, leases bool) worldKind {
+func kindOf(full, still, leases, detection bool) worldKind {
 	switch {
 	case full:
 		return kinds["full"]
@@ -55,6 +56,8 @@ func kindOf(full, still, leases bool) worldKind {
 		return kinds["still"]
 	case leases:
 		return kinds["leases"]
+	case detection:
+		return kinds["detection"]
 	}
 	return kinds[""]
 }

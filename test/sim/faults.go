@@ -247,14 +247,14 @@ func (w *world) probe() {
 	ms := w.running()
 	for _, m := range ms {
 		if m.view.Ring.Fingerprint() != ms[0].view.Ring.Fingerprint() {
-			w.fail("I9: %v after the last fault %s uses %s and %s uses %s", settleTime, m.name(), names(m.view.Ring),
+			w.fail("I9: %v after the last fault %s uses %s and %s uses %s", w.o.slowed(settleTime), m.name(), names(m.view.Ring),
 				ms[0].name(), names(ms[0].view.Ring))
 			return
 		}
 	}
 	for _, m := range ms {
 		if st := m.table[m.slot].state; st == active && !m.node.Progress().Complete() {
-			w.fail("I9: %v after the last fault %s has not completed %s: %+v", settleTime, m.name(), names(m.view.Ring),
+			w.fail("I9: %v after the last fault %s has not completed %s: %+v", w.o.slowed(settleTime), m.name(), names(m.view.Ring),
 				m.node.Progress())
 			return
 		}

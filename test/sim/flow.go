@@ -128,7 +128,7 @@ func (o *oracle) clockTolerance(x, y *span) int64 {
 	d := int64(2 * time.Millisecond)
 	if y != nil && (y.clocks() > 1 || x.clocks() > 1 || y.last != x.last) || x.shared+x.ahead > 0 || y != nil &&
 		y.shared+y.ahead > 0 {
-		d += 2*int64(o.w.o.Skew) + int64(2*o.w.o.Drift*float64(int64(o.w.o.Length+o.w.o.Leases.Lull+warmUp)))
+		d += 2*int64(o.w.o.Skew) + int64(2*o.w.o.Drift*float64(int64(o.w.o.Length+o.w.o.Leases.Lull+o.w.o.slowed(warmUp))))
 	}
 	return d
 }

@@ -10,8 +10,8 @@ import (
 
 const (
 	gossipEvery = 200 * time.Millisecond
-	deadAfter   = int64(3200 * time.Millisecond) // of silence
-	leftFor     = int64(30 * time.Second)        // how long a graceful leave is remembered
+	deadAfter   = 3200 * time.Millisecond // of silence, with the default detection time
+	leftFor     = int64(30 * time.Second) // how long a graceful leave is remembered
 )
 
 // state is the state of a member as it announces it.
@@ -97,10 +97,15 @@ func (m *member) mergeGossip(table []entry) {
 	m.update()
 }
 
+// deadAfter returns the silence after which m considers another member dead.
+func (m *member) deadAfter() int64 {
+	return int64(scaled(deadAfter, m.w.o.detectionOf(m.slot).OrDefault()))
+}
+
 // live reports whether the boot in slot i is considered running.
 func (m *member) live(i int) bool {
 	e := &m.table[i]
-	return e.boot > 0 && e.state != left && (i == m.slot || m.w.now-e.heardAt < deadAfter)
+	return e.boot > 0 && e.state != left && (i == m.slot || m.w.now-e.heardAt < m.deadAfter())
 }
 
 // update adopts the ring and membership that follow from the table.
@@ -183,6 +188,7 @@ func (m *member) newView(boots []int, r *ring.Ring) *membership.View {
 			v.NRef = max(v.NRef, e.peak)
 			v.Members = append(v.Members, membership.Member{
 				ID: slotID(i), BootID: inst(i, e.boot), State: membership.MemberState(e.state), Weight: weight(i),
+				Detection: m.w.o.detectionOf(i),
 			})
 		}
 		if at, ok := m.farewell[i]; ok && i != m.slot && m.w.now-at < leftFor {

@@ -84,7 +84,7 @@ func (w *world) boot(i int, first bool) *member {
 	}
 	m.node = owner.New(owner.Options{
 		Self: s.id, BootID: inst(i, s.boots), MaxKeys: keys, Policy: w.o.Policy, ProRata: !w.o.Full,
-		HotRate: w.o.Leases.HotRate,
+		HotRate: w.o.Leases.HotRate, Detection: w.o.detectionOf(i),
 	})
 	m.node.SetRoutes(w.manualRoutes, ring.Hash)
 	s.now = m
@@ -157,7 +157,7 @@ func (m *member) tick() {
 	m.apply(m.node.Tick(m.clock()))
 	m.w.oracle.reclaimed(m)
 	m.progress()
-	m.w.after(100*time.Millisecond+m.w.randomBelow(150*time.Millisecond), m, m.tick)
+	m.w.after(m.w.o.hastened(100*time.Millisecond+m.w.randomBelow(150*time.Millisecond)), m, m.tick)
 }
 
 func (m *member) receive(from *member, msg *protocol.Message) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 )
 
@@ -54,6 +55,8 @@ type options struct {
 	// Keys chosen by an adversary that knows everything but the tables' seed.
 	OneOwner bool // all keys have one owner while the members are those of the start
 	Alike    bool // the keys' digests differ in a few bits only
+
+	Detection [5]membership.Detection // of the members, by slot, in turn; 0: the default
 
 	Leases leaseOptions
 }

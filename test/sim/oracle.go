@@ -23,11 +23,14 @@ const (
 
 var faultNames = [...]string{"crash", "pause", "cut", "clock step"}
 
-// revokedWithin is how long after a disconnection a member may continue with the full limit: T_own, from the last
-// Ping that was answered.
-const revokedWithin = 2100 * time.Millisecond
+// revokedWithin returns how long after a disconnection m may continue with the full limit: T_own, from the last Ping that
+// was answered.
+func (m *member) revokedWithin() time.Duration {
+	return m.w.o.detectionOf(m.slot).OwnershipTTL() + 600*time.Millisecond
+}
 
-const faultTail = int64(8 * time.Second) // a fault may have effects this long after its end
+// faultTail returns how long after its end a fault may have effects.
+func (o *oracle) faultTail() int64 { return int64(o.w.o.slowed(8 * time.Second)) }
 
 // oracle compares what members decide with what they may decide. It sees every decision when it is made, every reply
 // when a client gets it, and every fault. The bound of a window follows from the faults that touched it.
@@ -138,7 +141,7 @@ func wholeSeconds(d int64) time.Duration {
 // touch records the faults near the present time.
 func (o *oracle) touch(x *span) {
 	for i, at := range o.lastFault {
-		if o.w.now-at < faultTail {
+		if o.w.now-at < o.faultTail() {
 			x.faults |= 1 << i
 		}
 	}
@@ -155,7 +158,7 @@ func (o *oracle) touch(x *span) {
 	if x.faults != 0 && x.split == 0 {
 		// After partitions heal, parts operate independently until they meet.
 		_, n := o.w.parts()
-		if x.split = uint64(max(0, o.independentParts(n)-1)); o.w.now-o.dividedAt < faultTail {
+		if x.split = uint64(max(0, o.independentParts(n)-1)); o.w.now-o.dividedAt < o.faultTail() {
 			x.split = max(1, x.split)
 		}
 	}

@@ -17,6 +17,8 @@ var kinds = map[string]worldKind{
 	"leases": {expandLeases, leaseBugs},
 	"full":   {expandFull, fullBugs},
 	"still":  {expandStill, stillBugs},
+	// The bugs of the base kind show here, too.
+	"detection": {expandDetection, baseBugs},
 }
 
 // runWorld runs the world of o once. If verbose is set, the result has a trace.

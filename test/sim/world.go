@@ -124,7 +124,7 @@ func (r runner) run(o options, bug bug) runResult {
 	w.schedule()
 	w.run(o.Length + o.Leases.Lull)
 	w.heal()
-	w.run(settleTime)
+	w.run(o.slowed(settleTime))
 	w.probe()
 	w.oracle.finish()
 	return runResult{o, w.hash, int(w.requests), w.events, w.failure, w.lines}
@@ -153,7 +153,7 @@ func (r runner) newWorld(o options, bug bug) *world {
 		w.boot(i, true)
 	}
 	w.healed = true // members that start together meet in any case
-	w.run(warmUp)
+	w.run(o.slowed(warmUp))
 	w.healed = false
 	return w
 }
