@@ -27,6 +27,9 @@ type cluster struct {
 	watch    func(from ring.ID, outs []protocol.Outbound)
 	nref     int
 	left     []ring.ID
+
+	detection map[ring.ID]membership.Detection
+	old       map[ring.ID]bool // members whose version disregards the Detection of others
 }
 
 type envelope struct {
@@ -35,8 +38,12 @@ type envelope struct {
 	protocol.Outbound
 }
 
-func newCluster(t testing.TB, ids ...ring.ID) *cluster {
+func newCluster(t testing.TB, ids ...ring.ID) *cluster { return newClusterOf(t, nil, nil, ids...) }
+
+// newClusterOf returns a cluster of which some members have another Detection than the default, or an old version.
+func newClusterOf(t testing.TB, d map[ring.ID]membership.Detection, old map[ring.ID]bool, ids ...ring.ID) *cluster {
 	c := &cluster{
+		detection: d, old: old,
 		t: t, now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano(),
 		machines: map[ring.ID]*Machine{}, boots: map[ring.ID]uint64{}, states: map[ring.ID]membership.MemberState{},
 	}
@@ -52,7 +59,7 @@ func newCluster(t testing.TB, ids ...ring.ID) *cluster {
 func (c *cluster) boot(id ring.ID, s membership.MemberState) {
 	c.boots[id] += 2
 	bootID := c.boots[id]<<8 | 1
-	c.machines[id], c.states[id] = NewMachine(Options{Self: id, BootID: bootID}), s
+	c.machines[id], c.states[id] = NewMachine(Options{Self: id, BootID: bootID, Detection: c.detection[id]}), s
 }
 
 func (c *cluster) bootID(id ring.ID) uint64 { return c.boots[id]<<8 | 1 }
@@ -83,7 +90,17 @@ func (c *cluster) adopt(id ring.ID, r *ring.Ring) {
 	for _, p := range c.ids() {
 		v.Members = append(v.Members, membership.Member{ID: p, BootID: c.bootID(p), State: c.states[p], Weight: 1})
 	}
+	c.announce(v)
 	c.send(id, c.machines[id].SetMembership(c.now, v))
+}
+
+// announce sets what the members of v have announced about their Detection, as v's own member understands it.
+func (c *cluster) announce(v *membership.View) {
+	for i := range v.Members {
+		if v.Members[i].Detection = c.detection[v.Members[i].ID]; c.old[v.Self] {
+			v.Members[i].Detection = 0
+		}
+	}
 }
 
 // isolate makes the members on r consider all others failed.
@@ -95,7 +112,8 @@ func (c *cluster) isolate(r *ring.Ring, nref int) {
 	}
 	for i := range v.Members {
 		mine := v
-		mine.Self, mine.BootID = v.Members[i].ID, v.Members[i].BootID
+		mine.Self, mine.BootID, mine.Members = v.Members[i].ID, v.Members[i].BootID, slices.Clone(v.Members)
+		c.announce(&mine)
 		c.send(mine.Self, c.machines[mine.Self].SetMembership(c.now, &mine))
 	}
 }
