@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/ops/rulecheck"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
@@ -39,12 +40,15 @@ func newBounds() *cobra.Command {
 		if err = errors.Join(fault, err); err != nil {
 			return err
 		}
-		return show(cmd.OutOrStdout(), *output, boundsReport{c, rules}, func(out io.Writer) error { return writeBounds(out, c, rules) })
+		report := boundsReport{c, rulecheck.DetectionCostOf(c.Detection, c.Members), rules}
+		return show(cmd.OutOrStdout(), *output, report, func(out io.Writer) error { return writeBounds(out, c, rules) })
 	}
 	cmd.Flags().IntVar(&c.Members, "members", 0, "`number` of members of the cluster")
 	cmd.Flags().StringVar(&partition, "policy", policy.PartShare.String(), "the members' `policy` (--partition): share, available or quorum")
 	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "largest number of `hits` per second for one key (default: unknown)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().DurationVar((*time.Duration)(&c.Detection), "detection", time.Duration(membership.DefaultDetection),
+		"the members' detection `time` (--detection)")
 	cmd.Flags().DurationVar(&c.Outage, "outage", 0, "also print the cost of an outage of this `duration`, in which no member reaches the owner")
 	_ = cmd.MarkFlagRequired("members") // the flag exists
 	return cmd
@@ -62,6 +66,9 @@ func boundsOf(path string, o config.Options, c rulecheck.Conditions) ([]rulechec
 	if !(c.Rate >= 0) {
 		faults = append(faults, fmt.Errorf("--rate %v: want hits a second", c.Rate))
 	}
+	if err := c.Detection.Validate(); err != nil {
+		faults = append(faults, fmt.Errorf("--detection: %w", err))
+	}
 	if c.Outage < 0 || c.Outage > maxOutage {
 		faults = append(faults, fmt.Errorf("--outage %v: want 0s to %v", c.Outage, maxOutage))
 	}
@@ -78,6 +85,11 @@ func boundsOf(path string, o config.Options, c rulecheck.Conditions) ([]rulechec
 
 func writeBounds(out io.Writer, c rulecheck.Conditions, rules []rulecheck.RuleBounds) error {
 	fmt.Fprintf(out, "Members: %d. Partition policy: %s. Hits of one key in one window, at most.\n", c.Members, c.Partition)
+	if d := c.Detection; c.Members > 1 {
+		fmt.Fprintf(out, "Detection time: %v. A crashed owner is replaced after about %v; one that no member confirms decides for %v.\n",
+			d, d.Failover(c.Members).Round(100*time.Millisecond), d.OwnershipTTL())
+		fmt.Fprintf(out, "Each member sends %.1f heartbeats per second.\n", rulecheck.DetectionCostOf(d, c.Members).Heartbeats)
+	}
 	for i := range rules {
 		b := &rules[i]
 		fmt.Fprintf(out, "\n%s (%s:%d)\n", b.Rule, b.File, b.Line)
@@ -193,5 +205,7 @@ func symbols(b *rulecheck.RuleBounds) string {
 // boundsReport is the JSON of the command. Fields are only ever added.
 type boundsReport struct {
 	rulecheck.Conditions
+	Detection rulecheck.DetectionCost `json:"detection"`
+
 	Rules []rulecheck.RuleBounds `json:"rules"`
 }

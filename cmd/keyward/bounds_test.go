@@ -52,6 +52,7 @@ func TestBoundsGolden(t *testing.T) {
 		"bounds.alone.txt":     {"shop.yaml", "--members", "1"},
 		"bounds.outage.txt":    {"outage.yaml", "--members", "20", "--outage", "5m"},
 		"bounds.outage.json":   {"outage.yaml", "--members", "20", "--outage", "5m", "-o", "json"},
+		"bounds.calm.txt":      {"outage.yaml", "--members", "40", "--detection", "30s"},
 		"bounds.json":          {"shop.yaml", "--members", "5", "-o", "json"},
 	} {
 		out, err := runBounds(args...)
@@ -79,11 +80,11 @@ func TestBoundsOfDirectory(t *testing.T) {
 }
 
 func TestBoundsFaults(t *testing.T) {
-	_, err := runBounds("nowhere", "--members", "0", "--policy", "most", "--rate", "-1", "--outage", "-1s")
+	_, err := runBounds("nowhere", "--members", "0", "--policy", "most", "--rate", "-1", "--outage", "-1s", "--detection", "31s")
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"--members 0", "--policy most", "--rate -1", "--outage -1s", "read rules"} {
+	for _, want := range []string{"--members 0", "--policy most", "--rate -1", "--outage -1s", "--detection: 31s is not within 1s to 30s", "read rules"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not said in %v", want, err)
 		}

@@ -44,6 +44,9 @@ func (d Detection) OrDefault() Detection {
 // String returns d as a duration.
 func (d Detection) String() string { return time.Duration(d.OrDefault()).String() }
 
+// Seconds returns d in seconds.
+func (d Detection) Seconds() float64 { return time.Duration(d).Seconds() }
+
 // part returns num/den of d.
 func (d Detection) part(num, den time.Duration) time.Duration {
 	return time.Duration(d.OrDefault()) * num / den

@@ -6,6 +6,7 @@ import (
 
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 )
 
@@ -15,6 +16,8 @@ type Conditions struct {
 	Partition policy.Partition `json:"policy"`
 	Rate      float64          `json:"rate,omitempty"` // hits per second that one key may get; 0 if unknown
 	Outage    time.Duration    `json:"-"`              // length of an outage of the owner; 0: none is considered
+
+	Detection membership.Detection `json:"-"` // of the members
 }
 
 // RuleBounds are the bounds of one rule, in hits of one key in one window. The window of a bucket is any time of that

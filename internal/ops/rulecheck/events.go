@@ -9,11 +9,8 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 )
 
-// How long traffic can exceed a limit after an event.
-const (
-	confirmed = 1500 * time.Millisecond // an owner that no member confirms any more continues to decide for this long
-	inFlight  = 12 * time.Millisecond   // the time in which a request is answered
-)
+// inFlight is the time in which a request is answered. For this long traffic can exceed a limit after an owner resumes.
+const inFlight = 12 * time.Millisecond
 
 // eventTable writes the bounds of one rule.
 type eventTable struct {
@@ -25,6 +22,9 @@ type eventTable struct {
 }
 
 func (w *eventTable) write() {
+	// An owner that no member confirms any more continues to decide for T_own.
+	unconfirmed := w.conditions.Detection.OwnershipTTL()
+	replaced := fmt.Sprintf("up to %s", seconds(2*w.conditions.Detection.Failover(w.conditions.Members)))
 	w.add(Bound{Event: "nothing fails", OverFormula: "0", UnderFormula: "0"})
 	w.add(w.moving("join, leave, rolling restart", nil, term{"0", 0}))
 	if w.Lent > 0 {
@@ -35,10 +35,10 @@ func (w *eventTable) write() {
 	}
 	if w.conditions.Members > 1 {
 		u := term{"U", w.Unacked}
-		w.add(w.alone(w.moving("the owner crashes", nil, w.withoutOwner(u)...), "up to 6 s"))
-		w.add(w.alone(w.moving("the owner pauses, or a one-way partition", w.traffic(inFlight), w.withoutOwner(u)...), "up to 6 s"))
-		w.add(w.alone(w.moving("the owner's machine is migrated, its clocks stopped", w.traffic(confirmed), w.withoutOwner(u)...),
-			"up to 6 s"))
+		w.add(w.alone(w.moving("the owner crashes", nil, w.withoutOwner(u)...), replaced))
+		w.add(w.alone(w.moving("the owner pauses, or a one-way partition", w.traffic(inFlight), w.withoutOwner(u)...), replaced))
+		w.add(w.alone(w.moving("the owner's machine is migrated, its clocks stopped", w.traffic(unconfirmed), w.withoutOwner(u)...),
+			replaced))
 		w.addSeparate(w.partition())
 		w.bothFail()
 		w.add(w.alone(sum("an unresponsive owner, called by Envoy directly", w.withoutOwner()...),
@@ -46,6 +46,11 @@ func (w *eventTable) write() {
 		w.add(w.degraded())
 	}
 	w.restart()
+}
+
+// seconds returns d in seconds, with at most one decimal: "6 s".
+func seconds(d time.Duration) string {
+	return fmt.Sprintf("%.3g s", d.Round(100*time.Millisecond).Seconds())
 }
 
 // add appends an event. The hits that members have not reported to the owner are added to it.
@@ -162,14 +167,14 @@ func (w *eventTable) partition() Bound {
 	case policy.PartAvailable:
 		return w.moving(event, nil, w.withoutOwner(term{w.all, w.most})...)
 	case policy.PartQuorum:
-		b := w.moving(event, w.traffic(confirmed), w.withoutOwner(u)...)
+		b := w.moving(event, w.traffic(w.conditions.Detection.OwnershipTTL()), w.withoutOwner(u)...)
 		if b.Under = w.most; b.Under > 0 {
 			b.UnderFormula, b.UnderTime = w.all, until
 		}
 		return b
 	}
 	missed := term{w.all + " x f/N", mulDiv(w.most, uint64(w.Tolerated), uint64(w.conditions.Members))}
-	return w.alone(w.moving(event, w.traffic(confirmed), w.withoutOwner(missed, u)...), until)
+	return w.alone(w.moving(event, w.traffic(w.conditions.Detection.OwnershipTTL()), w.withoutOwner(missed, u)...), until)
 }
 
 // bothFail adds the loss of an owner together with its successor, which only a third member can notice.
