@@ -50,8 +50,8 @@ type Item struct {
 	successor ring.ID // the member that must get the replica, even if another one gets it first
 }
 
-// Covers reports whether a confirmation of the item confirms the first hits of the counter.Unreplicated with number seq, or
-// shows that they need no confirmation any more, because that Unreplicated was replaced.
+// Covers reports whether a confirmation of the item confirms the first hits of the counter.Unreplicated with number
+// seq, or shows that they need no confirmation any more, because that Unreplicated was replaced.
 func (it *Item) Covers(seq uint32, hits uint64) bool { return it.seq != seq || hits <= it.upTo }
 
 // Confirm confirms the charges of the item. It returns false if there is no confirmation, because the counter's
@@ -72,8 +72,8 @@ func (b *Backlog) Confirm(it *Item) bool {
 	return true
 }
 
-// Requeue queues the item's key again if its charges are not confirmed. It reports whether the next attempt is to be made
-// at once.
+// Requeue queues the item's key again if its charges are not confirmed. It reports whether the next attempt is to be
+// made at once.
 func (b *Backlog) Requeue(it *Item) (soon bool) {
 	e := b.counters.Find(it.Key)
 	if e == nil {
