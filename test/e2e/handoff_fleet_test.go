@@ -40,10 +40,16 @@ type door struct {
 
 func newFleet(t testing.TB, l *lab.Lab, members ...string) *fleet {
 	t.Helper()
+	return newFleetOf(t, l, nil, members...)
+}
+
+// newFleetOf starts members with flags of their own, by name.
+func newFleetOf(t testing.TB, l *lab.Lab, flags map[string][]string, members ...string) *fleet {
+	t.Helper()
 	f := &fleet{t: t, l: l}
 	f.doors.Store(&[]*door{})
 	for _, n := range members {
-		f.launch(n)
+		f.launch(n, flags[n]...)
 	}
 	awaitRing(t, l, members...)
 	for _, s := range f.live {
@@ -76,9 +82,9 @@ func (f *fleet) agree() {
 	awaitRing(f.t, f.l, f.names()...)
 }
 
-func (f *fleet) launch(name string) *lab.Sidecar {
+func (f *fleet) launch(name string, flags ...string) *lab.Sidecar {
 	f.t.Helper()
-	s, err := f.l.AddSidecar(name)
+	s, err := f.l.AddSidecar(name, flags...)
 	if err != nil {
 		f.t.Fatal(err)
 	}
