@@ -40,16 +40,26 @@ func (f *ringFlags) ring(ctx context.Context) (*ring.Ring, error) {
 
 // ringIn returns the ring that a member uses.
 func ringIn(c *api.ClusterStatus) (*ring.Ring, error) {
-	var names []string
+	var members []ring.Member
 	for _, m := range c.Members {
 		if slices.Contains(c.Ring.Members, m.ID) {
-			names = append(names, fmt.Sprintf("%s=%d", m.ID, max(1, m.Weight)))
+			members = append(members, ring.Member{ID: ring.ID(m.ID), Weight: max(1, m.Weight), Host: m.RingHost})
 		}
 	}
-	if len(names) == 0 || len(names) != len(c.Ring.Members) {
+	if len(members) == 0 || len(members) != len(c.Ring.Members) {
 		return nil, fmt.Errorf("%s has no ring yet, or its ring has members that are not live: %s", c.Self, strings.Join(c.Ring.Members, ", "))
 	}
-	return ringOf(names)
+	if c.Ring.Parameters == "" {
+		return ring.New(members), nil
+	}
+	p, err := ring.ParseParameters(c.Ring.Parameters)
+	if err == nil {
+		err = p.Validate()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s has a ring of another version: %w", c.Self, err)
+	}
+	return p.New(members), nil
 }
 
 // ringMember is one member's share of a ring.

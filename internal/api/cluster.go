@@ -15,7 +15,7 @@ type ClusterStatus struct {
 	Version    string `json:"version"` // of the program
 	Joined     bool   `json:"joined"`
 	Problem    string `json:"problem,omitempty"` // why the member is not on the ring
-	Cause      string `json:"cause,omitempty"`   // of Problem: lookup, gossip, streams, rival, full or flaps
+	Cause      string `json:"cause,omitempty"`   // of Problem: lookup, gossip, streams, rival, full, host or flaps
 	Standalone bool   `json:"standalone"`        // without --join
 	NRef       int    `json:"n_ref"`
 
@@ -30,7 +30,9 @@ type ClusterStatus struct {
 type RingStatus struct {
 	Fingerprint  string   `json:"fingerprint"`
 	Members      []string `json:"members"`
-	Disagreement int      `json:"disagreement"` // number of live members that announce another fingerprint
+	Disagreement int      `json:"disagreement"`         // number of live members that announce another fingerprint
+	Parameters   string   `json:"parameters,omitempty"` // of a ring with Envoy's parameters: envoy/MIN/MAX/HASH
+	Differ       []string `json:"differ,omitempty"`     // active members that are configured for another kind of ring (--ring)
 }
 
 // Unreachable is a member with which the answering member cannot exchange requests.
@@ -46,6 +48,7 @@ type MemberStatus struct {
 	State    string `json:"state"` // joining, active or leaving
 	Role     string `json:"role"`  // member or observer
 	Weight   uint32 `json:"weight"`
+	RingHost string `json:"ring_host,omitempty"` // --ring-host
 	Gossip   string `json:"gossip,omitempty"`
 	Peer     string `json:"peer,omitempty"`
 	RLS      string `json:"rls,omitempty"`

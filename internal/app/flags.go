@@ -27,6 +27,7 @@ type flags struct {
 	memberFlags
 	addressFlags
 	clusterFlags
+	ringFlags
 	decisionFlags
 	responseFlags
 	counterFlags
@@ -59,6 +60,14 @@ type clusterFlags struct {
 	RingCapacity  int
 	NRefDecay     time.Duration
 	Detection     time.Duration // see membership.Detection
+}
+
+// ringFlags describe the ring to use, and this member on it.
+type ringFlags struct {
+	Ring             string // keyward or envoy
+	MinSize, MaxSize uint32 // with envoy
+	Hash             string // with envoy: xx or murmur2
+	Host             string // with envoy
 }
 
 // decisionFlags say how calls are decided.
@@ -127,6 +136,7 @@ func (f *flags) define(s *pflag.FlagSet, getenv func(string) string) []flagGroup
 	add("This member", func(s *pflag.FlagSet) { f.memberFlags.define(s, getenv) })
 	add("Addresses", f.addressFlags.define)
 	add("The cluster to join", f.clusterFlags.define)
+	add("The ring", f.ringFlags.define)
 	add("Decisions", f.decisionFlags.define)
 	add("Responses", f.responseFlags.define)
 	add("Counters and hot keys", f.counterFlags.define)
@@ -163,6 +173,27 @@ func (f *clusterFlags) define(s *pflag.FlagSet) {
 	s.DurationVar(&f.Detection, "detection", time.Duration(membership.DefaultDetection),
 		"`time` in which the failure of a member is detected, 1s to 30s; heartbeats, probes and the takeover follow from it")
 	s.DurationVar(&f.NRefDecay, "nref-decay", time.Minute, "how long a failed member still counts when limits are divided")
+}
+
+func (f *ringFlags) define(s *pflag.FlagSet) {
+	s.StringVar(&f.Ring, "ring", "keyward",
+		"`kind` of ring: keyward (Keyward's own) or envoy (that of a RING_HASH cluster of yours, so that its requests reach the "+
+			"owners of their keys directly); while members differ, all use keyward")
+	s.StringVar(&f.Host, "ring-host", "",
+		"`host` of this member on the ring envoy: the address that Envoy hashes, as IP:port, or its host name with "+
+			"use_hostname_for_hashing; :port uses the host of --advertise")
+	s.Uint32Var(&f.MinSize, "ring-min-size", ring.DefaultMinSize, "minimum_ring_size of the ring envoy, at most 1048576")
+	s.Uint32Var(&f.MaxSize, "ring-max-size", ring.MaxSize, "maximum_ring_size of the ring envoy")
+	s.StringVar(&f.Hash, "ring-hash", "xx", "hash `function` of the ring envoy: xx (XX_HASH) or murmur2 (MURMUR_HASH_2)")
+}
+
+// parameters returns the ring that the flags describe. They are validated.
+func (f *ringFlags) parameters() ring.Parameters {
+	if f.Ring != "envoy" {
+		return ring.Parameters{}
+	}
+	hash, _ := ring.ParseHashFunction(f.Hash)
+	return ring.Parameters{Envoy: true, MinSize: f.MinSize, MaxSize: f.MaxSize, Hash: hash}
 }
 
 func (f *decisionFlags) define(s *pflag.FlagSet) {

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"strings"
+
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/settings"
@@ -19,6 +21,10 @@ func (f *flags) gossip(role membership.Role, getenv settings.Getenv) cluster.Opt
 		Page:      reachable(f.Metrics, ip),
 	}
 	if role == membership.RoleMember {
+		o.Ring = f.parameters()
+		if o.RingHost = f.Host; strings.HasPrefix(f.Host, ":") {
+			o.RingHost = reachable(f.Host, ip)
+		}
 		o.RLS, o.Peer, o.Route = reachable(f.RLSAdvertise, ip), reachable(f.Peer, ip), reachable(f.RouteAdvertise, ip)
 	}
 	return o

@@ -33,13 +33,20 @@ func clusterStatus(label string, v *membership.View, rules source.VersionsStatus
 		Ring:  api.RingStatus{Fingerprint: hex(v.Ring.Fingerprint()), Members: []string{}, Disagreement: v.DifferingRings()},
 		Rules: rulesStatus(rules),
 	}
+	if p := v.Ring.Parameters(); p.Envoy {
+		c.Ring.Parameters = p.String()
+	}
+	for _, id := range v.OtherRingParameters() {
+		c.Ring.Differ = append(c.Ring.Differ, string(id))
+	}
 	for i := range v.Ring.Len() {
 		c.Ring.Members = append(c.Ring.Members, string(v.Ring.At(i).ID))
 	}
 	for _, m := range v.Members {
 		a := api.MemberStatus{
 			ID: string(m.ID), Inst: hex(m.BootID), State: m.State.String(), Role: m.Role.String(), Weight: m.Weight,
-			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.CompleteRing),
+			RingHost: m.RingHost,
+			Gossip:   m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.CompleteRing),
 			Protocol: fmt.Sprintf("%d-%d", m.ProtocolMin, m.ProtocolMax),
 		}
 		if m.Detection != 0 {

@@ -38,6 +38,7 @@ func (f *flags) validate() error {
 	var e faults
 	f.validateNames(&e)
 	f.validateCluster(&e)
+	f.validateRing(&e)
 	f.validateAmounts(&e)
 	f.validateTLS(&e)
 	f.validatePlaintext(&e)
@@ -100,6 +101,27 @@ func (f *clusterFlags) validateCluster(e *faults) {
 	case f.ExpectTimeout > 0 && f.Expect == 0:
 		e.add("--expect-timeout %s needs --expect", f.ExpectTimeout)
 	}
+}
+
+// validateRing checks the flags of a ring of the user's own.
+func (f *flags) validateRing(e *faults) {
+	switch f.Ring {
+	case "keyward":
+		e.unless(f.Host == "", "--ring-host %q needs --ring envoy", f.Host)
+		return
+	case "envoy":
+	default:
+		e.add("--ring %q: want keyward or envoy", f.Ring)
+		return
+	}
+	_, err := ring.ParseHashFunction(f.Hash)
+	e.unless(err == nil, "--ring-hash %q: want xx or murmur2", f.Hash)
+	e.unless(f.MinSize >= 1 && f.MinSize <= ring.MaxMinSize, "--ring-min-size %d: want 1 to %d", f.MinSize, ring.MaxMinSize)
+	e.unless(f.MaxSize >= 1 && f.MaxSize <= ring.MaxSize, "--ring-max-size %d: want 1 to %d", f.MaxSize, ring.MaxSize)
+	e.unless(f.MinSize <= f.MaxSize, "--ring-min-size %d is above --ring-max-size %d", f.MinSize, f.MaxSize)
+	e.unless(f.Host != "", "--ring envoy needs --ring-host: the host by which Envoy's cluster hashes this member")
+	e.unless(len(f.Host) <= ring.MaxHost, "--ring-host: %d bytes, at most %d", len(f.Host), ring.MaxHost)
+	e.unless(f.XDS == "", "--xds with --ring envoy: xDS serves Keyward's own ring, and Envoys with a ring of yours need none")
 }
 
 // headerName matches names of headers, and no name.

@@ -281,7 +281,12 @@ func (c *Cluster) logChanges(o *outcome) {
 		r := o.view.Ring
 		x := &o.ringChange
 		c.log.Info("ring adopted", "ring", fmt.Sprintf("%016x", r.Fingerprint()), "members", r.Len(), "n_ref", o.view.NRef,
+			"parameters", r.Parameters().String(),
 			"joined", joinIDs(x.joined), "left", joinIDs(x.left), "died", joinIDs(x.died), "replaced", joinIDs(x.replaced))
+		if others := o.view.OtherRingParameters(); len(others) > 0 {
+			c.log.Warn("members are configured for different rings; all use Keyward's own ring until --ring is the same",
+				"member", joinIDs(others), "configured", o.self.RingParameters.String())
+		}
 	}
 	if o.self.State != c.state {
 		c.state = o.self.State

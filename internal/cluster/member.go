@@ -13,7 +13,7 @@ import (
 
 // completeAddresses adds ip to the announced addresses that have a port only.
 func completeAddresses(m *membership.Member, ip netip.Addr) {
-	for _, a := range []*string{&m.RLS, &m.Peer, &m.Route, &m.Page} {
+	for _, a := range []*string{&m.RLS, &m.Peer, &m.Route, &m.Page, &m.RingHost} {
 		if host, port, err := net.SplitHostPort(*a); err == nil && host == "" {
 			*a = net.JoinHostPort(ip.String(), port)
 		}
@@ -51,7 +51,9 @@ const (
 	tagCompleteRing
 	tagFlags
 	tagDetection // in milliseconds
-	tagEnd       // the first unknown tag
+	tagRingParameters
+	tagRingHost
+	tagEnd // the first unknown tag
 )
 
 // Bits of tagFlags.
@@ -103,7 +105,11 @@ func encode(m *membership.Member) []byte {
 	b = appendNumber(b, tagProtocolMax, uint64(m.ProtocolMax))
 	b = appendNumber(b, tagCompleteRing, m.CompleteRing)
 	b = appendNumber(b, tagFlags, flagsOf(m))
-	return appendNumber(b, tagDetection, uint64(time.Duration(m.Detection).Milliseconds()))
+	b = appendNumber(b, tagDetection, uint64(time.Duration(m.Detection).Milliseconds()))
+	if m.RingParameters.Envoy {
+		b = appendText(b, tagRingParameters, m.RingParameters.String())
+	}
+	return appendText(b, tagRingHost, m.RingHost)
 }
 
 func appendText(b []byte, tag uint64, s string) []byte {
@@ -154,6 +160,16 @@ func setField(m *membership.Member, tag uint64, value wire.Reader) bool {
 		return setText(&m.Route, value)
 	case tagPage:
 		return setText(&m.Page, value)
+	case tagRingHost:
+		return setText(&m.RingHost, value)
+	case tagRingParameters:
+		// Parameters of a later version are read as invalid ones, which no other member has.
+		p, err := ring.ParseParameters(string(value.Rest()))
+		if err != nil || p.Validate() != nil {
+			p = ring.Parameters{Envoy: true}
+		}
+		m.RingParameters = p
+		return true
 	}
 	if tag >= tagEnd {
 		return true

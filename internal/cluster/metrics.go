@@ -12,6 +12,7 @@ type metrics struct {
 	ringMembers   prometheus.Gauge
 	fingerprint   prometheus.Gauge
 	disagreement  prometheus.Gauge
+	parameters    prometheus.Gauge
 	incomplete    prometheus.Gauge
 	health        prometheus.Gauge
 	nref          prometheus.Gauge
@@ -51,6 +52,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			"Low 53 bits of the ring's fingerprint. Members that use the same ring have the same value."),
 		disagreement: gauge("keyward_ring_disagreement",
 			"Members on the ring that use another ring than this member."),
+		parameters: gauge("keyward_ring_parameters_differ",
+			"Members on the ring that are configured for another kind of ring (--ring). While there are any, all members use "+
+				"Keyward's own ring."),
 		incomplete: gauge("keyward_ring_incomplete",
 			"Members on the ring that have not taken over all of their keys."),
 		health: gauge("keyward_gossip_health_score",
@@ -76,7 +80,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	m.offRing = f.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "keyward_off_ring",
-		Help: "1 for the cause that keeps this member off the ring and not ready: lookup, gossip, streams, rival, full or flaps.",
+		Help: "1 for the cause that keeps this member off the ring and not ready: lookup, gossip, streams, rival, full, host or flaps.",
 	}, []string{"cause"})
 	m.joinFailures.WithLabelValues(failedLookup)
 	m.joinFailures.WithLabelValues(failedJoin)
@@ -102,6 +106,7 @@ func (m *metrics) update(v *membership.View) {
 	m.ringMembers.Set(float64(v.Ring.Len()))
 	m.fingerprint.Set(float64(v.Ring.Fingerprint() & (1<<53 - 1))) // a float64 holds no more
 	m.disagreement.Set(float64(v.DifferingRings()))
+	m.parameters.Set(float64(len(v.OtherRingParameters())))
 	m.incomplete.Set(float64(v.IncompleteMembers()))
 	m.nref.Set(float64(v.NRef))
 	m.joined.Set(boolGauge(v.Joined))

@@ -33,6 +33,9 @@ type Options struct {
 	Role   membership.Role
 	Weight uint32 // places on the ring; 0 means 1
 
+	Ring     ring.Parameters // the ring to use if all active members are configured for it; else Keyward's own is used
+	RingHost string          // this member's host on a ring with Envoy's parameters; :port uses the host of Advertise
+
 	Bind      string   // host:port of gossip, UDP and TCP; port 0 selects a free one, an empty host binds every address
 	Advertise string   // advertised host or host:port; default: Bind, or the first private address of this machine
 	Join      []string // host:port or dns+host:port; may contain this member; empty means standalone
@@ -88,7 +91,7 @@ type Options struct {
 	// may be nil.
 	OnRefused func(reason string)
 
-	// NewRing builds rings. If it is nil, each ring shares memory with the previous one. A program that runs many
+	// NewRing builds Keyward's own rings. If it is nil, each ring shares memory with the previous one. A program that runs many
 	// members may share rings between them.
 	NewRing func([]ring.Member) *ring.Ring
 
@@ -198,6 +201,11 @@ func (o *Options) validate() error {
 		"ring-capacity: %d is not within 2 to %d", o.Capacity, ring.MaxCapacity)
 	fault(int64(o.Weight) > int64(o.Capacity)-1,
 		"weight: %d is above the ring's capacity less one, %d", o.Weight, o.Capacity-1)
+	if err := o.Ring.Validate(); err != nil {
+		fault(true, "ring: %w", err)
+	}
+	fault(o.Ring.Envoy && o.RingHost == "", "ring-host: needed with a ring of Envoy's parameters")
+	fault(len(o.RingHost) > ring.MaxHost, "ring-host: %d bytes, at most %d", len(o.RingHost), ring.MaxHost)
 	fault(o.Expect < 0 || o.Expect > ring.MaxCapacity, "expect: %d is not within 0 to %d", o.Expect, ring.MaxCapacity)
 	if err := o.Detection.Validate(); err != nil {
 		fault(true, "detection: %w", err)
@@ -259,6 +267,7 @@ func (o *Options) member(bootID uint64, now time.Time) membership.Member {
 	m := membership.Member{
 		ID: ring.ID(o.Node), BootID: bootID, Incarnation: 1, Weight: o.Weight, Role: o.Role,
 		StartedAt: now.UnixMilli(), Expect: o.Expect, Detection: announcedDetection(o.Detection),
+		RingParameters: o.Ring, RingHost: o.RingHost,
 		Addresses:   membership.Addresses{RLS: o.RLS, Peer: o.Peer, Route: o.Route, Page: o.Page},
 		ProtocolMin: membership.ProtocolMin, ProtocolMax: membership.ProtocolMax,
 	}

@@ -24,8 +24,8 @@ func (c *ringChange) onlyJoins() bool { return len(c.left)+len(c.died)+len(c.rep
 // lost member have no owner. A change that only adds members waits for Timing.JoinDelay, so that members which start
 // together make one new ring.
 func (m *machine) adoptRing(now time.Time, s *situation, o *outcome) {
-	want := wantedRing(s.members, m.capacity)
-	if m.ring != nil && slices.Equal(want, m.ringMembers) {
+	want, parameters := wantedRing(s.members, m.capacity)
+	if m.usesRing(want, parameters) {
 		m.joinWaitingSince = time.Time{}
 		return
 	}
@@ -41,7 +41,7 @@ func (m *machine) adoptRing(now time.Time, s *situation, o *outcome) {
 	}
 	m.joinWaitingSince = time.Time{}
 	m.flaps.alone = m.flaps.alone || len(c.died) > 0 && len(want) == 1 && want[0].BootID == o.self.BootID
-	m.ringMembers, m.ring, m.ringAdoptedAt = want, m.buildRing(want, s.members), now
+	m.ringMembers, m.ring, m.ringAdoptedAt = want, m.buildRing(want, parameters, s.members), now
 	o.ringChanged, o.ringChange = true, c
 	m.nref.ringChanged(now, len(want), len(c.left), len(c.died))
 	for _, id := range c.died {
@@ -51,8 +51,8 @@ func (m *machine) adoptRing(now time.Time, s *situation, o *outcome) {
 
 // buildRing builds the ring of want. It leaves room in the new ring's memory for the members that are about to join
 // it.
-func (m *machine) buildRing(want []ring.Member, members []membership.Member) *ring.Ring {
-	if m.newRing != nil {
+func (m *machine) buildRing(want []ring.Member, p ring.Parameters, members []membership.Member) *ring.Ring {
+	if m.newRing != nil && !p.Envoy {
 		return m.newRing(want)
 	}
 	var soon []ring.Member
@@ -61,7 +61,12 @@ func (m *machine) buildRing(want []ring.Member, members []membership.Member) *ri
 			soon = append(soon, x.RingMember())
 		}
 	}
-	return cmp.Or(m.ring, &ring.Ring{}).Next(want, soon)
+	return p.Next(cmp.Or(m.ring, &ring.Ring{}), want, soon)
+}
+
+// usesRing reports whether the current ring is the one of these members with these parameters.
+func (m *machine) usesRing(members []ring.Member, p ring.Parameters) bool {
+	return m.ring != nil && m.ring.Parameters() == p && slices.Equal(members, m.ringMembers)
 }
 
 // compareRings compares the ring with the one wanted. A boot that was replaced by a newer one has crashed unless it
@@ -100,8 +105,10 @@ func (m *machine) compareRings(want []ring.Member, s *situation) (c ringChange) 
 }
 
 // wantedRing returns the ring that the announcements of all members ask for: the active members. If more have joined
-// at once than fit, it has the oldest that fit. All members compute the same ring from the same announcements.
-func wantedRing(members []membership.Member, capacity int) []ring.Member {
+// at once than fit, it has the oldest that fit, and of members with one host, it has the oldest. Its parameters are
+// those that all active members are configured for. If they differ, as during a rolling update, it is Keyward's own
+// ring. All members compute the same ring from the same announcements.
+func wantedRing(members []membership.Member, capacity int) ([]ring.Member, ring.Parameters) {
 	active := make([]*membership.Member, 0, len(members))
 	for i := range members {
 		if m := &members[i]; m.IsActive() {
@@ -111,14 +118,31 @@ func wantedRing(members []membership.Member, capacity int) []ring.Member {
 	slices.SortFunc(active, func(a, b *membership.Member) int {
 		return cmp.Or(cmp.Compare(a.StartedAt, b.StartedAt), cmp.Compare(a.ID, b.ID))
 	})
+	p := agreedParameters(active)
 	room := capacity - 1 // Envoy's empty locality takes one place
 	out := make([]ring.Member, 0, len(active))
 	for _, m := range active {
+		if p.Envoy && slices.ContainsFunc(out, func(x ring.Member) bool { return x.Host == m.RingHost }) {
+			continue
+		}
 		if room -= int(m.Weight); room < 0 {
 			break
 		}
 		out = append(out, m.RingMember())
 	}
 	slices.SortFunc(out, func(a, b ring.Member) int { return cmp.Compare(a.ID, b.ID) })
-	return out
+	return out, p
+}
+
+// agreedParameters returns the parameters that all active members are configured for, or those of Keyward's own ring.
+func agreedParameters(active []*membership.Member) ring.Parameters {
+	if len(active) == 0 {
+		return ring.Parameters{}
+	}
+	p := active[0].RingParameters
+	differs := func(m *membership.Member) bool { return m.RingParameters != p }
+	if p.Validate() != nil || slices.ContainsFunc(active, differs) {
+		return ring.Parameters{}
+	}
+	return p
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/ring"
 )
 
 // Planned changes of the ring, joins and leaves, happen one after the other: each waits until all members have taken
@@ -52,6 +53,10 @@ func (m *machine) desiredState(now time.Time, s *situation, o *outcome) (members
 		text := fmt.Sprintf("the ring is full: the sum of weights may be at most %d; raise --ring-capacity on all members",
 			m.capacity-1)
 		return membership.Joining, offRingReason{membership.CauseFull, text}
+	case s.hostTaken() != "":
+		text := fmt.Sprintf("--ring-host %s is the one of member %q, too: Envoy needs a host for each member",
+			self.RingHost, s.hostTaken())
+		return membership.Joining, offRingReason{membership.CauseHost, text}
 	case self.State == membership.Active:
 		return m.keepPlace(now, s)
 	}
@@ -80,7 +85,8 @@ func (m *machine) takePlace(now time.Time, s *situation, o *outcome) (membership
 // hasRoom reports whether the ring has room for this member if it is joining, or a place for it if it is active.
 func (m *machine) hasRoom(s *situation) bool {
 	if s.self.State == membership.Active {
-		return slices.Contains(wantedRing(s.members, m.capacity), s.self.RingMember())
+		want, _ := wantedRing(s.members, m.capacity)
+		return slices.Contains(want, s.self.RingMember()) || s.hostTaken() != ""
 	}
 	sum := int(s.self.Weight)
 	for i := range s.members {
@@ -89,6 +95,25 @@ func (m *machine) hasRoom(s *situation) bool {
 		}
 	}
 	return sum <= m.capacity-1
+}
+
+// hostTaken returns the live member that has this member's host on a ring with Envoy's parameters and takes precedence,
+// or "". An active member takes precedence over a joining one, then the one that started earlier.
+func (s *situation) hostTaken() ring.ID {
+	if !s.self.RingParameters.Envoy {
+		return ""
+	}
+	for i := range s.members {
+		x := &s.members[i]
+		if x.Role != membership.RoleMember || x.State == membership.Leaving || x.ID == s.self.ID ||
+			x.RingHost != s.self.RingHost {
+			continue
+		}
+		if a, b := x.IsActive(), s.self.IsActive(); a != b && a || a == b && startedEarlier(x, &s.self) {
+			return x.ID
+		}
+	}
+	return ""
 }
 
 // clusterRunning reports whether another member is established on the ring. Without one there is nothing to take
@@ -102,7 +127,7 @@ func clusterRunning(self *membership.Member, members []membership.Member) bool {
 // lastChangeComplete reports whether the last change of the ring is over: no other ring is wanted, and all members
 // hold all of their keys on this one.
 func (m *machine) lastChangeComplete(members []membership.Member) bool {
-	if m.ring == nil || !slices.Equal(wantedRing(members, m.capacity), m.ringMembers) {
+	if want, parameters := wantedRing(members, m.capacity); !m.usesRing(want, parameters) {
 		return false
 	}
 	fingerprint := m.ring.Fingerprint()

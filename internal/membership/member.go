@@ -103,6 +103,9 @@ type Member struct {
 	MetExpected  bool   // it has met as many members as it expects, or an active member that had
 	Isolated     bool   // since its start, it has had no streams with the members that were on the ring
 
+	RingParameters ring.Parameters // the ring that it is configured to use, which it uses if all active members agree
+	RingHost       string          // its host on a ring with Envoy's parameters; empty: the ID
+
 	Addresses
 
 	ProtocolMin, ProtocolMax uint32 // the protocol versions that it supports
@@ -120,7 +123,7 @@ func (m *Member) IsActive() bool { return m.Role == RoleMember && m.State == Act
 
 // RingMember returns the member's place on the ring.
 func (m *Member) RingMember() ring.Member {
-	return ring.Member{ID: m.ID, BootID: m.BootID, Incarnation: m.Incarnation, Weight: m.Weight}
+	return ring.Member{ID: m.ID, BootID: m.BootID, Incarnation: m.Incarnation, Weight: m.Weight, Host: m.RingHost}
 }
 
 // SharesProtocol reports whether m and this build have a protocol version in common.

@@ -88,6 +88,19 @@ func (v *View) DifferingRings() int {
 	return n
 }
 
+// OtherRingParameters returns the active members, by ID, that are configured for another kind of ring than this member.
+// While there are any, all members use Keyward's own ring.
+func (v *View) OtherRingParameters() []ring.ID {
+	var ids []ring.ID
+	self := v.SelfMember()
+	for i := range v.Members {
+		if m := &v.Members[i]; m.IsActive() && self.Role == RoleMember && m.RingParameters != self.RingParameters {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
 // IncompleteMembers returns the number of active members that have not announced that they hold all of their keys on
 // this member's ring.
 func (v *View) IncompleteMembers() int {
@@ -117,8 +130,9 @@ const (
 	CauseStreams      Cause = "streams" // it and the other members have no streams to each other
 	CauseNameConflict Cause = "rival"   // another live member has its name
 	CauseFull         Cause = "full"    // the ring has no room
+	CauseHost         Cause = "host"    // another live member has its host on the user's ring
 	CauseFlapping     Cause = "flaps"   // it has lost all other members again and again
 )
 
 // Causes lists all causes.
-var Causes = []Cause{CauseLookup, CauseGossip, CauseStreams, CauseNameConflict, CauseFull, CauseFlapping}
+var Causes = []Cause{CauseLookup, CauseGossip, CauseStreams, CauseNameConflict, CauseFull, CauseHost, CauseFlapping}

@@ -155,6 +155,14 @@ func onRing(f *Snapshot, r *report) {
 			"cluster, gossip keys and ports",
 			"members use different rings: %s", formatGroups(rings))
 	}
+	for _, m := range all {
+		if others := m.Cluster.Ring.Differ; len(others) > 0 {
+			r.warn("set --ring, --ring-min-size, --ring-max-size and --ring-hash to the same values on all members; until then "+
+				"all use Keyward's own ring, and an Envoy with a ring of yours reaches most owners with a hop",
+				"%s is configured for another kind of ring than %s", m.Name(), strings.Join(others, ", "))
+			break // the others report the same
+		}
+	}
 	var waiting []string
 	for _, m := range all {
 		me := m.sees(m.Name())

@@ -16,6 +16,7 @@ var offRingAdvice = map[string]string{
 		"7947/TCP in both directions",
 	"rival": "give every member a unique --node",
 	"full":  "raise --ring-capacity on all members and xDS servers, or lower --weight",
+	"host":  "give every member a --ring-host of its own, as the hosts of Envoy's cluster have",
 	"flaps": "wait for the time in its log, and find out what disconnects it repeatedly",
 }
 
