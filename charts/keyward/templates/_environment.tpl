@@ -59,6 +59,13 @@ LOG_FORMAT: json
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- if eq .Values.ring.kind "envoy" -}}
+{{- $_ := set $env "KEYWARD_RING" "envoy" -}}
+{{- $_ := set $env "KEYWARD_RING_HOST" .Values.ring.host -}}
+{{- $_ := set $env "KEYWARD_RING_MIN_SIZE" (.Values.ring.minSize | int | toString) -}}
+{{- $_ := set $env "KEYWARD_RING_MAX_SIZE" (.Values.ring.maxSize | int | toString) -}}
+{{- $_ := set $env "KEYWARD_RING_HASH" .Values.ring.hash -}}
+{{- end -}}
 {{- if not (has .Values.preset (list "" "envoy")) -}} {{- /* these gateways do not let Envoy add the header */}}
 {{- $_ := set $env "KEYWARD_RETRY_AFTER" "true" -}}
 {{- end -}}

@@ -55,8 +55,8 @@ func directRatio(f *Snapshot, r *report) {
 	case ratio >= 0.95:
 		r.ok("%.1f %% of %.0f requests with a key went directly to their owner", 100*ratio, calls)
 	case ring > key:
-		r.warn("compare Envoy's endpoints, weights and lb_policy with the members (--envoy); shortly after a membership "+
-			"change this is normal",
+		r.warn("compare Envoy's endpoints, weights and lb_policy with the members (--envoy), or let the members adopt "+
+			"Envoy's ring (--ring envoy); shortly after a membership change this is normal",
 			"%.1f %% of %.0f requests went directly to their owner; for %.0f Envoy's ring differs", 100*ratio, calls, ring)
 	default:
 		r.warn("send the value of the entry that determines the owner: `keyward envoy-config` writes x-keyward-key, and "+
