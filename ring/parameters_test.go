@@ -88,7 +88,7 @@ func TestEnvoyRingsShareMemory(t *testing.T) {
 			members[i].BootID, members[i].Weight = rnd.Uint64N(3), uint32(1+rnd.IntN(3))
 		}
 		s := parameters[rnd.IntN(len(parameters))]
-		r = s.next(r, members, shards(9))
+		r = s.Next(r, members, shards(9))
 		want := s.New(members)
 		if r.Fingerprint() != want.Fingerprint() || r.Parameters() != s || len(Diff(r, want)) != 0 {
 			t.Fatalf("step %d: another ring than New's", step)
@@ -97,7 +97,7 @@ func TestEnvoyRingsShareMemory(t *testing.T) {
 	a := parameters[0].New(shards(3))
 	restarted := shards(3)
 	restarted[1].BootID = 9
-	if b := parameters[0].next(a, restarted, nil); &b.table.hashes[0] != &a.table.hashes[0] {
+	if b := parameters[0].Next(a, restarted, nil); &b.table.hashes[0] != &a.table.hashes[0] {
 		t.Error("a restart makes new points")
 	}
 }

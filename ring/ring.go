@@ -56,12 +56,12 @@ func New(members []Member) *Ring { return Parameters{}.New(members) }
 
 // New returns the ring of members, given in any order. With Envoy's parameters, a join or leave may also move keys
 // between other members.
-func (p Parameters) New(members []Member) *Ring { return p.next(&Ring{}, members, nil) }
+func (p Parameters) New(members []Member) *Ring { return p.Next(&Ring{}, members, nil) }
 
-// next returns p.New(members), but shares most of its memory with r if possible: after members have left, returned or
+// Next returns p.New(members), but shares most of its memory with r if possible: after members have left, returned or
 // restarted, or if a joining member was in soon when the layout was made. A ring with a new layout reserves points for
 // the members in soon. With Envoy's parameters, only a ring of the same hosts and weights shares memory.
-func (p Parameters) next(r *Ring, members, soon []Member) *Ring {
+func (p Parameters) Next(r *Ring, members, soon []Member) *Ring {
 	wanted := p.canonical(members)
 	l, places := r.layout, r.layout.places(p, wanted)
 	if places == nil && !p.Envoy {
@@ -76,9 +76,6 @@ func (p Parameters) next(r *Ring, members, soon []Member) *Ring {
 	t := l.table.restrict(places, len(wanted))
 	return &Ring{parameters: p, members: wanted, table: t, layout: l, fingerprint: p.fingerprint(wanted)}
 }
-
-// Next is Next of r's own parameters.
-func (r *Ring) Next(members, soon []Member) *Ring { return r.parameters.next(r, members, soon) }
 
 func (p Parameters) newLayout(members []Member) *layout {
 	counts, total := p.points(members), 0

@@ -50,7 +50,7 @@ func TestNextIsNew(t *testing.T) {
 				}
 			}
 		}
-		next, want := r.Next(on, all[:step%len(all)]), New(on)
+		next, want := own.Next(r, on, all[:step%len(all)]), New(on)
 		if share(next, r) {
 			shared++
 		}
@@ -77,11 +77,11 @@ func TestNextIsNew(t *testing.T) {
 	if shared < 15 || shared == 60 {
 		t.Errorf("%d of 60 rings share their table", shared)
 	}
-	if n := r.Next(nil, nil); n.Owner(1) != -1 || n.Len() != 0 || n.Fingerprint() != 0 {
+	if n := own.Next(r, nil, nil); n.Owner(1) != -1 || n.Len() != 0 || n.Fingerprint() != 0 {
 		t.Error("a ring without members has an owner")
 	}
-	one := New(all[:2]).Next(all[:1], nil)
-	if zero := (&Ring{}).Next(all[:1], nil); one.Successor(5) != -1 || one.Owner(5) != 0 || zero.Owner(5) != 0 {
+	one := own.Next(New(all[:2]), all[:1], nil)
+	if zero := own.Next(&Ring{}, all[:1], nil); one.Successor(5) != -1 || one.Owner(5) != 0 || zero.Owner(5) != 0 {
 		t.Error("a single member is not the only owner")
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"testing"
 )
 
+// own are the parameters of Keyward's own ring.
+var own Parameters
+
 // fleet returns n members m-0, m-1, ... with weights 1 to most.
 func fleet(rnd *rand.Rand, n, most int) []Member {
 	out := make([]Member, n)
@@ -270,25 +273,25 @@ func TestNextShares(t *testing.T) {
 	whole := New(all)
 	r := whole
 	for i := range 25 {
-		if r = r.Next(all[i:], nil); !share(r, whole) {
+		if r = own.Next(r, all[i:], nil); !share(r, whole) {
 			t.Fatalf("table not shared without %d of 100", i)
 		}
 	}
-	if share(r.Next(all[26:], nil), whole) {
+	if share(own.Next(r, all[26:], nil), whole) {
 		t.Error("table shared although over a quarter of its points is unused")
 	}
-	young := (&Ring{}).Next(all[:80], all)
-	if grown := young.Next(all, nil); !share(grown, young) || !slices.Equal(grown.table.near, whole.table.near) {
+	young := own.Next(&Ring{}, all[:80], all)
+	if grown := own.Next(young, all, nil); !share(grown, young) || !slices.Equal(grown.table.near, whole.table.near) {
 		t.Error("no points were reserved for joining members")
 	}
-	if again := r.Next(all, nil); !share(again, whole) || &again.table.near[0] != &whole.table.near[0] {
+	if again := own.Next(r, all, nil); !share(again, whole) || &again.table.near[0] != &whole.table.near[0] {
 		t.Error("all members are back, but the table is not shared")
 	}
 }
 
 func TestLookupsDoNotAllocate(t *testing.T) {
 	members := fleet(seeded(1), 60, 1)
-	for _, r := range []*Ring{New(members[:50]), New(members).Next(members[:50], nil)} {
+	for _, r := range []*Ring{New(members[:50]), own.Next(New(members), members[:50], nil)} {
 		lookupsDoNotAllocate(t, r)
 	}
 }
@@ -323,7 +326,7 @@ func BenchmarkOwner(b *testing.B) {
 	}
 	b.Run("without 10 of 100", func(b *testing.B) {
 		all, h := fleet(seeded(1), 100, 1), uint64(1)
-		r := New(all).Next(all[10:], nil)
+		r := own.Next(New(all), all[10:], nil)
 		for b.Loop() {
 			h += 0x9e3779b97f4a7c15
 			r.Owner(h)
