@@ -31,8 +31,8 @@ func (f HashFunction) String() string {
 	return fmt.Sprint(uint8(f))
 }
 
-// parseHashFunction parses xx or murmur2, also by the names XX_HASH and MURMUR_HASH_2 of Envoy's configuration.
-func parseHashFunction(s string) (HashFunction, error) {
+// ParseHashFunction parses xx or murmur2, also by the names XX_HASH and MURMUR_HASH_2 of Envoy's configuration.
+func ParseHashFunction(s string) (HashFunction, error) {
 	switch s {
 	case "xx", "XX_HASH":
 		return XXHash, nil

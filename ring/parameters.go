@@ -84,7 +84,7 @@ func ParseParameters(text string) (Parameters, error) {
 	}
 	minSize, err := strconv.ParseUint(parts[1], 10, 32)
 	maxSize, err2 := strconv.ParseUint(parts[2], 10, 32)
-	hash, err3 := parseHashFunction(parts[3])
+	hash, err3 := ParseHashFunction(parts[3])
 	if err != nil || err2 != nil || err3 != nil {
 		return Parameters{}, invalid
 	}

@@ -182,8 +182,9 @@ func (f *ringFlags) define(s *pflag.FlagSet) {
 	s.StringVar(&f.Host, "ring-host", "",
 		"`host` of this member on the ring envoy: the address that Envoy hashes, as IP:port, or its host name with "+
 			"use_hostname_for_hashing; :port uses the host of --advertise")
-	s.Uint32Var(&f.MinSize, "ring-min-size", ring.DefaultMinSize, "minimum_ring_size of the ring envoy, at most 1048576")
-	s.Uint32Var(&f.MaxSize, "ring-max-size", ring.MaxSize, "maximum_ring_size of the ring envoy")
+	sizes := ring.EnvoyParameters(0, 0, ring.XXHash)
+	s.Uint32Var(&f.MinSize, "ring-min-size", sizes.MinSize, "minimum_ring_size of the ring envoy, at most 1048576")
+	s.Uint32Var(&f.MaxSize, "ring-max-size", sizes.MaxSize, "maximum_ring_size of the ring envoy")
 	s.StringVar(&f.Hash, "ring-hash", "xx", "hash `function` of the ring envoy: xx (XX_HASH) or murmur2 (MURMUR_HASH_2)")
 }
 

@@ -116,9 +116,9 @@ func (f *flags) validateRing(e *faults) {
 	}
 	_, err := ring.ParseHashFunction(f.Hash)
 	e.unless(err == nil, "--ring-hash %q: want xx or murmur2", f.Hash)
-	e.unless(f.MinSize >= 1 && f.MinSize <= ring.MaxMinSize, "--ring-min-size %d: want 1 to %d", f.MinSize, ring.MaxMinSize)
-	e.unless(f.MaxSize >= 1 && f.MaxSize <= ring.MaxSize, "--ring-max-size %d: want 1 to %d", f.MaxSize, ring.MaxSize)
-	e.unless(f.MinSize <= f.MaxSize, "--ring-min-size %d is above --ring-max-size %d", f.MinSize, f.MaxSize)
+	if err := f.parameters().Validate(); err != nil {
+		e.add("--ring-min-size, --ring-max-size: %w", err)
+	}
 	e.unless(f.Host != "", "--ring envoy needs --ring-host: the host by which Envoy's cluster hashes this member")
 	e.unless(len(f.Host) <= ring.MaxHost, "--ring-host: %d bytes, at most %d", len(f.Host), ring.MaxHost)
 	e.unless(f.XDS == "", "--xds with --ring envoy: xDS serves Keyward's own ring, and Envoys with a ring of yours need none")
