@@ -51,7 +51,7 @@ func TestFullSeeds(t *testing.T) { testSeeds(t, expandFull, seeds(t, 400)) }
 func TestStillSeeds(t *testing.T) { testSeeds(t, expandStill, seeds(t, 100)) }
 
 // Members detect failures in other times than the default, each in its own or all in the same.
-func TestDetectionSeeds(t *testing.T) { testSeeds(t, expandDetection, seeds(t, 400)) }
+func TestDetectionSeeds(t *testing.T) { testSeeds(t, expandDetection, seeds(t, 200)) }
 
 func testSeeds(t *testing.T, expand func(uint64) options, n uint64) {
 	leases := expand(1).Leases.On

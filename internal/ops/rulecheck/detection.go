@@ -2,7 +2,7 @@ package rulecheck
 
 import "github.com/keyward/keyward/internal/membership"
 
-// DetectionCost is what the detection time of a cluster means for it. All times are in seconds.
+// DetectionCost describes the consequences of a detection time for a cluster. All times are in seconds.
 type DetectionCost struct {
 	Detection  float64 `json:"detection_seconds"`
 	Heartbeat  float64 `json:"heartbeat_seconds"`      // between two heartbeats of a pair of members
