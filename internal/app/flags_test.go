@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/ring"
 )
 
 func env(kv ...string) func(string) string {
@@ -135,11 +138,40 @@ func TestParseAmounts(t *testing.T) {
 		{"--detection=1500001us --max-keys=-1", "--detection 1.500001s: want 1s to 30s, in whole milliseconds\n--max-keys -1"},
 		{"--detection=1500ms", ""},
 		{"--max-keys=0", "--max-keys 0: want 1 to"},
+		{"--ring=envoy --ring-host=:8080", ""},
+		{"--ring=maglev", `--ring "maglev": want keyward or envoy`},
+		{"--ring=envoy", "--ring envoy needs --ring-host"},
+		{"--ring-host=:8080", "needs --ring envoy"},
+		{"--ring=envoy --ring-host=a --xds=:18000", "--xds with --ring envoy"},
+		{"--ring=envoy --ring-host=a --ring-hash=md5", `--ring-hash "md5": want xx or murmur2`},
+		{"--ring=envoy --ring-host=a --ring-min-size=8388608", "minimum_ring_size 8388608: must be 1 to 1048576"},
+		{"--ring=envoy --ring-host=a --ring-min-size=2000 --ring-max-size=1000", "minimum_ring_size 2000: above maximum_ring_size 1000"},
 	} {
 		_, err := Parse("sidecar", "", strings.Fields("--node=a "+c.args), env())
 		if got := fmt.Sprint(err); c.want == "" && err != nil || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %v", c.args, err)
 		}
+	}
+}
+
+// TestRingFlags requires that the flags describe the ring of Envoy's cluster, and this member's host on it.
+func TestRingFlags(t *testing.T) {
+	getenv := env("POD_NAME", "shard-0", "POD_IP", "10.0.0.7", "KEYWARD_RING", "envoy", "KEYWARD_RING_HOST", ":8080", "KEYWARD_RING_HASH", "murmur2")
+	f, err := Parse("sidecar", "", nil, getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lookup := func(name string) (string, bool) { return getenv(name), getenv(name) != "" }
+	o := f.gossip(membership.RoleMember, lookup)
+	if o.RingHost != "10.0.0.7:8080" || o.Ring != ring.EnvoyParameters(0, 0, ring.Murmur2) {
+		t.Errorf("host %q, ring %v", o.RingHost, o.Ring)
+	}
+	if o := f.gossip(membership.RoleObserver, lookup); o.Ring.Envoy || o.RingHost != "" {
+		t.Errorf("an observer has the host %q", o.RingHost)
+	}
+	f.Host = "shard-0"
+	if o := f.gossip(membership.RoleMember, lookup); o.RingHost != "shard-0" {
+		t.Errorf("the host name is announced as %q", o.RingHost)
 	}
 }
 
@@ -149,7 +181,7 @@ func TestFlagNames(t *testing.T) {
 	new(flags).define(s, env())
 	for _, name := range []string{
 		"node", "gossip", "peer", "xds", "metrics", "advertise", "join", "cluster", "expect", "expect-timeout", "rls-advertise", "decision-timeout", "partition",
-		"ring-capacity", "lost-state", "nref-decay", "detection", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-server", "rls-door",
+		"ring-capacity", "ring", "ring-host", "ring-min-size", "ring-max-size", "ring-hash", "lost-state", "nref-decay", "detection", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-server", "rls-door",
 	} {
 		if s.Lookup(name) == nil {
 			t.Errorf("no flag --%s", name)

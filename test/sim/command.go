@@ -19,11 +19,19 @@ func Main() int {
 	full := flag.Bool("full", false, "run worlds with tables that are too small for their keys")
 	still := flag.Bool("still", false, "run worlds in which machines stop with their clocks")
 	detection := flag.Bool("detection", false, "run worlds whose members have other detection times than the default")
+	ring := flag.Bool("ring", false, "run worlds whose members adopt the ring of a user's own Envoy cluster")
 	all := flag.Bool("all", false, "continue after a failure")
 	hashes := flag.Bool("hashes", false, "print the hash of each seed's events, to compare two versions of the code")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds to run in parallel")
 	flag.Parse()
-	kind := kindOf(*full, *still, *leases, *detection)
+	kind := kinds[""]
+	for name, on := range map[string]bool{
+		"full": *full, "still": *still, "leases": *leases, "detection": *detection, "ring": *ring,
+	} {
+		if on {
+			kind = kinds[name]
+		}
+	}
 	made, known := kind.Bugs[*bugName]
 	switch {
 	case *bugName == "list":
@@ -46,20 +54,6 @@ func Main() int {
 		return 0
 	}
 	return showSearch(&search{First: *first, Seeds: *seeds, Workers: *workers, Bug: made, Expand: kind.Expand, All: *all, Twice: 50})
-}
-
-func kindOf(full, still, leases, detection bool) worldKind {
-	switch {
-	case full:
-		return kinds["full"]
-	case still:
-		return kinds["still"]
-	case leases:
-		return kinds["leases"]
-	case detection:
-		return kinds["detection"]
-	}
-	return kinds[""]
 }
 
 func exitStatus(failed bool) int {

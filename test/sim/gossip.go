@@ -129,7 +129,7 @@ func (m *member) update() {
 		v.Ring = m.view.Ring
 	} else {
 		m.w.replayHeld(m)
-		m.ringBoots, v.Ring = boots, m.w.rings.of(boots)
+		m.ringBoots, v.Ring = boots, m.w.ringOf(boots)
 		m.pastRings = append(m.pastRings, servedRing{m.w.now, v.Ring})
 		m.w.stats.count("transition: ring adopted")
 	}

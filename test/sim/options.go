@@ -8,6 +8,7 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/ring"
 )
 
 // options are the parameters of a run, which a seed expands to. Each seed enables a random subset of the faults, so
@@ -57,6 +58,7 @@ type options struct {
 	Alike    bool // the keys' digests differ in a few bits only
 
 	Detection [5]membership.Detection // of the members, by slot, in turn; 0: the default
+	Ring      ring.Parameters
 
 	Leases leaseOptions
 }

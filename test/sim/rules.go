@@ -75,7 +75,7 @@ func (w *world) keyName(i int) string {
 	for j := range w.o.Members {
 		boots[j] = 1
 	}
-	r := w.rings.of(boots)
+	r := w.ringOf(boots)
 	for n := 0; ; n++ {
 		name := fmt.Sprintf("k%d.%d", i, n)
 		if r.At(r.Owner(ring.Hash((&rule{}).place(name)))).ID == slotID(0) {

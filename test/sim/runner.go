@@ -19,6 +19,7 @@ var kinds = map[string]worldKind{
 	"still":  {expandStill, stillBugs},
 	// The bugs of the base kind show here, too.
 	"detection": {expandDetection, baseBugs},
+	"ring":      {expandRing, baseBugs},
 }
 
 // runWorld runs the world of o once. If verbose is set, the result has a trace.

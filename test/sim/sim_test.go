@@ -53,6 +53,9 @@ func TestStillSeeds(t *testing.T) { testSeeds(t, expandStill, seeds(t, 100)) }
 // Members detect failures in other times than the default, each in its own or all in the same.
 func TestDetectionSeeds(t *testing.T) { testSeeds(t, expandDetection, seeds(t, 200)) }
 
+// Members adopt the ring of a user's own cluster.
+func TestRingSeeds(t *testing.T) { testSeeds(t, expandRing, seeds(t, 200)) }
+
 func testSeeds(t *testing.T, expand func(uint64) options, n uint64) {
 	leases := expand(1).Leases.On
 	begin := time.Now()

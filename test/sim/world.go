@@ -58,15 +58,20 @@ type slot struct {
 	boots int
 }
 
-// ringCache caches rings by their members, because building a ring takes longer than everything else in a change. It
+// ringCache caches rings by their members and parameters, because building a ring takes longer than everything else in a change. It
 // is not safe for concurrent use.
 type ringCache struct{ made map[string]*ring.Ring }
 
-// of returns the ring of the given boots by slot. Each call returns another pointer, as adopting a ring does.
-func (c *ringCache) of(boots []int) *ring.Ring {
+// ringOf returns the ring of the given boots by slot. Each call returns another pointer, as adopting a ring does.
+func (w *world) ringOf(boots []int) *ring.Ring { return w.rings.of(boots, w.o.Ring) }
+
+func (c *ringCache) of(boots []int, p ring.Parameters) *ring.Ring {
 	packed := make([]byte, len(boots))
 	for i, b := range boots {
 		packed[i] = byte(b)
+	}
+	if p.Envoy {
+		packed = append(packed, p.String()...)
 	}
 	if c.made == nil || len(c.made) > 800 {
 		c.made = map[string]*ring.Ring{}
@@ -80,7 +85,7 @@ func (c *ringCache) of(boots []int) *ring.Ring {
 					ring.Member{ID: slotID(i), BootID: inst(i, b), Incarnation: 1, Weight: weight(i)})
 			}
 		}
-		r = ring.New(members)
+		r = p.New(members)
 		c.made[string(packed)] = r
 	}
 	again := *r
