@@ -60,7 +60,7 @@ func (m *member) gossip() {
 		}
 	}
 	m.update()
-	m.w.after(gossipEvery-20*time.Millisecond+m.w.randomBelow(40*time.Millisecond), m, m.gossip)
+	m.w.after(m.w.o.hastened(gossipEvery-20*time.Millisecond+m.w.randomBelow(40*time.Millisecond)), m, m.gossip)
 }
 
 func (m *member) gossipTo(to int) {
