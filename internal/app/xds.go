@@ -17,6 +17,7 @@ import (
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/ring"
 )
 
 // xdsServer serves the ring and the rules to Envoys.
@@ -26,8 +27,9 @@ type xdsServer struct {
 	grpc   *grpc.Server
 	end    context.CancelFunc
 
-	mu    sync.Mutex
-	state xds.ServedState // guarded by mu
+	mu         sync.Mutex
+	parameters ring.Parameters // of the members' ring; guarded by mu
+	state      xds.ServedState // guarded by mu
 }
 
 // startXDS starts to serve xDS. Envoys require one of the names in the certificates of the sidecars that they call,
@@ -82,6 +84,11 @@ func (x *xdsServer) setView(v *membership.View) {
 			x.state.Members = append(x.state.Members, xds.Endpoint{
 				ID: m.ID, Weight: m.Weight, RLS: m.RLS, Route: m.Route, Draining: !onRing,
 			})
+		}
+	}
+	if p := v.Ring.Parameters(); p != x.parameters {
+		if x.parameters = p; p.Envoy {
+			x.log.Warn("members use another ring than xDS serves; calls of Envoys with xDS take a hop", "configured", p.String())
 		}
 	}
 	x.serveLocked()
