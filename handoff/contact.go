@@ -1,10 +1,6 @@
 package handoff
 
-import (
-	"time"
-
-	"github.com/keyward/keyward/ring"
-)
+import "github.com/keyward/keyward/ring"
 
 // A Machine keeps, for each peer, all times of contact on which decisions depend:
 //
@@ -15,8 +11,15 @@ import (
 //
 // Package peer has times of its own for each connection: see link.lastRead there.
 
-// silentAfter is for how long a member that sends nothing gets replicas before those that have sent something since.
-const silentAfter = int64(time.Second)
+// silentAfter returns for how long member id may send nothing before the members that have sent something since get
+// replicas first.
+func (m *Machine) silentAfter(id ring.ID) int64 {
+	d := m.opts.Detection
+	if p := m.peers[id]; p != nil {
+		d = m.pair(p)
+	}
+	return int64(d.Silence())
+}
 
 // Contact records that member id has sent a message.
 func (m *Machine) Contact(now int64, id ring.ID) { m.lastContact[id] = now }
@@ -25,13 +28,13 @@ func (m *Machine) Contact(now int64, id ring.ID) { m.lastContact[id] = now }
 // nothing since, it is silent until it does.
 func (m *Machine) NoReply(now int64, id ring.ID, sent int64) {
 	if m.lastContact[id] <= sent {
-		m.lastContact[id] = now - silentAfter
+		m.lastContact[id] = now - m.silentAfter(id)
 	}
 }
 
-// IsSilent reports whether member id has sent nothing for a second. It is false for a member that has had no reason to
-// send anything yet.
+// IsSilent reports whether member id has sent nothing for two intervals of heartbeats. It is false for a member that has
+// had no reason to send anything yet.
 func (m *Machine) IsSilent(now int64, id ring.ID) bool {
 	t, known := m.lastContact[id]
-	return known && t <= now-silentAfter
+	return known && t <= now-m.silentAfter(id)
 }

@@ -44,3 +44,25 @@ func TestDifferentDetections(t *testing.T) {
 		})
 	}
 }
+
+// TestHeartbeatsEndSilence requires that no member is silent while all of them send their heartbeats, and that one is
+// after two intervals without, with every detection time.
+func TestHeartbeatsEndSilence(t *testing.T) {
+	for _, d := range []membership.Detection{0, membership.MinDetection, membership.Detection(9 * time.Second), membership.MaxDetection} {
+		t.Run(d.String(), func(t *testing.T) {
+			c := newClusterOf(t, map[ring.ID]membership.Detection{"a": d, "b": d}, nil, "a", "b")
+			a := c.machines["a"]
+			for range 100 {
+				c.run(time.Duration(100 * ms))
+				if a.IsSilent(c.now, "b") {
+					t.Fatal("b is silent although it sends heartbeats")
+				}
+			}
+			c.cut = func(from, to ring.ID) bool { return from == "b" }
+			c.run(d.Silence() + time.Duration(100*ms))
+			if !a.IsSilent(c.now, "b") {
+				t.Errorf("b is not silent after %v", d.Silence())
+			}
+		})
+	}
+}

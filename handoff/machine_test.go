@@ -146,6 +146,7 @@ func (c *cluster) pump() {
 		e := c.queue[0]
 		c.queue = c.queue[1:]
 		if m := c.machines[e.To]; m != nil && (c.cut == nil || !c.cut(e.from, e.To)) {
+			m.Contact(c.now, e.from)
 			c.send(e.To, m.Step(c.now, e.from, e.bootID, &e.Msg))
 		}
 	}

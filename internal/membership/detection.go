@@ -55,6 +55,10 @@ func (d Detection) part(num, den time.Duration) time.Duration {
 // Heartbeat returns the mean time between two heartbeats; 500 ms by default.
 func (d Detection) Heartbeat() time.Duration { return d.part(1, 6) }
 
+// Silence returns for how long a member may send nothing before others get replicas first: two intervals of heartbeats;
+// 1 s by default.
+func (d Detection) Silence() time.Duration { return 2 * d.Heartbeat() }
+
 // OwnershipTTL (T_own) returns for how long a confirmation by a peer keeps ownership valid; 1.5 s by default.
 func (d Detection) OwnershipTTL() time.Duration { return d.part(1, 2) }
 
