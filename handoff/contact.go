@@ -32,8 +32,8 @@ func (m *Machine) NoReply(now int64, id ring.ID, sent int64) {
 	}
 }
 
-// IsSilent reports whether member id has sent nothing for two intervals of heartbeats. It is false for a member that has
-// had no reason to send anything yet.
+// IsSilent reports whether member id has sent nothing for two intervals of heartbeats. It is false for a member that
+// has had no reason to send anything yet.
 func (m *Machine) IsSilent(now int64, id ring.ID) bool {
 	t, known := m.lastContact[id]
 	return known && t <= now-m.silentAfter(id)

@@ -24,7 +24,7 @@ func (s *Service) Decide(c *Call, from Caller) {
 }
 
 // begin is Decide without blocking. It returns true if c is answered. Otherwise to.Answered(c) is called when it is,
-// on any goroutine and perhaps before Begin returns. Answered must not block. Begin blocks if the Decider is not an
+// on any goroutine and perhaps before begin returns. Answered must not block. begin blocks if the Decider is not an
 // AsyncDecider.
 func (s *Service) begin(c *Call, from Caller, to interface{ Answered(*Call) }) bool {
 	if s.async == nil {

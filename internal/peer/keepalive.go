@@ -72,8 +72,8 @@ func (l *link) checkKeepalive() {
 	}
 }
 
-// handleHeartbeatReply records that the member answered at now a heartbeat that this link carried at sent. Both times are of this
-// member's clock. A reply that took long is no sign of life.
+// handleHeartbeatReply records that the member answered at now a heartbeat that this link carried at sent. Both times
+// are of this member's clock. A reply that took long is no sign of life.
 func (l *link) handleHeartbeatReply(sent, now int64) {
 	l.mu.Lock()
 	l.acked.confirm(sent)

@@ -11,7 +11,7 @@ import (
 	"github.com/keyward/keyward/internal/wire"
 )
 
-// frameMsg + a protocol.MessageKind is the type of a frame with a message of package handoff, since version 2.
+// frameMsg + a protocol.MessageKind is the type of a frame with a protocol.Message, since version 2.
 const frameMsg = 32
 
 const (
