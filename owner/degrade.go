@@ -74,24 +74,6 @@ func (n *Node) decideOpen(s *shard, op *shardOp, res *Result) {
 	s.chargeLocal(op, res)
 }
 
-// decideClosed admits this member's share of what the owner last reported as remaining in this window. Then it refuses.
-func (n *Node) decideClosed(s *shard, op *shardOp, res *Result) {
-	op.now, op.table, op.rule = s.clock(op.now), counter.TableQuota, op.Request.Rule
-	op.rule = op.flatRule()
-	e := s.counters.Quota.Find(op.hash, op.Key)
-	res.Authority = Closed
-	if e == nil || s.counters.EndQuota(e, op.rule) <= op.now || op.now-e.ObservedAt() > int64(n.options.SnapshotAge) {
-		s.refuse(op, res)
-		return
-	}
-	op.rule.Limit = s.view.LocalShare(e.Remaining(), op.RingPos)
-	s.decidePart(op, e.Spent(), res)
-	if op.charges() && !res.Over {
-		e.Spend(op.Hits)
-		s.bounds[closedBound].push(op.now, s.counters.EndQuota(e, op.rule), e.Spent())
-	}
-}
-
 // usedAgainstShare returns the usage already recorded for op's key that must be deducted from the local share: this
 // member's own charges, or as much of all charges as the rest of the limit has no room for.
 func (s *shard) usedAgainstShare(op *shardOp) uint64 {
@@ -292,7 +274,7 @@ func (n *Node) Observe(now int64, req *Request, res *Result) {
 	}
 	if req.Degraded == policy.FailClosed {
 		op.table = counter.TableQuota
-		s.observe(&op, res)
+		n.observe(s, &op, res)
 	}
 	n.updateDenyCache(s, &op, res)
 	s.mu.Unlock()
@@ -304,20 +286,6 @@ func (op *shardOp) countAfter(res *Result) uint64 {
 		return res.Before
 	}
 	return res.After
-}
-
-// observe records the hits that remain after res.
-func (s *shard) observe(op *shardOp, res *Result) {
-	t := &s.counters.Quota
-	e := t.Find(op.hash, op.Key)
-	if e == nil {
-		if e = t.Insert(op.ref()); e == nil {
-			return
-		}
-	}
-	depth := op.rule.Depth()
-	left := depth - uint32(min(op.countAfter(res), uint64(depth)))
-	e.Observe(op.now, op.rule.End(op.rule.Index(op.now)), left)
 }
 
 // localTable returns the table of a degraded policy, TableShare or TableOpen.

@@ -39,7 +39,8 @@ type Options struct {
 	// its ownership (T_own, 1.5 s by default), and the time between the last confirmation of a failed member and the
 	// takeover of its keys (T_take, 2 s by default).
 	Detection membership.Detection
-	// SnapshotAge is how long what an owner reported for a FailClosed key may be spent; default 60 s.
+	// SnapshotAge is how old the state of a FailClosed key, from the owner's last reply or from a replica, may be for
+	// other members to admit hits of what it has left; default 60 s.
 	SnapshotAge time.Duration
 	// LegacyGrace is how long after a ring change members without handoff may still use the previous ring; default 2 s. A
 	// window that begins in that time counts as affected by the change.

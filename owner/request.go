@@ -67,7 +67,7 @@ const (
 	Part     Authority = 1 // the owner on the smaller side of a partition
 	Share    Authority = 2 // not the owner: this member's local share
 	Open     Authority = 3 // fail_open: admitted within the local cap
-	Closed   Authority = 4 // fail_closed: from the quota snapshot, or refused
+	Closed   Authority = 4 // fail_closed: from a replica or the owner's last reply, or refused
 	Overflow Authority = 5 // the owner, by the conservative sketch of a full table
 	Cached   Authority = 6 // refused from the deny cache
 	Shed     Authority = 7 // refused and not charged, because the owner is overloaded. It is never sent to other members

@@ -13,7 +13,7 @@ type Stats struct {
 	Keys       int // counters in the places of this member's own; they are swept after their windows
 	ShareKeys  int // counters of local shares
 	OpenKeys   int // counters of fail_open
-	ClosedKeys int // quota snapshots of fail_closed
+	ClosedKeys int // owners' replies to fail_closed requests
 	DenyKeys   int // keys in the deny cache
 
 	Sketches int // sketches in memory, 64 KiB each
@@ -47,7 +47,7 @@ type Stats struct {
 	// ShareBound bounds the hits admitted here from local shares that are not reported to the key's owner (Phi): the
 	// largest sum of one key in its present window.
 	ShareBound uint64
-	// ClosedBound bounds the same for hits admitted from quota snapshots.
+	// ClosedBound bounds the same for hits admitted under fail_closed.
 	ClosedBound uint64
 	// OpenAdmitted bounds the same for fail_open, which no limit bounds. It is not a part of Bound.
 	OpenAdmitted uint64

@@ -74,8 +74,9 @@ type ringFlags struct {
 type decisionFlags struct {
 	RLSServer       string // one of rlsServers
 	DecisionTimeout time.Duration
-	Partition       string  // a key of policies
-	LostState       string  // prorata or full
+	Partition       string // a key of policies
+	LostState       string // prorata or full
+	SnapshotAge     time.Duration
 	NegativeHits    string  // a key of refunds
 	LogDenials      float64 // per second and rule
 }
@@ -211,6 +212,9 @@ func (f *decisionFlags) define(s *pflag.FlagSet) {
 	s.StringVar(&f.LostState, "lost-state", "prorata",
 		"`policy` of a key when all members with its count have failed: prorata (the part of the limit for the time that is left "+
 			"of its window) or full (the full limit again)")
+	s.DurationVar(&f.SnapshotAge, "snapshot-age", time.Minute,
+		"how old the last known state of a key may be for a fail_closed rule to use it while the owner cannot be reached; at most "+
+			"10m")
 	s.StringVar(&f.NegativeHits, "allow-negative-hits", "local",
 		"`callers` that may refund hits (is_negative_hits): local (with a client certificate, on a unix socket, or on this machine), "+
 			"certificate (only with a client certificate) or any (all, also by /json)")

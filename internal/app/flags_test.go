@@ -146,6 +146,10 @@ func TestParseAmounts(t *testing.T) {
 		{"--ring=envoy --ring-host=a --ring-hash=md5", `--ring-hash "md5": want xx or murmur2`},
 		{"--ring=envoy --ring-host=a --ring-min-size=8388608", "minimum_ring_size 8388608: must be 1 to 1048576"},
 		{"--ring=envoy --ring-host=a --ring-min-size=2000 --ring-max-size=1000", "minimum_ring_size 2000: above maximum_ring_size 1000"},
+		{"--snapshot-age=1ms", ""},
+		{"--snapshot-age=10m", ""},
+		{"--snapshot-age=0s", "--snapshot-age 0s: want more than 0, and at most 10m0s"},
+		{"--snapshot-age=601s", "--snapshot-age 10m1s: want more than 0, and at most 10m0s"},
 	} {
 		_, err := Parse("sidecar", "", strings.Fields("--node=a "+c.args), env())
 		if got := fmt.Sprint(err); c.want == "" && err != nil || !strings.Contains(got, c.want) {
@@ -181,7 +185,7 @@ func TestFlagNames(t *testing.T) {
 	new(flags).define(s, env())
 	for _, name := range []string{
 		"node", "gossip", "peer", "xds", "metrics", "advertise", "join", "cluster", "expect", "expect-timeout", "rls-advertise", "decision-timeout", "partition",
-		"ring-capacity", "ring", "ring-host", "ring-min-size", "ring-max-size", "ring-hash", "lost-state", "nref-decay", "detection", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-server", "rls-door",
+		"ring-capacity", "ring", "ring-host", "ring-min-size", "ring-max-size", "ring-hash", "lost-state", "nref-decay", "detection", "snapshot-age", "admin", "gossip-key-file", "tls-cert", "tls-key", "tls-ca", "insecure", "rls-plaintext", "rls-server", "rls-door",
 	} {
 		if s.Lookup(name) == nil {
 			t.Errorf("no flag --%s", name)

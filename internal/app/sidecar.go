@@ -174,9 +174,10 @@ func (m *sidecar) startCounting() error {
 	o := owner.Options{
 		Self: ring.ID(m.Flags.Node), BootID: m.bootID, MaxKeys: m.Flags.MaxKeys, DomainQuota: m.Flags.DomainQuota,
 		Policy: partition, Detection: membership.Detection(m.Flags.Detection), ProRata: m.Flags.LostState == "prorata",
-		Seed:       [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
-		SketchSeed: [2]uint64{binary.LittleEndian.Uint64(shared[:]), binary.LittleEndian.Uint64(shared[8:])},
-		HotRate:    m.Flags.HotRate, NoHot: m.Flags.NoHot,
+		SnapshotAge: m.Flags.SnapshotAge,
+		Seed:        [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
+		SketchSeed:  [2]uint64{binary.LittleEndian.Uint64(shared[:]), binary.LittleEndian.Uint64(shared[8:])},
+		HotRate:     m.Flags.HotRate, NoHot: m.Flags.NoHot,
 	}
 	// envoyproxy/ratelimit caches refused keys in this many bytes. An entry takes about 64.
 	if b := m.Settings.Behavior.LocalCacheBytes; b > 0 {

@@ -124,6 +124,9 @@ func (f *flags) validateRing(e *faults) {
 	e.unless(f.XDS == "", "--xds with --ring envoy: xDS serves Keyward's own ring, and Envoys with a ring of yours need none")
 }
 
+// maxSnapshotAge is the longest --snapshot-age.
+const maxSnapshotAge = 10 * time.Minute
+
 // headerName matches names of headers, and no name.
 var headerName = regexp.MustCompile("^[0-9A-Za-z!#$%&'*+.^_`|~-]*$")
 
@@ -131,6 +134,9 @@ var headerName = regexp.MustCompile("^[0-9A-Za-z!#$%&'*+.^_`|~-]*$")
 func (f *flags) validateAmounts(e *faults) {
 	if f.DecisionTimeout <= 0 {
 		e.add("--decision-timeout %s: must be positive", f.DecisionTimeout)
+	}
+	if f.SnapshotAge <= 0 || f.SnapshotAge > maxSnapshotAge {
+		e.add("--snapshot-age %s: want more than 0, and at most %s", f.SnapshotAge, maxSnapshotAge)
 	}
 	if f.MaxKeys <= 0 || f.MaxKeys > maxKeys {
 		e.add("--max-keys %d: want 1 to %d", f.MaxKeys, maxKeys)

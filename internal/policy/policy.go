@@ -35,7 +35,7 @@ type Degraded uint8
 const (
 	LocalShare Degraded = 0 // this member's share of the limit
 	FailOpen   Degraded = 1 // admit, up to local_cap per member and window
-	FailClosed Degraded = 2 // this member's share of what the owner last reported as remaining; then refuse
+	FailClosed Degraded = 2 // this member's share of what is left by its newest state of the key; then refuse
 )
 
 // String returns the policy as it is written in a rules file.

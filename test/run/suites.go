@@ -263,6 +263,7 @@ func deep() []*stage {
 		{name: "leases", about: "20,000 clusters in virtual time, with leases", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "20000", "-leases", "-all")},
 		{name: "full", about: "20,000 clusters in virtual time, with tables too small for their keys", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "20000", "-full", "-all")},
 		{name: "still", about: "20,000 clusters in virtual time, with machines that stop", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "20000", "-still", "-all")},
+		{name: "closed", about: "20,000 clusters in virtual time, with fail_closed rules", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "20000", "-closed", "-all")},
 		{name: "race", about: "the simulator with the race detector", budget: 20 * time.Minute, jobs: race},
 		{name: "memory", about: "tables of ten million keys", budget: 10 * time.Minute, jobs: memory},
 		{name: "soak", about: "twenty rounds of rolling updates, hot keys of five members, half an hour of faults", budget: 90 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "soak")},

@@ -75,4 +75,6 @@ type span struct {
 	lenders []*member // of parts of it
 	copiers map[*member]uint64
 	ahead   uint64 // what copiers may have admitted before reporting
+
+	closed []closedHits // of a fail_closed rule
 }

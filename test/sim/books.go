@@ -239,7 +239,7 @@ func (o *oracle) clockFarOff(x *span) bool {
 	})
 }
 
-// checkShare checks that a member admits no more than its share of the limit under authority SHARE.
+// checkShare checks that a member admits no more than its share of the limit under authorities SHARE and CLOSED.
 func (o *oracle) checkShare(a *account, x *span, q *request, v *decision) {
 	x.shared += q.req.Hits
 	near := func(t int64) bool {

@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -40,6 +41,12 @@ func (v *decision) onCounter() bool {
 	return (v.result.Authority == owner.Full || v.result.Authority == owner.Part) && !v.fromLease && !v.fromCopy
 }
 
+// byShare reports whether v was decided without the owner, by the deciding member's share of the limit or of what is
+// left of it.
+func (v *decision) byShare() bool {
+	return v.result.Authority == owner.Share || v.result.Authority == owner.Closed
+}
+
 // sendRequest sends a request to a random member, or to the owner on a ring that may be out of date.
 func (w *world) sendRequest() {
 	k := w.pickKey()
@@ -74,6 +81,9 @@ func (w *world) sendTo(k int, m *member) {
 	w.after(w.randomBelow(time.Millisecond), m, func() {
 		r := &w.rules[m.version][k]
 		q.req.Key, q.req.RingPos, q.req.Rule, q.req.Strict, q.req.Waiter = r.digest, r.owner, r.limit, r.strict, q
+		if r.closed {
+			q.req.Degraded = policy.FailClosed
+		}
 		if w.o.Domains > 0 {
 			q.req.Domain = uint64(k % w.o.Domains)
 		}

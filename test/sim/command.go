@@ -15,23 +15,20 @@ func Main() int {
 	first := flag.Uint64("first", 1, "first seed")
 	one := flag.Uint64("seed", 0, "run only this seed and print its trace")
 	bugName := flag.String("bug", "", "inject a deliberate bug: its name, or list")
-	leases := flag.Bool("leases", false, "run worlds with leases")
-	full := flag.Bool("full", false, "run worlds with tables that are too small for their keys")
-	still := flag.Bool("still", false, "run worlds in which machines stop with their clocks")
-	detection := flag.Bool("detection", false, "run worlds whose members have other detection times than the default")
-	ring := flag.Bool("ring", false, "run worlds whose members adopt the ring of a user's own Envoy cluster")
+	kind := kinds[""]
+	pick := func(name, usage string) {
+		flag.BoolFunc(name, usage, func(string) error { kind = kinds[name]; return nil })
+	}
+	pick("leases", "run worlds with leases")
+	pick("full", "run worlds with tables that are too small for their keys")
+	pick("still", "run worlds in which machines stop with their clocks")
+	pick("detection", "run worlds whose members have other detection times than the default")
+	pick("ring", "run worlds whose members adopt the ring of a user's own Envoy cluster")
+	pick("closed", "run worlds with fail_closed rules")
 	all := flag.Bool("all", false, "continue after a failure")
 	hashes := flag.Bool("hashes", false, "print the hash of each seed's events, to compare two versions of the code")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds to run in parallel")
 	flag.Parse()
-	kind := kinds[""]
-	for name, on := range map[string]bool{
-		"full": *full, "still": *still, "leases": *leases, "detection": *detection, "ring": *ring,
-	} {
-		if on {
-			kind = kinds[name]
-		}
-	}
 	made, known := kind.Bugs[*bugName]
 	switch {
 	case *bugName == "list":

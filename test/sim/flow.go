@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
-	"github.com/keyward/keyward/owner"
 )
 
 // checkAdmitted checks what logs and buckets admit over time.
@@ -21,7 +20,7 @@ func (o *oracle) checkAdmitted(a *account, x *span, q *request, v *decision) {
 
 // checkBucket compares the decision with a bucket that loses nothing.
 func (o *oracle) checkBucket(a *account, x *span, q *request, v *decision) {
-	if v.result.Authority == owner.Share {
+	if v.byShare() {
 		x.shared += q.req.Hits
 	}
 	switch {
@@ -74,7 +73,7 @@ func (o *oracle) startBusyPeriod(a *account, x *span, q *request, v *decision) {
 		deciders: x.deciders[:0], leftAt: x.leftAt, balance: x.balance,
 	}
 	o.touch(x)
-	if v.result.Authority == owner.Share {
+	if v.byShare() {
 		x.shared = q.req.Hits
 	} else if !v.fromLease && !v.fromCopy {
 		x.deciders = append(x.deciders, v.by)

@@ -28,6 +28,7 @@ type options struct {
 	Drift      float64           // of clocks, at most, in both directions
 	Deadline   time.Duration     // of a request, at most
 	Strict     float64           // fraction of the rules with strict durability
+	Closed     float64           // fraction of the rules that fail closed
 	Addends    bool              // some requests have more than one hit
 	Refunds    bool
 	Direct     float64       // fraction of the requests that go to the owner on a ring that may be out of date
@@ -147,6 +148,21 @@ func expandStill(seed uint64) options {
 	o.Slots, o.Stills, o.Length, o.Deadline = o.Members, 1+r.IntN(2), 20*time.Second, time.Second
 	o.Leaves, o.Joins, o.Rolls, o.Rules, o.Policy, o.Strict = 0, 0, 0, 0, policy.PartShare, 0
 	o.Loss, o.Reorder, o.Double, o.Breaks, o.Deaf, o.Addends, o.Refunds = 0, 0, 0, 0, 0, false, false
+	return o
+}
+
+// expandClosed returns the options of a seed with fail_closed rules and faults. In every other seed members crash and
+// nothing else fails or changes.
+func expandClosed(seed uint64) options {
+	o := expandBase(seed)
+	r := rand.New(rand.NewPCG(seed, 0xc105ed))
+	o.Closed, o.Crashes = 0.7, max(o.Crashes, 1+r.IntN(2))
+	if seed%2 == 0 {
+		return o
+	}
+	o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills, o.Skew, o.Drift = 0, 0, 0, 0, 0, 0, 0, 0
+	o.Leaves, o.Joins, o.Rolls, o.Rules, o.Refunds, o.Decay = 0, 0, 0, 0, false, time.Minute
+	o.Loss, o.Reorder, o.Double, o.Breaks, o.Deaf = 0, 0, 0, 0, 0
 	return o
 }
 

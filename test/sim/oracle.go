@@ -241,6 +241,7 @@ func (o *oracle) decided(q *request, v *decision) {
 		o.w.o.MaxKeys == 0 {
 		o.checkChain(a, x, q, v)
 	}
+	o.checkClosed(a, x, q, v)
 	if q.req.Op == owner.Take && !v.result.Over && v.result.Authority != owner.Cached {
 		o.checkAdmitted(a, x, q, v)
 		if !v.fromLease {
@@ -296,12 +297,12 @@ func (o *oracle) answered(q *request, v *decision) {
 	}
 	x := o.span(a, v)
 	x.admitted += q.req.Hits
-	if v.result.Authority == owner.Share {
+	if v.byShare() {
 		o.checkShare(a, x, q, v)
 	}
 	if !v.fromLease && !v.fromCopy {
 		o.beforeRevocation(x, v, q.req.Hits)
-		if v.result.Authority != owner.Share { // shares are counted
+		if !v.byShare() { // shares are counted
 			o.outsideWindow(a, x, v, q.req.Hits)
 		}
 	}

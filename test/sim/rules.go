@@ -23,6 +23,7 @@ type rule struct {
 	limit  limit.Rule
 	shard  int // value of shard_by
 	strict bool
+	closed bool // it fails closed
 	digest owner.Key
 	owner  uint64
 	by     policy.Mechanism
@@ -42,6 +43,7 @@ func (w *world) makeKeys() {
 		r.limit.Window = w.window()
 		r.limit.Limit = w.amountIn(r.limit.Window)
 		r.strict = w.chance(w.o.Strict)
+		r.closed = w.o.Closed > 0 && w.chance(w.o.Closed)
 		if r.limit.Algorithm.Bucket() && w.chance(0.5) {
 			r.limit.Burst = 1 + w.rnd.Uint32N(2*r.limit.Limit)
 		}

@@ -17,6 +17,7 @@ var kinds = map[string]worldKind{
 	"leases": {expandLeases, leaseBugs},
 	"full":   {expandFull, fullBugs},
 	"still":  {expandStill, stillBugs},
+	"closed": {expandClosed, closedBugs},
 	// The bugs of the base kind show here, too.
 	"detection": {expandDetection, baseBugs},
 	"ring":      {expandRing, baseBugs},

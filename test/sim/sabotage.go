@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/protocol"
@@ -24,6 +25,7 @@ const (
 	bugDropSketch          // a handoff omits what the sketch has counted
 	bugKeepAssumption      // what others charged for a loss that did not happen remains charged
 	bugChargeRefusal       // what a part of the cluster refuses is charged
+	bugDropShares          // what members admit without the owner is not reported
 	bugIgnoreClockStop     // a member whose clocks stopped continues until its wall clock is corrected
 )
 
@@ -37,6 +39,9 @@ var baseBugs = map[string]bug{
 
 // stillBugs are the bugs that show when machines stop with their clocks.
 var stillBugs = map[string]bug{"go on after the clocks stood still": bugIgnoreClockStop}
+
+// closedBugs are the bugs that show when rules fail closed.
+var closedBugs = map[string]bug{"leave out what was admitted without the owner": bugDropShares}
 
 // fullBugs are the bugs that show when tables are full.
 var fullBugs = map[string]bug{"leave out what the sketch has counted": bugDropSketch}
@@ -67,6 +72,8 @@ func (w *world) sabotage(m *member, msg *protocol.Message) {
 			c.State.Slots = nil
 		case w.bug == bugCapSlots && (msg.Kind == protocol.Chunk || msg.Kind == protocol.OwnershipReply):
 			c.State.Slots = c.State.Slots[:min(1, len(c.State.Slots))]
+		case w.bug == bugDropShares:
+			c.State.Slots = slices.DeleteFunc(c.State.Slots, func(s limit.Slot) bool { return s.Writer%2 == 0 })
 		case w.bug == bugKeepAssumption:
 			for j := range c.State.Slots {
 				if s := &c.State.Slots[j]; s.Writer == limit.LostStateWriter {

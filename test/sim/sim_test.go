@@ -56,6 +56,9 @@ func TestDetectionSeeds(t *testing.T) { testSeeds(t, expandDetection, seeds(t, 2
 // Members adopt the ring of a user's own cluster.
 func TestRingSeeds(t *testing.T) { testSeeds(t, expandRing, seeds(t, 200)) }
 
+// Rules fail closed while members crash, with and without other faults.
+func TestClosedSeeds(t *testing.T) { testSeeds(t, expandClosed, seeds(t, 200)) }
+
 func testSeeds(t *testing.T, expand func(uint64) options, n uint64) {
 	leases := expand(1).Leases.On
 	begin := time.Now()
@@ -146,6 +149,9 @@ func TestFullBugsAreFound(t *testing.T) { findBugs(t, fullBugs, expandFull) }
 // So is a member that continues after its clocks have stopped.
 func TestStillBugsAreFound(t *testing.T) { findBugs(t, stillBugs, expandStill) }
 
+// So are hits that members admit without the owner and do not report.
+func TestClosedBugsAreFound(t *testing.T) { findBugs(t, closedBugs, expandClosed) }
+
 // findBugs runs the seed that found a bug when testdata/bugs.txt was written. If that finds nothing, which a change
 // of the core may cause, it runs the first 1,000.
 func findBugs(t *testing.T, bugs map[string]bug, expand func(uint64) options) {
@@ -204,7 +210,7 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 			t.Fatalf("testdata/bugs.txt:%d: not a seed and a name: %q", n+1, line)
 		}
 		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug &&
-			fullBugs[name] == noBug {
+			fullBugs[name] == noBug && closedBugs[name] == noBug {
 			t.Fatalf("testdata/bugs.txt:%d: no bug is called %q", n+1, name)
 		}
 		known[name] = seed

@@ -254,7 +254,9 @@ func expected(f *Snapshot, r *report) {
 // settings checks that settings are the same on all members where they must be, and collects the members' own warnings.
 func settings(f *Snapshot, r *report) {
 	all := f.counters()
-	for _, name := range []string{"partition", "lost-state", "nref-decay", "detection", "decision-timeout", "rls-plaintext"} {
+	for _, name := range []string{
+		"partition", "lost-state", "nref-decay", "detection", "snapshot-age", "decision-timeout", "rls-plaintext",
+	} {
 		if by := groups(all, func(m *MemberReport) string { return m.flag(name) }); len(by) > 1 {
 			r.warn("set the same value on all members", "--%s differs: %s", name, formatGroups(by))
 		}

@@ -90,7 +90,7 @@ func BoundsOf(r *config.RuleSpec, c Conditions) RuleBounds {
 	}
 	switch {
 	case x.Degraded == policy.FailClosed:
-		w.least = 0 // without a snapshot it refuses everything
+		w.least = 0 // without a replica or a reply it refuses everything
 	case b.Open > 0 && x.LocalCap > 0:
 		w.least = min(w.least, b.Open/uint64(c.Members))
 	}

@@ -59,7 +59,7 @@ func policyCost(r *config.RuleSpec, n uint64) PolicyCost {
 	switch capped := r.Extension.LocalCap > 0; {
 	case r.Extension.Degraded == policy.FailClosed:
 		p.once = []term{{"Phi", b.Phi}}
-		p.Under, p.UnderFormula, p.UnderAfter = most(r), all, "once what the owner last reported is spent"
+		p.Under, p.UnderFormula, p.UnderAfter = most(r), all, "once what was last known to be left is spent"
 	case r.Extension.Degraded == policy.LocalShare:
 		p.perWindow = term{"Phi", shares(b.Limit, n)}
 		p.once = []term{{"Phi of b", b.Phi - p.perWindow.n}}

@@ -203,20 +203,14 @@ func (e *Quota) Remaining() uint32 { return e.limit }
 // ObservedAt returns when the owner said so, in Unix nanoseconds.
 func (e *Quota) ObservedAt() int64 { return int64(e.value) }
 
-// Spent returns the hits admitted of it since the window began.
-func (e *Quota) Spent() uint64 { return uint64(e.charged) }
+// Included returns how many of this member's own hits, admitted without the owner, had been counted by then.
+func (e *Quota) Included() uint64 { return uint64(e.charged) }
 
-// Spend adds to the spent hits.
-func (e *Quota) Spend(hits uint64) { (*entry)(e).raise(hits) }
-
-// Observe records that remaining hits were left at now of the window that ends at end.
-func (e *Quota) Observe(now, end int64, remaining uint32) {
-	x := (*entry)(e)
-	was := x.until()
-	if x.setUntil(end); x.until() != was {
-		e.charged = 0
-	}
-	e.limit, e.value = remaining, uint64(now)
+// Observe records that remaining hits were left at now of the window that ends at end, with included hits of this member
+// that it had admitted without the owner.
+func (e *Quota) Observe(now, end int64, remaining uint32, included uint64) {
+	(*entry)(e).setUntil(end)
+	e.limit, e.value, e.charged = remaining, uint64(now), saturated(included, 0)
 }
 
 // Denied is an entry of TableDeny: a key that is above its limit until its window ends.
