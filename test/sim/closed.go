@@ -16,8 +16,9 @@ type closedHits struct {
 }
 
 // closedReported is how long after a hit without the owner every owner must have counted it, if members crash and
-// nothing else fails: the ring changes at most this much later.
-const closedReported = int64(4 * time.Second)
+// nothing else fails: a new owner does not decide before all others have adopted its ring, and they report at once. A
+// decision may have been pending for a second.
+const closedReported = int64(2 * time.Second)
 
 // checkClosed checks decisions on a fail_closed rule with fixed windows. The successor of a failed owner admits no more
 // than its share of what was left, and owners deduct what others have admitted.
