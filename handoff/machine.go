@@ -42,7 +42,7 @@ type Machine struct {
 	sortedPeers  []*peer              // sorted by ID, so that equal histories give equal traces
 	missingSince map[memberBoot]int64 // when each failed member was first missing
 	confirmed    map[memberBoot]lastConfirmation
-	lastContact  map[ring.ID]int64 // when each member last sent any message; see NoReply
+	contacts     *contacts
 }
 
 // memberBoot identifies one boot of one member.
@@ -85,7 +85,7 @@ func NewMachine(o Options) *Machine {
 	o.Detection = o.Detection.OrDefault()
 	m := &Machine{
 		opts: o, neverOwned: true, peers: map[ring.ID]*peer{}, confirmed: map[memberBoot]lastConfirmation{},
-		lastContact: map[ring.ID]int64{},
+		contacts: &contacts{at: map[ring.ID]int64{}},
 	}
 	m.view = &OwnershipView{ring: ring.New(nil), self: -1, baseSelf: -1}
 	m.membership = &membership.View{Self: o.Self, BootID: o.BootID, Ring: m.view.ring}
@@ -150,7 +150,7 @@ func (m *Machine) setPeers() {
 		next[x.ID] = p
 	}
 	m.peers = next
-	maps.DeleteFunc(m.lastContact, func(id ring.ID, _ int64) bool { return next[id] == nil })
+	m.contacts.keep(next)
 	m.sortedPeers = slices.SortedFunc(maps.Values(next), func(a, b *peer) int { return cmp.Compare(a.ID, b.ID) })
 	m.updateMinStall()
 }

@@ -1,14 +1,11 @@
 package owner
 
 import (
-	"maps"
 	"slices"
-	"sync"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
-	"github.com/keyward/keyward/ring"
 )
 
 // decideClosed admits this member's share of what is left of the limit, according to the newest state of the key that
@@ -123,7 +120,7 @@ func (n *Node) replicaTime(s *shard, op *shardOp) (at int64, current, has bool) 
 		if o < 0 || r.Successor(op.RingPos) != self {
 			return 0, false, false
 		}
-		at, has = n.contacts.last(r.At(o).ID)
+		at, has = n.serial.machine.LastContact(r.At(o).ID)
 		return at, true, has
 	}
 	if s.ownedHere(op) {
@@ -192,36 +189,4 @@ func (s *shard) confirmedShare(op *shardOp) uint64 {
 		}
 	}
 	return mine
-}
-
-// contacts records when other members last sent a message. All its methods may be called concurrently; they take no
-// other lock.
-type contacts struct {
-	mu sync.RWMutex
-	at map[ring.ID]int64
-}
-
-// heard records that member id has sent a message at time now.
-func (c *contacts) heard(id ring.ID, now int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.at == nil {
-		c.at = map[ring.ID]int64{}
-	}
-	c.at[id] = now
-}
-
-// last returns when member id last sent a message. It returns false if it has sent none since it was last not live.
-func (c *contacts) last(id ring.ID) (at int64, known bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	at, known = c.at[id]
-	return at, known
-}
-
-// keep forgets the members that are not live.
-func (c *contacts) keep(isLive func(ring.ID) bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	maps.DeleteFunc(c.at, func(id ring.ID, _ int64) bool { return !isLive(id) })
 }

@@ -49,7 +49,6 @@ func (n *Node) SetMembership(now int64, v *membership.View) (fx Ready) {
 	first := before.Seq() == 0
 	legacy := n.legacyMembers()
 	fx.Messages = m.SetMembership(now, v)
-	n.contacts.keep(func(id ring.ID) bool { return m.Peer(id) != nil })
 	r := m.View().Ring()
 	c := change{at: now, settled: now + int64(n.options.LegacyGrace), ring: before.Ring(), self: before.Self()}
 	if first {
@@ -184,7 +183,8 @@ func (n *Node) surplus(s *shard) func(*counter.Owned) bool {
 	return func(e *counter.Owned) bool {
 		r := v.Ring()
 		return r.Owner(e.RingPos()) != v.Self() && r.Successor(e.RingPos()) != v.Self() &&
-			s.counters.Unreplicated(e) == nil && !s.counters.HasWriter(e, s.share()) // shares that were reported only increase
+			s.counters.Unreplicated(e) == nil &&
+			!s.counters.HasWriter(e, s.share()) // shares that were reported only increase
 	}
 }
 
@@ -261,7 +261,6 @@ func (n *Node) Step(now int64, from ring.ID, bootID uint64, msg *protocol.Messag
 func (n *Node) step(now int64, p *membership.Member, msg *protocol.Message, fx *Ready) {
 	m := n.serial.machine
 	m.Contact(now, p.ID)
-	n.contacts.heard(p.ID, now)
 	switch msg.Kind {
 	case protocol.Chunk:
 		n.merge(now, msg.Counters)

@@ -15,11 +15,11 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// The types of package lending that callers of a Node need.
-type (
-	KeyName = lending.KeyName
-	HotKey  = lending.HotKey
-)
+// KeyName is the readable name of a key.
+type KeyName = lending.KeyName
+
+// HotKey is a key that this member owns and that is hot or lent.
+type HotKey = lending.HotKey
 
 // StepLease processes a message about leases from the given boot of member from. It refuses messages from members that
 // are not live, and from earlier boots.

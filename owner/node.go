@@ -25,7 +25,6 @@ type Node struct {
 	urgent       atomic.Bool  // and a request waits for it
 	leaseTraffic atomic.Bool  // and messages about leases are part of it
 	lender       *lending.Lender
-	contacts     contacts
 
 	serial struct {
 		sync.Mutex // taken before the mutex of any shard

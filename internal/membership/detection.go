@@ -28,7 +28,8 @@ func (d Detection) Validate() error {
 		return fmt.Errorf("%v is not a whole number of milliseconds", time.Duration(d))
 	}
 	if d != 0 && (d < MinDetection || d > MaxDetection) {
-		return fmt.Errorf("%v is not within %v to %v", time.Duration(d), time.Duration(MinDetection), time.Duration(MaxDetection))
+		return fmt.Errorf("%v is not within %v to %v",
+			time.Duration(d), time.Duration(MinDetection), time.Duration(MaxDetection))
 	}
 	return nil
 }

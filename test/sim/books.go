@@ -343,7 +343,8 @@ func (o *oracle) sent(m *member, msg *protocol.Message) {
 			over := m.stepped || c.Rule.End(s.At) <= m.clock() // a counter that was dropped may return
 			if s.Writer != self && s.Writer != self&^1 {
 				if !over && (s.Charged > known.Charged || s.Refunded > known.Refunded) {
-					o.w.fail("I1: %s reports that %x charged %d-%d in window %d of %04x; that writer has reported %d-%d", m.name(), s.Writer, s.Charged, s.Refunded, s.At, c.Key[0]>>48, known.Charged, known.Refunded)
+					o.w.fail("I1: %s reports that %x charged %d-%d in window %d of %04x; that writer has reported %d-%d",
+						m.name(), s.Writer, s.Charged, s.Refunded, s.At, c.Key[0]>>48, known.Charged, known.Refunded)
 				}
 				continue
 			}

@@ -291,7 +291,8 @@ func (m *member) myTurn(s state) bool {
 
 func (m *member) become(s state) {
 	m.table[m.slot].state = s
-	m.w.stats.count([]string{"", "transition: joining to active", "transition: active to leaving", "transition: leaving to left"}[s])
+	names := []string{"", "transition: joining to active", "transition: active to leaving", "transition: leaving to left"}
+	m.w.stats.count(names[s])
 	m.gossipToAll()
 }
 

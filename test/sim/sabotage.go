@@ -66,25 +66,29 @@ func (w *world) sabotage(m *member, msg *protocol.Message) {
 		msg.Counters = msg.Counters[:min(1, len(msg.Counters))]
 	}
 	for i := range msg.Counters {
-		c := &msg.Counters[i]
-		switch {
-		case w.bug == bugMaxTAT && c.Rule.Algorithm.Bucket():
-			c.State.Slots = nil
-		case w.bug == bugCapSlots && (msg.Kind == protocol.Chunk || msg.Kind == protocol.OwnershipReply):
-			c.State.Slots = c.State.Slots[:min(1, len(c.State.Slots))]
-		case w.bug == bugDropShares:
-			c.State.Slots = slices.DeleteFunc(c.State.Slots, func(s limit.Slot) bool { return s.Writer%2 == 0 })
-		case w.bug == bugKeepAssumption:
-			for j := range c.State.Slots {
-				if s := &c.State.Slots[j]; s.Writer == limit.LostStateWriter {
-					s.Writer = noWriter
-				}
+		w.sabotageCounter(&msg.Counters[i], msg.Kind)
+	}
+}
+
+// sabotageCounter changes a counter in a message of that kind.
+func (w *world) sabotageCounter(c *protocol.CounterRecord, k protocol.MessageKind) {
+	switch {
+	case w.bug == bugMaxTAT && c.Rule.Algorithm.Bucket():
+		c.State.Slots = nil
+	case w.bug == bugCapSlots && (k == protocol.Chunk || k == protocol.OwnershipReply):
+		c.State.Slots = c.State.Slots[:min(1, len(c.State.Slots))]
+	case w.bug == bugDropShares:
+		c.State.Slots = slices.DeleteFunc(c.State.Slots, func(s limit.Slot) bool { return s.Writer%2 == 0 })
+	case w.bug == bugKeepAssumption:
+		for j := range c.State.Slots {
+			if s := &c.State.Slots[j]; s.Writer == limit.LostStateWriter {
+				s.Writer = noWriter
 			}
-		case w.bug == bugPlainRefund && (c.Rule.Algorithm == limit.FixedWindow || c.Rule.Algorithm == limit.SlidingWindow):
-			for j := range c.State.Slots {
-				s := &c.State.Slots[j]
-				s.Charged, s.Refunded = s.Charged-min(s.Charged, s.Refunded), 0
-			}
+		}
+	case w.bug == bugPlainRefund && (c.Rule.Algorithm == limit.FixedWindow || c.Rule.Algorithm == limit.SlidingWindow):
+		for j := range c.State.Slots {
+			s := &c.State.Slots[j]
+			s.Charged, s.Refunded = s.Charged-min(s.Charged, s.Refunded), 0
 		}
 	}
 }

@@ -156,7 +156,7 @@ func (c *conn) inflateWith(z *inflater, k *Stream) ([]byte, error) {
 	case kept < all && len(out) < keep:
 		return nil, callError{TooLarge, codes.ResourceExhausted,
 			fmt.Sprintf("grpc: received compressed message larger than max (%d vs. %d)", all, kept)}
-	case kept == all && err != io.EOF:
+	case kept == all && !errors.Is(err, io.EOF):
 		return nil, callError{Undecodable, codes.Internal, fmt.Sprintf("grpc: failed to read decompressed data: %v", err)}
 	}
 	return out, nil
