@@ -70,7 +70,7 @@ func (a *Additions) add(c *Call, v *view) {
 
 // retryAfter returns the seconds after which no descriptor that is over its limit denies another hit: the value that
 // Envoy 1.40 computes itself. It is at least 1.
-func (r *RateLimitResponse) retryAfter() int64 {
+func (r *rateLimitResponse) retryAfter() int64 {
 	longest := int64(1)
 	for i := range r.Statuses {
 		if s := &r.Statuses[i]; s.Code == OverLimit {

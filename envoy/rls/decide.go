@@ -198,7 +198,7 @@ func (t *codeSummary) add(i int, l *slot, st *descriptorStatus, allQuota bool) {
 	t.header, t.lowestRemaining = i, 0
 }
 
-func (r *RateLimitResponse) addHeaders(st *descriptorStatus, sw *Switches) {
+func (r *rateLimitResponse) addHeaders(st *descriptorStatus, sw *Switches) {
 	r.Headers = append(r.Headers,
 		responseHeader{sw.LimitHeader, string(st.appendPolicy(nil))},
 		responseHeader{sw.RemainingHeader, strconv.FormatUint(uint64(st.Remaining), 10)},

@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/internal/config"
 )
 
-// Code is an envoy.service.ratelimit.v3.RateLimitResponse.Code.
+// Code is an envoy.service.ratelimit.v3.rateLimitResponse.Code.
 type Code uint8
 
 // The codes that Keyward returns.
@@ -34,8 +34,8 @@ type descriptorStatus struct {
 // responseHeader is a header that Envoy adds to its response, or to the request that it forwards.
 type responseHeader struct{ Key, Value string }
 
-// RateLimitResponse is an envoy.service.ratelimit.v3.RateLimitResponse.
-type RateLimitResponse struct {
+// rateLimitResponse is an envoy.service.ratelimit.v3.rateLimitResponse.
+type rateLimitResponse struct {
 	Statuses       []descriptorStatus // one per descriptor, in order
 	Headers        []responseHeader
 	RequestHeaders []responseHeader // for the request that Envoy forwards
@@ -45,14 +45,14 @@ type RateLimitResponse struct {
 	buffer []byte // memory for Metadata, kept between calls
 }
 
-func (r *RateLimitResponse) reset() {
+func (r *rateLimitResponse) reset() {
 	clear(r.Statuses) // names must not keep old rules alive
 	r.Statuses, r.Headers, r.RequestHeaders = r.Statuses[:0], r.Headers[:0], r.RequestHeaders[:0]
 	r.Metadata, r.Code = nil, 0
 }
 
 // Append appends r in protobuf's wire format.
-func (r *RateLimitResponse) Append(b []byte) []byte {
+func (r *rateLimitResponse) Append(b []byte) []byte {
 	b = appendVarint(b, 1, uint64(r.Code))
 	for i := range r.Statuses {
 		s := &r.Statuses[i]

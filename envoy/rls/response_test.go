@@ -14,7 +14,7 @@ import (
 )
 
 // messageOf returns r as a message of protobuf's own types.
-func messageOf(t testing.TB, r *RateLimitResponse) *pb.RateLimitResponse {
+func messageOf(t testing.TB, r *rateLimitResponse) *pb.RateLimitResponse {
 	t.Helper()
 	m := &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_Code(r.Code)}
 	for _, s := range r.Statuses {
@@ -50,7 +50,7 @@ func FuzzAppend(f *testing.F) {
 	f.Add(uint8(2), uint32(1<<31), uint32(0), int64(31_536_000), uint8(7), string(make([]byte, 300)), "", "", true, uint32(1))
 	f.Add(uint8(0), uint32(0), uint32(1<<32-1), int64(0), uint8(0), "n", "k", "v", true, uint32(1<<32-1))
 	f.Fuzz(func(t *testing.T, code uint8, limit, remaining uint32, reset int64, unit uint8, name, key, value string, metadata bool, times uint32) {
-		r := RateLimitResponse{Code: Code(code % 3), Headers: []responseHeader{{key, value}}}
+		r := rateLimitResponse{Code: Code(code % 3), Headers: []responseHeader{{key, value}}}
 		for _, has := range []bool{true, false, true} {
 			r.Statuses = append(r.Statuses, descriptorStatus{
 				Code: Code(code % 3), HasLimit: has, Limit: limit, Remaining: remaining, Reset: max(reset, 0), Unit: config.Unit(unit % 8), Name: name, Times: times,
@@ -81,7 +81,7 @@ func wireOpaque(texts ...string) (b []byte) {
 }
 
 func TestResponseAllocs(t *testing.T) {
-	r := RateLimitResponse{Code: OK, Statuses: []descriptorStatus{{Code: OK, HasLimit: true, Limit: 50, Unit: config.Second, Remaining: 49, Reset: 1}}}
+	r := rateLimitResponse{Code: OK, Statuses: []descriptorStatus{{Code: OK, HasLimit: true, Limit: 50, Unit: config.Second, Remaining: 49, Reset: 1}}}
 	b := make([]byte, 0, 100)
 	if n := testing.AllocsPerRun(100, func() { b = r.Append(b[:0]) }); n > 0 {
 		t.Errorf("%v allocations", n)

@@ -176,7 +176,7 @@ type Caller struct {
 // Call is one call being answered. NewCall returns it and Release takes it back, with the memory that it uses.
 type Call struct {
 	Request  RateLimitRequest
-	Response RateLimitResponse
+	Response rateLimitResponse
 	Err      error // set by Decide and Begin: the call fails with this error
 
 	slots        []slot
@@ -209,8 +209,8 @@ func (s *Service) Release(c *Call) {
 	s.calls.Put(c)
 }
 
-// Decode copies a message and decodes the request from it into c.
-func (s *Service) Decode(c *Call, message []byte) error {
+// decode copies a message and decodes the request from it into c.
+func (s *Service) decode(c *Call, message []byte) error {
 	c.wire = append(c.wire[:0], message...)
 	return c.Request.Decode(c.wire, s.limits)
 }
