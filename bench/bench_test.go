@@ -238,7 +238,7 @@ func TestPathDecides(t *testing.T) {
 	defer p.peer.Close()
 	c := p.service.NewCall()
 	for want := limitPerYear - 1; want > limitPerYear-4; want-- {
-		if err := p.service.decode(c, p.wire[2]); err != nil {
+		if err := p.service.Decode(c, p.wire[2]); err != nil {
 			t.Fatal(err)
 		}
 		p.service.Decide(c, rlsCaller)

@@ -103,7 +103,7 @@ func (p *path) steps() []step {
 		}},
 		{name: "decode, decide, statistics, encode (rls.Service)", run: func(key int) {
 			c := p.service.NewCall()
-			_ = p.service.decode(c, p.wire[key])
+			_ = p.service.Decode(c, p.wire[key])
 			p.service.Decide(c, rlsCaller)
 			out = c.Response.Append(out[:0])
 			p.service.Release(c)

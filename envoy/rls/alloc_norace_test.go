@@ -25,7 +25,7 @@ func TestServiceAllocs(t *testing.T) {
 		message, out := wire(t, req), make([]byte, 0, 1000)
 		if n := testing.AllocsPerRun(100, func() {
 			c := r.NewCall()
-			_ = r.decode(c, message)
+			_ = r.Decode(c, message)
 			r.Decide(c, Caller{Key: "foo"})
 			out = c.Response.Append(out[:0])
 			r.Release(c)
@@ -46,7 +46,7 @@ func TestDecisionAllocs(t *testing.T) {
 	message, out := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
 	if n := testing.AllocsPerRun(100, func() {
 		c := r.NewCall()
-		_ = r.decode(c, message)
+		_ = r.Decode(c, message)
 		r.Decide(c, Caller{Key: "foo"})
 		out = c.Response.Append(out[:0])
 		r.Release(c)
@@ -67,7 +67,7 @@ func TestHotAllocs(t *testing.T) {
 	message, out := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
 	if n := testing.AllocsPerRun(100, func() {
 		c := r.NewCall()
-		_ = r.decode(c, message)
+		_ = r.Decode(c, message)
 		r.Decide(c, Caller{Key: "foo#3"})
 		out = c.Response.Append(out[:0])
 		r.Release(c)
@@ -82,7 +82,7 @@ func TestBeginAllocs(t *testing.T) {
 	message, out, done := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000), make(catch, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		c := r.NewCall()
-		_ = r.decode(c, message)
+		_ = r.Decode(c, message)
 		if r.begin(c, Caller{Key: "foo"}, done) {
 			t.Error("answered at once")
 			return

@@ -61,7 +61,7 @@ func (k catch) Answered(c *Call) { k <- c }
 func (r *rig) beginMessage(t testing.TB, message []byte) (answer string, at bool) {
 	t.Helper()
 	c, done := r.NewCall(), make(catch, 1)
-	if err := r.decode(c, message); err != nil {
+	if err := r.Decode(c, message); err != nil {
 		return err.Error(), true
 	}
 	if at = r.begin(c, Caller{Key: "foo"}, done); !at {

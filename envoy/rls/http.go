@@ -129,7 +129,7 @@ func (s *Service) decodeJSON(c *Call, body io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if err := s.decode(c, message); err != nil {
+	if err := s.Decode(c, message); err != nil {
 		return err
 	}
 	if hidden {

@@ -92,7 +92,7 @@ func (r *rig) tryWire(t testing.TB, message []byte, from ...Caller) (*pb.RateLim
 	t.Helper()
 	c := r.NewCall()
 	defer r.Release(c)
-	if err := r.decode(c, message); err != nil {
+	if err := r.Decode(c, message); err != nil {
 		return nil, err
 	}
 	r.Decide(c, append(from, Caller{})[0])

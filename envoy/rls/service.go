@@ -210,7 +210,7 @@ func (s *Service) Release(c *Call) {
 }
 
 // decode copies a message and decodes the request from it into c.
-func (s *Service) decode(c *Call, message []byte) error {
+func (s *Service) Decode(c *Call, message []byte) error {
 	c.wire = append(c.wire[:0], message...)
 	return c.Request.Decode(c.wire, s.limits)
 }

@@ -220,7 +220,7 @@ func BenchmarkService(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		c := r.NewCall()
-		_ = r.decode(c, message)
+		_ = r.Decode(c, message)
 		r.Decide(c, Caller{Key: "foo"})
 		out = c.Response.Append(out[:0])
 		r.Release(c)

@@ -16,7 +16,7 @@ func BenchmarkTap(b *testing.B) {
 			message := wire(b, request("d", descriptor("k", "al")))
 			for b.Loop() {
 				c := r.NewCall()
-				_ = r.decode(c, message)
+				_ = r.Decode(c, message)
 				r.Decide(c, Caller{})
 				r.Release(c)
 			}

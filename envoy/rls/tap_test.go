@@ -78,7 +78,7 @@ func TestTapEnds(t *testing.T) {
 // answered returns a decided call with two descriptors.
 func answered(t *testing.T, r *rig) *Call {
 	c := r.NewCall()
-	if err := r.decode(c, wire(t, request("d", descriptor("k", "al"), descriptor("k", strings.Repeat("b", 2000))))); err != nil {
+	if err := r.Decode(c, wire(t, request("d", descriptor("k", "al"), descriptor("k", strings.Repeat("b", 2000))))); err != nil {
 		t.Fatal(err)
 	}
 	r.Decide(c, Caller{})
@@ -115,7 +115,7 @@ func TestTapIsConcurrent(t *testing.T) {
 		asking.Go(func() {
 			for range 500 {
 				c := r.NewCall()
-				_ = r.decode(c, message)
+				_ = r.Decode(c, message)
 				r.Decide(c, Caller{})
 				r.Release(c)
 			}
