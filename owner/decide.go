@@ -91,7 +91,8 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 	s.counts.Decided[res.Authority]++
 	n.updateDenyCache(s, op, res)
 	if e != nil {
-		res.Hot = s.leases.RecordHit(op.now, e, op.RingPos, op.HotFactor)
+		s.leases.RecordHit(op.now, e, op.HotFactor)
+		res.Hot = s.leases.IsHot(e, op.RingPos)
 	}
 	if e != nil && s.leases.LendsAny() {
 		s.updateHolders(op, e, res)

@@ -26,7 +26,10 @@ func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, res *Re
 		}
 		hits = op.Hits
 	}
-	u := n.trackUnreplicated(s, e, op.Request.Rule, hits)
+	u, queued := s.replicas.Track(e, op.Request.Rule, hits)
+	if queued {
+		n.setDirty()
+	}
 	switch {
 	case u == nil && !res.Over:
 		s.counts.Refused++
@@ -49,10 +52,18 @@ func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, res *Re
 // is no room.
 func (n *Node) trackUnreplicated(s *shard, e *counter.Owned, r limit.Rule, hits uint64) *counter.Unreplicated {
 	u, queued := s.replicas.Track(e, r, hits)
-	if queued && !n.dirty.Load() {
-		n.dirty.Store(true)
+	if queued {
+		n.setDirty()
 	}
 	return u
+}
+
+// setDirty records that Flush has something to send. Most calls change nothing, and then do not write to memory that
+// other processors read.
+func (n *Node) setDirty() {
+	if !n.dirty.Load() {
+		n.dirty.Store(true)
+	}
 }
 
 // replicate sends the counters whose keys the shards have queued.

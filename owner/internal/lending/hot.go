@@ -38,18 +38,17 @@ func (l *Leases) isHot(key Key, ringPos uint64) bool {
 	return l.lender.isHot(ringPos, l.hot.rates.Hot(hotkey.Digest(key)))
 }
 
-// RecordHit counts a request that was decided by e, of a key at ringPos. The key is hot above factor times the mean
-// rate; 0 means 10. RecordHit reports whether it is hot.
-func (l *Leases) RecordHit(now int64, e *counter.Owned, ringPos uint64, factor uint16) bool {
-	if !l.lender.config.NoHot {
-		l.countHit(now, e, factor)
-	}
+// IsHot reports whether the key of e, at ringPos, is hot, according to the requests counted by RecordHit.
+func (l *Leases) IsHot(e *counter.Owned, ringPos uint64) bool {
 	const hot = heatTracked | heatHot
 	return l.lender.isHot(ringPos, e.Hotness()&hot == hot)
 }
 
-// countHit counts a request in the hotness of e.
-func (l *Leases) countHit(now int64, e *counter.Owned, factor uint16) {
+// RecordHit counts a request that was decided by e. Its key is hot above factor times the mean rate; 0 means 10.
+func (l *Leases) RecordHit(now int64, e *counter.Owned, factor uint16) {
+	if l.lender.config.NoHot {
+		return
+	}
 	t, h := &l.hot, e.Hotness()
 	t.requests++
 	tick := uint16(now>>tickLength%31+1) << heatTick
