@@ -209,7 +209,7 @@ func (s *Service) Release(c *Call) {
 	s.calls.Put(c)
 }
 
-// decode copies a message and decodes the request from it into c.
+// Decode copies a message and decodes the request from it into c.
 func (s *Service) Decode(c *Call, message []byte) error {
 	c.wire = append(c.wire[:0], message...)
 	return c.Request.Decode(c.wire, s.limits)
