@@ -13,10 +13,8 @@ import (
 // this member's hits never exceed.
 func (n *Node) decideClosed(s *shard, op *shardOp, res *Result) {
 	rule := op.Request.Rule
-	op.now, op.table, op.rule = s.clock(op.now), counter.TableShare, rule
+	op.now, op.table, op.rule = s.clock(op.now), counter.TableShare, s.localRule(rule, op.RingPos)
 	res.Authority = Closed
-	share, burst := s.view.LocalShare(rule.Limit, op.RingPos), s.view.LocalShare(rule.Burst, op.RingPos)
-	op.rule.Limit, op.rule.Burst = partialLimits(rule, share, burst)
 	left, known := n.leftWithoutOwner(s, op)
 	if !known {
 		s.refuse(op, res)
@@ -35,13 +33,7 @@ func (n *Node) decideClosed(s *shard, op *shardOp, res *Result) {
 
 // admitClosed decides op, for which there is room in part, this member's share of what is left, and charges it.
 func (n *Node) admitClosed(s *shard, op *shardOp, part uint32, res *Result) {
-	e := s.counters.Share.Find(op.hash, op.Key)
-	if e != nil && s.counters.EndLocal(e, op.rule) <= op.now {
-		s.counters.RenewLocal(e, op.rule, op.now)
-	}
-	if e == nil {
-		e = s.counters.InsertLocal(op.ref())
-	}
+	e := s.localEntry(op)
 	if e == nil { // sketches do not report what they count
 		s.refuse(op, res)
 		return
@@ -180,8 +172,7 @@ func (s *shard) confirmedShare(op *shardOp) uint64 {
 		return 0
 	}
 	other := *op
-	other.rule.Limit, other.rule.Burst = partialLimits(op.rule, s.view.LocalShare(op.rule.Limit, op.RingPos),
-		s.view.LocalShare(op.rule.Burst, op.RingPos))
+	other.rule = s.localRule(op.rule, op.RingPos)
 	mine := saturatingSub(s.usedWithoutOwner(&other), s.unreportedShare(op))
 	if e := s.counters.Owned.Find(op.hash, op.Key); e != nil {
 		if u := s.counters.Unreplicated(e); u != nil {

@@ -48,15 +48,19 @@ func (n *Node) Shed(now int64, req *Request) Result {
 // as the owner. The limit includes all recorded charges, so a former owner or a successor with a spent counter admits
 // nothing. Admitted hits are reported to the owner later.
 func (n *Node) decideFromShare(s *shard, op *shardOp, res *Result) {
-	rule := &op.Request.Rule
-	op.now, op.table, op.rule = s.clock(op.now), counter.TableShare, *rule
-	share, burst := s.view.LocalShare(rule.Limit, op.RingPos), s.view.LocalShare(rule.Burst, op.RingPos)
-	op.rule.Limit, op.rule.Burst = partialLimits(*rule, share, burst)
+	op.now, op.table, op.rule = s.clock(op.now), counter.TableShare, s.localRule(op.Request.Rule, op.RingPos)
 	op.elsewhere = s.usedAgainstShare(op)
 	res.Authority = Share
 	if s.chargeLocal(op, res) {
 		n.reportLater(s, op)
 	}
+}
+
+// localRule returns rule r with this member's local share of its limit and burst.
+func (s *shard) localRule(r limit.Rule, ringPos uint64) limit.Rule {
+	share, burst := s.view.LocalShare(r.Limit, ringPos), s.view.LocalShare(r.Burst, ringPos)
+	r.Limit, r.Burst = partialLimits(r, share, burst)
+	return r
 }
 
 // decideOpen admits up to the rule's local cap in a window, whatever other members admit; without a cap, this member's
@@ -65,8 +69,7 @@ func (n *Node) decideOpen(s *shard, op *shardOp, res *Result) {
 	rule := &op.Request.Rule
 	op.now, op.table, op.rule = s.clock(op.now), counter.TableOpen, *rule
 	if op.rule.Limit, op.rule.Burst = op.LocalCap, 0; op.LocalCap == 0 {
-		share, burst := s.view.LocalShare(rule.Limit, op.RingPos), s.view.LocalShare(rule.Burst, op.RingPos)
-		if op.rule.Limit, op.rule.Burst = partialLimits(*rule, share, burst); op.rule.Limit == 0 && rule.Limit > 0 {
+		if op.rule = s.localRule(*rule, op.RingPos); op.rule.Limit == 0 && rule.Limit > 0 {
 			op.rule.Limit, op.rule.Burst = 1, 0
 		}
 	}
@@ -79,9 +82,7 @@ func (n *Node) decideOpen(s *shard, op *shardOp, res *Result) {
 func (s *shard) usedAgainstShare(op *shardOp) uint64 {
 	e := s.counters.Owned.Find(op.hash, op.Key)
 	if e == nil {
-		other := *op
-		other.table = counter.TableOwned
-		return s.sketches.Estimate(other.ref())
+		return s.estimateIn(op, counter.TableOwned)
 	}
 	r := op.Request.Rule
 	if s.counters.End(e, r) <= op.now {
@@ -113,8 +114,13 @@ func (s *shard) unreportedShare(op *shardOp) uint64 {
 		}
 		return e.Unreported()
 	}
+	return s.estimateIn(op, counter.TableShare)
+}
+
+// estimateIn returns what sketches have counted of op's key in place of a counter in table t.
+func (s *shard) estimateIn(op *shardOp, t counter.Table) uint64 {
 	other := *op
-	other.table = counter.TableShare
+	other.table = t
 	return s.sketches.Estimate(other.ref())
 }
 
@@ -138,13 +144,7 @@ func (n *Node) reportLater(s *shard, op *shardOp) {
 
 // chargeLocal decides op by its counter in TableShare or TableOpen. It reports whether op was charged and admitted.
 func (s *shard) chargeLocal(op *shardOp, res *Result) bool {
-	e := s.localTable(op.table).Find(op.hash, op.Key)
-	if e != nil && s.counters.EndLocal(e, op.rule) <= op.now {
-		s.counters.RenewLocal(e, op.rule, op.now)
-	}
-	if e == nil && op.charges() {
-		e = s.counters.InsertLocal(op.ref())
-	}
+	e := s.localEntry(op)
 	switch {
 	case e != nil && op.rule.Algorithm != limit.FixedWindow:
 		s.chargeLocalState(op, e, res)
@@ -162,6 +162,19 @@ func (s *shard) chargeLocal(op *shardOp, res *Result) bool {
 	e.Admit(op.Hits)
 	s.bounds[boundOf(op.table)].push(op.now, s.counters.EndLocal(e, op.rule), e.Admitted())
 	return true
+}
+
+// localEntry returns the counter of op's key in TableShare or TableOpen, of the present window. If there is none and op
+// charges hits, it adds one. It returns nil if there is no room.
+func (s *shard) localEntry(op *shardOp) *counter.Local {
+	e := s.localTable(op.table).Find(op.hash, op.Key)
+	if e != nil && s.counters.EndLocal(e, op.rule) <= op.now {
+		s.counters.RenewLocal(e, op.rule, op.now)
+	}
+	if e == nil && op.charges() {
+		e = s.counters.InsertLocal(op.ref())
+	}
+	return e
 }
 
 // chargeLocalState is chargeLocal for rules without fixed windows.
