@@ -24,11 +24,7 @@ func BenchmarkAdditions(b *testing.B) {
 			message, out := wire(b, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
 			b.ReportAllocs()
 			for b.Loop() {
-				c := r.NewCall()
-				_ = r.Decode(c, message)
-				r.Decide(c, Caller{Key: "foo"})
-				out = c.Response.Append(out[:0])
-				r.Release(c)
+				out = r.serve(message, "foo", out)
 			}
 		})
 	}

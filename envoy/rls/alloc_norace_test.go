@@ -24,11 +24,7 @@ func TestServiceAllocs(t *testing.T) {
 	} {
 		message, out := wire(t, req), make([]byte, 0, 1000)
 		if n := testing.AllocsPerRun(100, func() {
-			c := r.NewCall()
-			_ = r.Decode(c, message)
-			r.Decide(c, Caller{Key: "foo"})
-			out = c.Response.Append(out[:0])
-			r.Release(c)
+			out = r.serve(message, "foo", out)
 		}); n > 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
@@ -45,11 +41,7 @@ func TestDecisionAllocs(t *testing.T) {
 	})
 	message, out := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
 	if n := testing.AllocsPerRun(100, func() {
-		c := r.NewCall()
-		_ = r.Decode(c, message)
-		r.Decide(c, Caller{Key: "foo"})
-		out = c.Response.Append(out[:0])
-		r.Release(c)
+		out = r.serve(message, "foo", out)
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -66,11 +58,7 @@ func TestHotAllocs(t *testing.T) {
 	r.lone.after = heat
 	message, out := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
 	if n := testing.AllocsPerRun(100, func() {
-		c := r.NewCall()
-		_ = r.Decode(c, message)
-		r.Decide(c, Caller{Key: "foo#3"})
-		out = c.Response.Append(out[:0])
-		r.Release(c)
+		out = r.serve(message, "foo#3", out)
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}

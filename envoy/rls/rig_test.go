@@ -82,6 +82,15 @@ func load(t testing.TB, yaml string) *config.Rules {
 	return rules
 }
 
+// serve decides an encoded request of a caller with that key, and encodes the response into out.
+func (r *rig) serve(message []byte, key string, out []byte) []byte {
+	c := r.NewCall()
+	defer r.Release(c)
+	_ = r.Decode(c, message)
+	r.Decide(c, Caller{Key: key})
+	return c.Response.Append(out[:0])
+}
+
 // try answers a request as a server does.
 func (r *rig) try(t testing.TB, req *pb.RateLimitRequest, from ...Caller) (*pb.RateLimitResponse, error) {
 	t.Helper()
