@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -24,7 +25,7 @@ func TestCrashIsTakenOverNextToTheNextBoot(t *testing.T) {
 
 func (c *cluster) reach(id ring.ID, want Extent) {
 	c.t.Helper()
-	if extent, num, den := c.machines[id].View().Extent(c.now); extent != want {
+	if extent, num, den := c.machines[id].View().Extent(c.now, policy.PartShare); extent != want {
 		c.t.Fatalf("%s has extent %d, %d/%d, want %d", id, extent, num, den, want)
 	}
 }

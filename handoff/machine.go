@@ -246,7 +246,7 @@ func (m *Machine) publish() *OwnershipView {
 
 // countConfirmations returns which peers confirm this member, and until when.
 func (m *Machine) countConfirmations(v *OwnershipView) confirmations {
-	r := confirmations{nref: v.NRef(), policy: m.opts.Policy, until: make([]int64, 0, v.ring.Len())}
+	r := confirmations{nref: v.NRef(), until: make([]int64, 0, v.ring.Len())}
 	for i := range v.ring.Len() {
 		x := v.ring.At(i)
 		if x.ID == m.opts.Self {

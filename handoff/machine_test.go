@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
@@ -181,7 +182,7 @@ func (c *cluster) run(d time.Duration) {
 func (c *cluster) holders(h uint64) (ids []ring.ID) {
 	for _, id := range c.ids() {
 		v := c.machines[id].View()
-		if extent, _, _ := v.Extent(c.now); extent != ExtentNone && v.Ownership(h, 0).State == OwnedHere {
+		if extent, _, _ := v.Extent(c.now, policy.PartShare); extent != ExtentNone && v.Ownership(h, 0).State == OwnedHere {
 			ids = append(ids, id)
 		}
 	}

@@ -11,7 +11,6 @@ package handoff
 
 import (
 	"github.com/keyward/keyward/internal/membership"
-	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -27,5 +26,4 @@ type Options struct {
 	// T_own in any case; others wait for the default T_take at least. An Ack makes its receiver wait as long as its
 	// sender would.
 	Detection membership.Detection
-	Policy    policy.Partition
 }

@@ -5,8 +5,7 @@ import "github.com/keyward/keyward/internal/protocol"
 // checkIsolation reports whether other members may have taken over this member's keys, because no peer confirmed it for
 // T_own.
 func (m *Machine) checkIsolation(now int64) bool {
-	extent, _, _ := m.view.Extent(now)
-	m.unconfirmed = extent == ExtentNone && (m.view.self >= 0 || !m.neverOwned)
+	m.unconfirmed = m.view.confirmations.isolated(now) && (m.view.self >= 0 || !m.neverOwned)
 	return m.unconfirmed
 }
 

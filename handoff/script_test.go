@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
@@ -282,7 +283,7 @@ func (s *script) describeMember(id ring.ID) string {
 	case p.Complete():
 		text += " complete"
 	}
-	switch extent, num, den := v.Extent(s.c.now); {
+	switch extent, num, den := v.Extent(s.c.now, policy.PartShare); {
 	case v.Self() < 0:
 	case extent == ExtentNone:
 		text += ", may admit its local share only"

@@ -226,17 +226,22 @@ type confirmations struct {
 	until     []int64 // ends of the other members' confirmations, latest first
 	others    int     // number of other members on the ring
 	nref      int
-	policy    policy.Partition
 	noHandoff int // members that always count, because their protocol version cannot confirm
 }
 
-// Extent returns how much of a limit may be admitted at now. For ExtentPart the fraction is num/den.
-func (v *OwnershipView) Extent(now int64) (r Extent, num, den uint32) {
-	return v.confirmations.extent(now)
+// Extent returns how much of a limit may be admitted at now by policy p. For ExtentPart the fraction is num/den. Whether
+// the extent is ExtentNone does not depend on p.
+func (v *OwnershipView) Extent(now int64, p policy.Partition) (r Extent, num, den uint32) {
+	return v.confirmations.extent(now, p)
 }
 
-func (r *confirmations) extent(now int64) (Extent, uint32, uint32) {
-	if r.others > 0 && r.noHandoff == 0 && (len(r.until) == 0 || r.until[0] < now) {
+// isolated reports whether no peer confirms this member at now, although there are peers on the ring that could.
+func (r *confirmations) isolated(now int64) bool {
+	return r.others > 0 && r.noHandoff == 0 && (len(r.until) == 0 || r.until[0] < now)
+}
+
+func (r *confirmations) extent(now int64, p policy.Partition) (Extent, uint32, uint32) {
+	if r.isolated(now) {
 		return ExtentNone, 0, 1
 	}
 	need := max(1, r.nref) - 1 - tolerated(r.nref) - r.noHandoff
@@ -244,7 +249,7 @@ func (r *confirmations) extent(now int64) (Extent, uint32, uint32) {
 		return ExtentFull, 1, 1
 	}
 	n := r.members(now)
-	switch r.policy {
+	switch p {
 	case policy.PartAvailable:
 		return ExtentFull, 1, 1
 	case policy.PartQuorum:

@@ -35,7 +35,7 @@ func (n *Node) recordBounds(s *shard, op *shardOp, end int64) {
 	if missing := v.NRef() - v.Ring().Len(); missing > 0 && op.rule.Limit == r.Limit {
 		// The missing members may use their part of the limit on a ring of their own.
 		x := (uint64(r.Depth())*uint64(missing) + uint64(v.NRef()) - 1) / uint64(v.NRef())
-		if n.options.Policy == policy.PartAvailable {
+		if op.Partition.Or(n.options.Policy) == policy.PartAvailable {
 			x = uint64(r.Depth()) * uint64(missing)
 		}
 		s.bounds[partitionBound].push(op.now, end, x)

@@ -3,27 +3,28 @@ package owner
 import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// authority returns to what extent this member may decide the keys it owns now; num/den is its part of their limits. It
-// may decide none when it has no ring, has not joined, or was cut off or stopped for so long that others may have taken
-// over.
-func (n *Node) authority(now int64, v *view) (e handoff.Extent, num, den uint32) {
+// authority returns to what extent this member may decide the keys it owns now, for a rule with that policy for
+// partitions; num/den is its part of their limits. It may decide none when it has no ring, has not joined, or was cut
+// off or stopped for so long that others may have taken over.
+func (n *Node) authority(now int64, v *view, p policy.PartitionChoice) (e handoff.Extent, num, den uint32) {
 	if v.sole && v.Joined() {
 		return handoff.ExtentFull, 1, 1
 	}
 	if !v.Joined() || v.Ring().Len() == 0 || now-n.ticked.Load() > int64(n.options.Detection.OwnershipTTL()) {
 		return handoff.ExtentNone, 0, 1
 	}
-	return v.Extent(now)
+	return v.Extent(now, p.Or(n.options.Policy))
 }
 
 // decideLocked decides op into res, which is empty. s, which is locked, is the shard of op's key. A request that
 // another member sent is not decided from this member's local share.
 func (n *Node) decideLocked(s *shard, op *shardOp, res *Result) {
 	v := s.view
-	extent, num, den := n.authority(op.now, v)
+	extent, num, den := n.authority(op.now, v, op.Partition)
 	if extent == handoff.ExtentNone {
 		// A lease stays valid, because its hits are charged.
 		if res.Kind = Forward; !op.served && (!s.leases.HoldsAny() || !n.decideFromLease(s, op, true, res)) {

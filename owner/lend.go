@@ -61,7 +61,7 @@ func (n *Node) handleLeaseRequest(now int64, from lease.Holder, r *lease.GrantRe
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.counters.Owned.Find(hash, r.Key)
-	extent, _, _ := n.authority(now, s.view)
+	extent, _, _ := n.authority(now, s.view, r.Terms.Partition)
 	if extent != handoff.ExtentFull || r.Rule.Validate() != nil ||
 		s.view.Ownership(r.RingPos, e.OwnedEpoch(r.RingPos)).State != handoff.OwnedHere {
 		s.leases.Refuse()
@@ -78,7 +78,7 @@ type lendingOwner struct {
 
 // opOf returns c as an operation on the shard. A grant is strict: the successor has its charge before the holder.
 func opOf(c *lending.Charge) *shardOp {
-	req := &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Full, Op: DryRun, Strict: true}
+	req := &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Full, Partition: c.Partition, Op: DryRun, Strict: true}
 	if c.Hits > 0 {
 		req.Op, req.Hits = Take, c.Hits
 	}

@@ -43,7 +43,7 @@ func New(o Options) *Node {
 	o = o.withDefaults()
 	n := &Node{options: o}
 	n.serial.machine = handoff.NewMachine(handoff.Options{
-		Self: o.Self, BootID: o.BootID, Detection: o.Detection, Policy: o.Policy,
+		Self: o.Self, BootID: o.BootID, Detection: o.Detection,
 	})
 	n.serial.view = newView(n.serial.machine.View(), nil, nil)
 	n.serial.replicator = replica.New(o.Resend, n.serial.machine)

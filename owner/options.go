@@ -30,7 +30,7 @@ type Options struct {
 	DomainQuota int
 	// DenyCache is the most keys in the deny cache; default 0, no deny cache.
 	DenyCache int
-	// Policy sets how much of a limit one side of a partition may admit.
+	// Policy sets how much of a limit one side of a partition may admit, for rules that do not set it.
 	Policy policy.Partition
 	// ProRata admits, for a key whose counter was lost with its owner and its successor, only the part of its limit that
 	// is left of the present window.

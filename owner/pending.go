@@ -266,16 +266,12 @@ func (n *Node) resolve(s *shard, w *pendingRequest, res Result, fx *Ready) {
 
 // decidePending decides the requests that wait for the ownership of k, which this member has now.
 func (n *Node) decidePending(s *shard, now int64, k Key, fx *Ready) {
-	requests := s.pending.takeOwnership(k)
-	if len(requests) == 0 {
-		return
-	}
-	extent, num, den := n.authority(now, s.view)
-	if extent == handoff.ExtentFull {
-		den = 0
-	}
-	for _, w := range requests {
+	for _, w := range s.pending.takeOwnership(k) {
 		res := Result{Kind: Forward}
+		extent, num, den := n.authority(now, s.view, w.request.Partition)
+		if extent == handoff.ExtentFull {
+			den = 0
+		}
 		if extent != handoff.ExtentNone {
 			op := shardOp{Request: &w.request, now: now, hash: w.hash, part: part{num, den}}
 			s.pending.resumed = w

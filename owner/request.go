@@ -43,6 +43,8 @@ type Request struct {
 	Op         Op
 	Mechanism  policy.Mechanism
 	Degraded   policy.Degraded
+	// Partition is the rule's policy for partitions; 0 is Options.Policy of the owner.
+	Partition policy.PartitionChoice
 	// Strict requires that no charge is admitted that only this member has recorded (durability: strict).
 	Strict bool
 }

@@ -62,7 +62,7 @@ func (n *Node) ownsAllLocked(now int64, served bool, reqs []Request, results []R
 		s, hash := n.shard(reqs[i].Key)
 		v := s.view
 		results[i] = Result{Kind: Forward}
-		if extent, _, _ := n.authority(now, v); extent == handoff.ExtentNone {
+		if extent, _, _ := n.authority(now, v, reqs[i].Partition); extent == handoff.ExtentNone {
 			revoked = true
 			continue
 		}

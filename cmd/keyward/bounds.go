@@ -174,6 +174,9 @@ func wayOf(b *rulecheck.RuleBounds) string {
 	if x.Lease != nil && x.Lease.Reclaim {
 		parts = append(parts, "reclaim ttl")
 	}
+	if x.Partition != 0 {
+		parts = append(parts, "partition "+x.Partition.String())
+	}
 	parts = append(parts, "degraded "+x.Degraded.String())
 	if x.Degraded == policy.FailOpen && x.LocalCap > 0 {
 		parts = append(parts, fmt.Sprintf("local_cap %d", x.LocalCap))

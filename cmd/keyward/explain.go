@@ -182,6 +182,9 @@ func ruleText(r *api.ExplainRule) string {
 		parts = append(parts, "mechanism "+r.Mechanism)
 	}
 	parts = append(parts, "degraded "+r.Degraded)
+	if r.Partition != "" {
+		parts = append(parts, "partition "+r.Partition)
+	}
 	if r.Shadow {
 		parts = append(parts, "shadow_mode")
 	}

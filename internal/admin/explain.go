@@ -58,6 +58,7 @@ func explainRule(r *config.RuleSpec) *api.ExplainRule {
 		return e
 	}
 	e.Limit, e.Unit, e.Window = r.Limit.Limit, r.Unit.String(), r.Limit.Window.String()
+	e.Partition = r.Extension.Partition.String()
 	e.Algorithm, e.Mechanism, e.Degraded = r.Limit.Algorithm.String(), r.Extension.Mechanism.String(), r.Extension.Degraded.String()
 	e.Burst = r.Limit.Burst
 	return e

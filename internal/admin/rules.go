@@ -36,7 +36,7 @@ func newRule(r *config.RuleSpec, totals *api.RuleTotals) api.RuleStatus {
 	x := &r.Extension
 	out := api.RuleStatus{
 		Path: []string{}, Key: r.FullKey, Name: r.Name, Limit: r.Limit.Limit, Unit: unitName(r), Window: r.Limit.Window.String(),
-		Algorithm: x.Algorithm.String(), Burst: x.Burst, Mechanism: x.Mechanism.String(), Degraded: x.Degraded.String(), Durability: "async",
+		Algorithm: x.Algorithm.String(), Burst: x.Burst, Mechanism: x.Mechanism.String(), Degraded: x.Degraded.String(), Partition: x.Partition.String(), Durability: "async",
 		Shadow: r.Shadow, Quota: r.Quota, Unlimited: r.Unlimited, File: r.File, Line: r.Line, RuleTotals: totals,
 	}
 	if x.Strict {

@@ -37,6 +37,7 @@ type ExplainRule struct {
 	Algorithm string   `json:"algorithm,omitempty"`
 	Mechanism string   `json:"mechanism,omitempty"`
 	Degraded  string   `json:"degraded,omitempty"`
+	Partition string   `json:"partition,omitempty"` // the rule's own policy
 	Burst     uint32   `json:"burst,omitempty"`
 	Shadow    bool     `json:"shadow"`
 	Quota     bool     `json:"quota"`

@@ -47,6 +47,7 @@ type RuleStatus struct {
 	Burst      uint32   `json:"burst,omitempty"`
 	Mechanism  string   `json:"mechanism"`
 	Degraded   string   `json:"degraded"`
+	Partition  string   `json:"partition,omitempty"` // the rule's own policy
 	Durability string   `json:"durability"`
 	Shadow     bool     `json:"shadow"`
 	Quota      bool     `json:"quota"`

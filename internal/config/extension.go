@@ -22,6 +22,7 @@ type Extension struct {
 	LocalCap  uint32        // for FailOpen; 0 means the share of a member, at least 1
 	Algorithm limit.Algorithm
 	Degraded  policy.Degraded
+	Partition policy.PartitionChoice // 0 means the members' --partition
 	Mechanism policy.Mechanism
 	Strict    bool         // durability: strict. A charge is acknowledged once the successor has it
 	Unknown   bool         // identity: unknown. Approximate uses a quarter of the slack
@@ -100,6 +101,15 @@ func parseDegraded(v any) (policy.Degraded, string) {
 		}
 	}
 	return 0, fmt.Sprintf("degraded must be one of local_share, fail_open, fail_closed, not '%v'", v)
+}
+
+func parsePartition(v any) (policy.PartitionChoice, string) {
+	if s, ok := v.(string); ok {
+		if p, known := policy.ParsePartition(s); known {
+			return policy.Choose(p), ""
+		}
+	}
+	return 0, fmt.Sprintf("partition must be one of share, available, quorum, not '%v'", v)
 }
 
 // number returns the value of v. YAML yields int, uint64 or float64, a RateLimitConfig resource always float64.

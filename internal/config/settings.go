@@ -56,6 +56,12 @@ func settings() []setting {
 			into(func(x *Extension) *policy.Degraded { return &x.Degraded }, parseDegraded)},
 		{"local_cap", number, "the member's share of the limit", always,
 			into(func(x *Extension) *uint32 { return &x.LocalCap }, whole[uint32]("local_cap"))},
+		{"partition", "`share`, `available`, `quorum`", "the members' `--partition`", always,
+			func(x *Extension, v any, _ []*node) (fault string) {
+				x.Partition, fault = parsePartition(v)
+				x.lease().Partition = x.Partition
+				return fault
+			}},
 		{"algorithm", "`fixed_window`, `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket`", "`fixed_window`", always,
 			into(func(x *Extension) *limit.Algorithm { return &x.Algorithm }, parseAlgorithm)},
 		{"window", "a Go duration above 0, at most `8760h`: `10s`, `1h30m`, `500ms`", "the unit's length", always,

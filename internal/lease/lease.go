@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -64,6 +65,7 @@ type Terms struct {
 	Reclaim   bool          // reclaim: ttl
 	Uncapped  bool          // the rule refuses no request (shadow and quota modes), so holders must not either
 	Audit     bool          // log every grant and reconciliation
+	Partition policy.PartitionChoice
 }
 
 // GrantRequest requests part of a key's limit, returns unused hits, and reports demand.

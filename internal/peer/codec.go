@@ -62,6 +62,9 @@ const (
 	flagStrict      = 1 // the reply waits until a replica has the charge
 	flagByLease     = 2
 	flagApproximate = 4
+	// partitionShift is where the rule's policy for partitions begins, a policy.PartitionChoice of two bits. Owners that do
+	// not read it use their own.
+	partitionShift = 3
 )
 
 // Flags of a result.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/wire"
 )
 
@@ -28,6 +29,8 @@ const (
 	leaseAudit     = 8
 	leaseAlways    = 16
 	leaseUncapped  = 32
+	// leasePartitionShift is where the rule's policy for partitions begins, a policy.PartitionChoice of two bits.
+	leasePartitionShift = 6
 )
 
 var (
@@ -124,7 +127,8 @@ func appendLeaseRequest(w wire.Writer, r *lease.GrantRequest, writers writerTabl
 
 func leaseRequestFlags(r *lease.GrantRequest) byte {
 	return bit(r.Want, leaseWant) | bit(r.Terms.Dedicated, leaseDedicated) | bit(r.Terms.Reclaim, leaseReclaim) |
-		bit(r.Terms.Audit, leaseAudit) | bit(r.Always, leaseAlways) | bit(r.Terms.Uncapped, leaseUncapped)
+		bit(r.Terms.Audit, leaseAudit) | bit(r.Always, leaseAlways) | bit(r.Terms.Uncapped, leaseUncapped) |
+		byte(r.Terms.Partition)<<leasePartitionShift
 }
 
 func appendGrant(w wire.Writer, g *lease.Grant, writers writerTable) wire.Writer {
@@ -198,6 +202,7 @@ func (r *leaseReader) parseRequest(in wire.Reader) error {
 	q.Want, q.Always = flags&leaseWant != 0, flags&leaseAlways != 0
 	t.Dedicated, t.Reclaim = flags&leaseDedicated != 0, flags&leaseReclaim != 0
 	t.Audit, t.Uncapped = flags&leaseAudit != 0, flags&leaseUncapped != 0
+	t.Partition = policy.PartitionChoice(flags >> leasePartitionShift)
 	t.Watermark, t.SubKeys = in.U8(), in.U8()
 	name, slots := int(in.U16()), int(in.U16())
 	if err := in.Err(); err != nil {

@@ -74,7 +74,7 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 }
 
 func requestFlags(q *owner.Request) (flags, mechanism byte) {
-	flags = bit(q.Strict, flagStrict)
+	flags = bit(q.Strict, flagStrict) | byte(q.Partition)<<partitionShift
 	switch q.Mechanism {
 	case policy.ByOwner:
 	case policy.ByLease:
@@ -116,7 +116,7 @@ func parseRequestExtra(r *wire.Reader, q *owner.Request) {
 		return
 	}
 	flags := r.U8()
-	q.Strict = flags&flagStrict != 0
+	q.Strict, q.Partition = flags&flagStrict != 0, policy.PartitionChoice(flags>>partitionShift&3)
 	switch {
 	case flags&flagByLease != 0:
 		q.Mechanism = policy.ByLease

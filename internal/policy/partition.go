@@ -44,3 +44,26 @@ func (p *Partition) UnmarshalText(text []byte) error {
 	*p = parsed
 	return nil
 }
+
+// PartitionChoice is a rule's policy for partitions: 0 for the members' own (--partition), or 1 + a Partition. The
+// numbers are part of the peer protocol.
+type PartitionChoice uint8
+
+// Choose returns the choice of p.
+func Choose(p Partition) PartitionChoice { return PartitionChoice(p) + 1 }
+
+// Or returns the chosen policy, or member if the rule does not choose one.
+func (c PartitionChoice) Or(member Partition) Partition {
+	if c == 0 || int(c) > len(partitions) {
+		return member
+	}
+	return Partition(c - 1)
+}
+
+// String returns the policy as it is written in a rules file, or "" if the rule does not choose one.
+func (c PartitionChoice) String() string {
+	if c == 0 {
+		return ""
+	}
+	return Partition(c - 1).String()
+}

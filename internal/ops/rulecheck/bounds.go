@@ -31,6 +31,7 @@ type RuleBounds struct {
 	Window    string  `json:"window"`
 	Strict    bool    `json:"strict"`
 	Degraded  string  `json:"degraded"`
+	Partition string  `json:"partition"` // the rule's policy, or else that of the members
 	Limit     uint64  `json:"L"`
 	Depth     uint64  `json:"b,omitempty"` // b, of buckets; otherwise 0
 	Unacked   uint64  `json:"U"`           // U: charges that are acknowledged before the successor has them
@@ -82,7 +83,8 @@ func BoundsOf(r *config.RuleSpec, c Conditions) RuleBounds {
 	if r.Unlimited {
 		return b
 	}
-	c.Members = max(1, c.Members)
+	c.Members, c.Partition = max(1, c.Members), x.Partition.Or(c.Partition)
+	b.Partition = c.Partition.String()
 	b.quantities(r, uint64(c.Members))
 	w := eventTable{RuleBounds: &b, conditions: c, most: most(r), least: b.Share, all: "L"}
 	if b.Depth > 0 {

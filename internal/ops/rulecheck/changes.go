@@ -112,8 +112,17 @@ func otherDifferences(was, r *config.RuleSpec) (texts []string) {
 	}
 	add("durability", durability(was), durability(r))
 	add("degraded", was.Extension.Degraded, r.Extension.Degraded)
+	add("partition", partition(was), partition(r))
 	add("mechanism", was.Extension.Mechanism, r.Extension.Mechanism)
 	return texts
+}
+
+// partition returns the setting as it is written in a rules file.
+func partition(r *config.RuleSpec) string {
+	if p := r.Extension.Partition; p != 0 {
+		return p.String()
+	}
+	return "the members' own"
 }
 
 // durability returns the setting as it is written in a rules file.

@@ -57,7 +57,7 @@ func (l *Leases) Refuse() { l.stats.Refused++ }
 func (l *Leases) Grant(now int64, from lease.Holder, r *lease.GrantRequest, out *Outbox) {
 	op := &grantOp{GrantRequest: r, from: from, now: now}
 	op.charge.Ref = l.ref(r.Key, r.RingPos, r.Rule, now)
-	op.charge.Domain = r.Domain
+	op.charge.Domain, op.charge.Partition = r.Domain, r.Terms.Partition
 	if r.Terms.Slack > 0 {
 		l.reconcile(op, out)
 		return

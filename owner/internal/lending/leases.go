@@ -4,6 +4,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
@@ -50,9 +51,10 @@ type Owner interface {
 // Charge is hits of a lease that the owner charges to a key's counter.
 type Charge struct {
 	counter.Ref
-	Hits     uint64         // 0: decide only
-	Entry    *counter.Owned // the key's counter; nil if there is none. Charge sets it.
-	Overflow bool           // Charge has used a sketch
+	Partition policy.PartitionChoice
+	Hits      uint64         // 0: decide only
+	Entry     *counter.Owned // the key's counter; nil if there is none. Charge sets it.
+	Overflow  bool           // Charge has used a sketch
 	limit.Decision
 }
 
