@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
@@ -61,8 +62,20 @@ func TestSharesAreReported(t *testing.T) {
 func TestPartition(t *testing.T) {
 	for _, c := range []struct {
 		policy policy.Partition
+		rule   policy.PartitionChoice
+		by     policy.Mechanism
 		part   uint64 // admitted by the part of two of five
-	}{{policy.PartShare, 40}, {policy.PartAvailable, 100}, {policy.PartQuorum, 0}} {
+	}{
+		{policy.PartShare, 0, policy.ByOwner, 40},
+		{policy.PartAvailable, 0, policy.ByOwner, 100},
+		{policy.PartQuorum, 0, policy.ByOwner, 0},
+		{policy.PartQuorum, policy.Choose(policy.PartShare), policy.ByOwner, 40},
+		{policy.PartShare, policy.Choose(policy.PartAvailable), policy.ByOwner, 100},
+		{policy.PartAvailable, policy.Choose(policy.PartQuorum), policy.ByOwner, 0},
+		{policy.PartAvailable, policy.Choose(policy.PartQuorum), policy.ByLease, 0},
+		{policy.PartAvailable, policy.Choose(policy.PartShare), policy.ByLease, 40},
+		{policy.PartQuorum, policy.Choose(policy.PartAvailable), policy.ByLease, 100},
+	} {
 		w := newNetwork(t, 3, Options{Policy: c.policy}, "a", "b", "c", "d", "e")
 		side := func(id ring.ID) bool { return id == "a" || id == "b" }
 		w.cut = func(from, to ring.ID) bool { return side(from) != side(to) }
@@ -70,21 +83,23 @@ func TestPartition(t *testing.T) {
 		key := ownedBy(t, w.ring(), "a", 0)
 		admitted := uint64(0)
 		for range 150 {
-			w.ask("b", ask(key, 100, time.Hour, 1), func(res Result) {
+			req := ask(key, 100, time.Hour, 1)
+			req.Partition, req.Mechanism, req.LeaseTerms = c.rule, c.by, &lease.Terms{Partition: c.rule}
+			w.ask("b", req, func(res Result) {
 				if res.Authority == Share {
 					t.Fatalf("policy %d: %+v", c.policy, res)
 				}
 				if !res.Over {
 					admitted++
 				}
-				if res.Over != (res.After > 100) {
+				if res.Over != (res.After > 100) && res.Path != Leased {
 					t.Fatalf("policy %d: %+v", c.policy, res)
 				}
 			})
 			w.run(4 * time.Millisecond)
 		}
 		if admitted != c.part {
-			t.Errorf("policy %d: %d admitted, want %d", c.policy, admitted, c.part)
+			t.Errorf("%+v: %d admitted", c, admitted)
 		}
 	}
 }

@@ -100,6 +100,8 @@ func TestRequestRoundTrip(t *testing.T) {
 		{Rule: limit.Rule{Window: 1}, Mechanism: policy.ByLease},
 		{Rule: limit.Rule{Window: 1}, Mechanism: policy.Approximate, Strict: true},
 		{Rule: limit.Rule{Window: 1}, HotFactor: math.MaxUint16},
+		{Rule: limit.Rule{Window: 1}, Partition: policy.Choose(policy.PartQuorum), Strict: true},
+		{Rule: limit.Rule{Window: 1}, Partition: policy.Choose(policy.PartShare), HotFactor: 2},
 	} {
 		b := appendRequest(nil, &q)
 		record, rest := cutRecord(t, append(b, "next"...))

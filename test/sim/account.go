@@ -2,24 +2,26 @@ package sim
 
 import (
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 )
 
 // account is everything that is known about one counter.
 type account struct {
-	key    owner.Key
-	rule   limit.Rule
-	strict bool
-	unseen []abandoned // decisions that the oracle has not seen
-	spans  []*span     // windows, the newest last; for a bucket the current busy period
-	level  float64     // of a bucket, in hits
-	credit float64     // of a bucket: refunded hits
-	freed  float64     // of a bucket: hits that credit has paid for since it was last empty
-	early  float64     // the same before it was empty: refunds may be seen before the charges that they are for
-	at     int64       // of level, by the clock of the member that decides
-	by     *member
-	skew   float64     // hits that differing clocks may admit
-	log    []admission // of a log
+	key       owner.Key
+	rule      limit.Rule
+	strict    bool
+	partition policy.PartitionChoice
+	unseen    []abandoned // decisions that the oracle has not seen
+	spans     []*span     // windows, the newest last; for a bucket the current busy period
+	level     float64     // of a bucket, in hits
+	credit    float64     // of a bucket: refunded hits
+	freed     float64     // of a bucket: hits that credit has paid for since it was last empty
+	early     float64     // the same before it was empty: refunds may be seen before the charges that they are for
+	at        int64       // of level, by the clock of the member that decides
+	by        *member
+	skew      float64     // hits that differing clocks may admit
+	log       []admission // of a log
 
 	owner  uint64  // ring position
 	depth  uint64  // from the newest request for a lease

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
-	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
@@ -123,7 +122,7 @@ func (o *oracle) disturbed(kind faultKind) {
 // that had the ring to itself is one more: it continues with the full limit when it resumes, until it learns of the
 // takeover.
 func (o *oracle) independentParts(n int) int {
-	if o.w.o.Policy != policy.PartAvailable {
+	if !o.w.o.mayContinueAlone() {
 		return n
 	}
 	for _, m := range o.w.running() {

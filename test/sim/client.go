@@ -84,6 +84,7 @@ func (w *world) sendTo(k int, m *member) {
 		if r.closed {
 			q.req.Degraded = policy.FailClosed
 		}
+		q.req.Partition = r.partition
 		if w.o.Domains > 0 {
 			q.req.Domain = uint64(k % w.o.Domains)
 		}

@@ -25,6 +25,7 @@ func Main() int {
 	pick("detection", "run worlds whose members have other detection times than the default")
 	pick("ring", "run worlds whose members adopt the ring of a user's own Envoy cluster")
 	pick("closed", "run worlds with fail_closed rules")
+	pick("choices", "run worlds whose rules choose their policies")
 	all := flag.Bool("all", false, "continue after a failure")
 	hashes := flag.Bool("hashes", false, "print the hash of each seed's events, to compare two versions of the code")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds to run in parallel")

@@ -137,7 +137,8 @@ func (w *world) chooseMechanism(r *rule) {
 		return
 	}
 	x := w.rnd.Float64()
-	r.by, r.knobs = policy.ByOwner, lease.Terms{TTL: l.TTL, Reclaim: l.Reclaim, Min: 1 + w.rnd.Uint32N(10)}
+	r.by = policy.ByOwner
+	r.knobs = lease.Terms{TTL: l.TTL, Reclaim: l.Reclaim, Min: 1 + w.rnd.Uint32N(10), Partition: r.partition}
 	switch {
 	case x < l.ByLease:
 		r.by = policy.ByLease

@@ -287,7 +287,7 @@ func (o *oracle) reclaimed(m *member) {
 // clocks are not set and a key has one grantor, which does not hold after parts of the cluster have each continued
 // with the full limit.
 func (o *oracle) checkViolations(m *member) {
-	if o.w.o.Policy == policy.PartAvailable && !o.w.o.onlyPlanned() || o.decays > 0 {
+	if o.w.o.mayContinueAlone() && !o.w.o.onlyPlanned() || o.decays > 0 {
 		return
 	}
 	if v := m.node.Stats(m.clock()).Lease.Violations; o.w.bug == noBug && o.w.o.Steps == 0 &&

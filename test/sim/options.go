@@ -61,6 +61,8 @@ type options struct {
 	Detection [5]membership.Detection // of the members, by slot, in turn; 0: the default
 	Ring      ring.Parameters
 
+	Choices bool // rules choose their policies; see expandChoices
+
 	Leases leaseOptions
 }
 

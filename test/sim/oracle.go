@@ -79,7 +79,7 @@ func (o *oracle) init(w *world) {
 func (o *oracle) account(q *request) *account {
 	a := o.accounts[q.req.Key]
 	if a == nil {
-		a = &account{key: q.req.Key, rule: q.req.Rule, strict: q.req.Strict}
+		a = &account{key: q.req.Key, rule: q.req.Rule, strict: q.req.Strict, partition: q.req.Partition}
 		o.accounts[q.req.Key] = a
 		o.accountOrder = append(o.accountOrder, a)
 	}
@@ -193,10 +193,10 @@ func (o *oracle) bound(a *account, x *span) uint64 {
 	if a.rule.Algorithm.Bucket() {
 		most += a.rate() * float64(o.w.now-x.start)
 	}
-	if n := o.leastN; n >= 3 && o.w.o.Policy == policy.PartShare {
+	if n := o.leastN; n >= 3 && o.policyOf(a) == policy.PartShare {
 		b += uint64(math.Ceil(most / float64(n)))
 	}
-	if o.w.o.Policy == policy.PartAvailable || o.decays+o.joins > 0 {
+	if o.policyOf(a) == policy.PartAvailable || o.decays+o.joins > 0 {
 		b += uint64(math.Ceil(most)) * x.split
 	}
 	return b

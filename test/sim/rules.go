@@ -28,6 +28,8 @@ type rule struct {
 	owner  uint64
 	by     policy.Mechanism
 	knobs  lease.Terms
+
+	partition policy.PartitionChoice
 }
 
 // makeKeys creates the keys and their first rules.
@@ -50,6 +52,7 @@ func (w *world) makeKeys() {
 		w.limitLogSize(r)
 		w.shrinkBurst(r)
 		w.chooseMechanism(r)
+		w.choose(r)
 		r.name(w.keys[i])
 	}
 	w.rules = append(w.rules, rules)

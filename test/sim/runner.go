@@ -21,6 +21,7 @@ var kinds = map[string]worldKind{
 	// The bugs of the base kind show here, too.
 	"detection": {expandDetection, baseBugs},
 	"ring":      {expandRing, baseBugs},
+	"choices":   {expandChoices, baseBugs},
 }
 
 // runWorld runs the world of o once. If verbose is set, the result has a trace.

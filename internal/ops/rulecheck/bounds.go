@@ -31,7 +31,7 @@ type RuleBounds struct {
 	Window    string  `json:"window"`
 	Strict    bool    `json:"strict"`
 	Degraded  string  `json:"degraded"`
-	Partition string  `json:"partition"` // the rule's policy, or else that of the members
+	Partition string  `json:"partition,omitempty"` // the rule's policy, or else that of the members
 	Limit     uint64  `json:"L"`
 	Depth     uint64  `json:"b,omitempty"` // b, of buckets; otherwise 0
 	Unacked   uint64  `json:"U"`           // U: charges that are acknowledged before the successor has them
