@@ -25,6 +25,17 @@ func boundOf(t counter.Table) int {
 	return shareBound
 }
 
+// recordLocalBound records that this member has admitted hits of op's key from op's table, in the window that ends at
+// end.
+func (s *shard) recordLocalBound(op *shardOp, end int64, admitted uint64) {
+	if op.Mechanism == policy.Static {
+		admitted = s.view.staticExcess(op, end, admitted)
+	}
+	if admitted > 0 {
+		s.bounds[boundOf(op.table)].push(op.now, end, admitted)
+	}
+}
+
 // recordBounds records how many hits of op's key other members may have admitted in the window that ends at end.
 func (n *Node) recordBounds(s *shard, op *shardOp, end int64) {
 	v := s.view

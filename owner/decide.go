@@ -23,6 +23,10 @@ func (n *Node) authority(now int64, v *view, p policy.PartitionChoice) (e handof
 // decideLocked decides op into res, which is empty. s, which is locked, is the shard of op's key. A request that
 // another member sent is not decided from this member's local share.
 func (n *Node) decideLocked(s *shard, op *shardOp, res *Result) {
+	if op.Mechanism == policy.Static {
+		n.decideStatic(s, op, res)
+		return
+	}
 	v := s.view
 	extent, num, den := n.authority(op.now, v, op.Partition)
 	if extent == handoff.ExtentNone {

@@ -18,10 +18,12 @@ func (n *Node) Degrade(now int64, req *Request) Result {
 	s, hash := n.shard(req.Key)
 	op := shardOp{Request: req, now: now, hash: hash}
 	s.mu.Lock()
-	switch req.Degraded {
-	case policy.FailOpen:
+	switch {
+	case req.Mechanism == policy.Static:
+		n.decideStatic(s, &op, &res)
+	case req.Degraded == policy.FailOpen:
 		n.decideOpen(s, &op, &res)
-	case policy.FailClosed:
+	case req.Degraded == policy.FailClosed:
 		n.decideClosed(s, &op, &res)
 	default:
 		n.decideFromShare(s, &op, &res)
@@ -31,9 +33,10 @@ func (n *Node) Degrade(now int64, req *Request) Result {
 }
 
 // Shed refuses req, for when its owner is alive but cannot decide all its requests in time: a local share in addition
-// to what the owner admits would exceed the limit. Rules that fail open are decided by their policy.
+// to what the owner admits would exceed the limit. Rules that fail open are decided by their policy, and static rules by
+// this member's share.
 func (n *Node) Shed(now int64, req *Request) Result {
-	if req.Degraded == policy.FailOpen {
+	if req.Degraded == policy.FailOpen || req.Mechanism == policy.Static {
 		return n.Degrade(now, req)
 	}
 	res := Result{Authority: Shed}
@@ -66,10 +69,9 @@ func (s *shard) localRule(r limit.Rule, ringPos uint64) limit.Rule {
 // decideOpen admits up to the rule's local cap in a window, whatever other members admit; without a cap, this member's
 // local share of the limit, and at least one hit.
 func (n *Node) decideOpen(s *shard, op *shardOp, res *Result) {
-	rule := &op.Request.Rule
-	op.now, op.table, op.rule = s.clock(op.now), counter.TableOpen, *rule
+	op.now, op.table, op.rule = s.clock(op.now), counter.TableOpen, op.Request.Rule
 	if op.rule.Limit, op.rule.Burst = op.LocalCap, 0; op.LocalCap == 0 {
-		if op.rule = s.localRule(*rule, op.RingPos); op.rule.Limit == 0 && rule.Limit > 0 {
+		if op.rule = s.localRule(op.Request.Rule, op.RingPos); op.rule.Limit == 0 && op.Request.Rule.Limit > 0 {
 			op.rule.Limit, op.rule.Burst = 1, 0
 		}
 	}
@@ -160,7 +162,7 @@ func (s *shard) chargeLocal(op *shardOp, res *Result) bool {
 		return false
 	}
 	e.Admit(op.Hits)
-	s.bounds[boundOf(op.table)].push(op.now, s.counters.EndLocal(e, op.rule), e.Admitted())
+	s.recordLocalBound(op, s.counters.EndLocal(e, op.rule), e.Admitted())
 	return true
 }
 
@@ -209,7 +211,7 @@ func (s *shard) chargeLocalSketch(op *shardOp, res *Result) {
 	s.decidePart(&flat, est, res)
 	if op.charges() {
 		s.addToSketch(op, est)
-		s.bounds[boundOf(op.table)].push(op.now, op.rule.End(op.rule.Index(op.now)), uint64(op.rule.Limit))
+		s.recordLocalBound(op, op.rule.End(op.rule.Index(op.now)), uint64(op.rule.Limit))
 	}
 }
 
@@ -261,10 +263,14 @@ func (s *shard) refuse(op *shardOp, res *Result) {
 	s.decidedPart(op, res)
 }
 
-// decidedPart completes res, a decision by a degraded policy, and counts it.
+// decidedPart completes res, a decision by a degraded policy or a static rule, and counts it.
 func (s *shard) decidedPart(op *shardOp, res *Result) {
 	res.Kind, res.Path = Decided, Fallback
 	s.counts.Decided[res.Authority]++
+	if res.Authority == Static {
+		res.Path = Local
+		return
+	}
 	if op.charges() && !res.Over {
 		s.counts.Admitted[res.Authority] += op.Hits
 	}

@@ -116,6 +116,7 @@ func (n *Node) publish(now int64, fx *Ready) {
 		return
 	}
 	n.serial.view = newView(v, was.changes, n.legacyMembers())
+	n.serial.view.divisors = n.serial.view.divisorsAt(now, was.divisors)
 	n.serial.replicator.SetView(v, n.serial.view.copies)
 	for i := range n.shards {
 		s := &n.shards[i]

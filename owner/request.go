@@ -73,6 +73,7 @@ const (
 	Overflow Authority = 5 // the owner, by the conservative sketch of a full table
 	Cached   Authority = 6 // refused from the deny cache
 	Shed     Authority = 7 // refused and not charged, because the owner is overloaded. It is never sent to other members
+	Static   Authority = 8 // mechanism static: this member's share, always. It is never sent to other members
 )
 
 // Path is how a decision was reached, for metrics and the direct-hit ratio.

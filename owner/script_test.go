@@ -161,7 +161,7 @@ func resultText(res Result) string {
 	}
 	by := map[Authority]string{
 		Full: "by the owner, with the complete limit", Part: "by the owner, with a part of the limit", Share: "with the local share",
-		Open: "by fail_open", Closed: "by fail_closed", Overflow: "by the sketch", Cached: "by the deny cache", Shed: "by load shedding",
+		Open: "by fail_open", Closed: "by fail_closed", Overflow: "by the sketch", Cached: "by the deny cache", Shed: "by load shedding", Static: "by its share",
 	}[res.Authority]
 	return what + " " + by
 }

@@ -57,9 +57,9 @@ type Stats struct {
 
 // counts is the part of Stats that every shard counts for itself. Its fields only increase.
 type counts struct {
-	Decided   [Shed + 1]uint64 // decisions, by Authority
-	Admitted  [Shed + 1]uint64 // hits admitted with Share, Open and Closed, by Authority
-	Forwarded uint64           // requests for which another member was named
+	Decided   [Static + 1]uint64 // decisions, by Authority
+	Admitted  [Static + 1]uint64 // hits admitted with Share, Open and Closed, by Authority
+	Forwarded uint64             // requests for which another member was named
 
 	OverflowKeys    uint64 // keys that were new to the sketch when they were counted there; an underestimate
 	OverflowCharges uint64 // charges counted by sketches

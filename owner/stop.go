@@ -1,6 +1,9 @@
 package owner
 
-import "github.com/keyward/keyward/handoff"
+import (
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/policy"
+)
 
 // ApplyStop changes the requests of one call for the second round of stop mode, given the results of the first round,
 // in which all were sent as DryRun. If any request exceeds its limit, the others become Read, and are not charged. If
@@ -62,6 +65,10 @@ func (n *Node) ownsAllLocked(now int64, served bool, reqs []Request, results []R
 		s, hash := n.shard(reqs[i].Key)
 		v := s.view
 		results[i] = Result{Kind: Forward}
+		if reqs[i].Mechanism == policy.Static {
+			results[i].Member = n.options.Self
+			continue
+		}
 		if extent, _, _ := n.authority(now, v, reqs[i].Partition); extent == handoff.ExtentNone {
 			revoked = true
 			continue
@@ -76,8 +83,14 @@ func (n *Node) ownsAllLocked(now int64, served bool, reqs []Request, results []R
 	if revoked {
 		for i := range reqs {
 			results[i] = Result{Kind: Forward}
-			if s, hash := n.shard(reqs[i].Key); !served {
-				n.decideFromShare(s, &shardOp{Request: &reqs[i], now: now, hash: hash}, &results[i])
+			s, hash := n.shard(reqs[i].Key)
+			op := &shardOp{Request: &reqs[i], now: now, hash: hash}
+			switch {
+			case served:
+			case reqs[i].Mechanism == policy.Static:
+				n.decideStatic(s, op, &results[i])
+			default:
+				n.decideFromShare(s, op, &results[i])
 			}
 		}
 	}

@@ -18,6 +18,8 @@ type view struct {
 	copies  bool             // another member of the ring can hold replicas, so charges are replicated
 	legacy  map[ring.ID]bool // members whose version has no handoff
 	changes []change         // the newest first
+	// divisors are the values by which limits were divided, the newest first.
+	divisors []divisor
 }
 
 // change is one change of the ring, with which counts may have been lost.

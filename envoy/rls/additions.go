@@ -90,8 +90,8 @@ type callSummary struct {
 }
 
 // exact lists the authorities from the most exact to the least exact.
-var exact = [...]owner.Authority{owner.Full, owner.Cached, owner.Overflow, owner.Part, owner.Closed, owner.Share,
-	owner.Open, owner.Shed}
+var exact = [...]owner.Authority{owner.Full, owner.Cached, owner.Overflow, owner.Part, owner.Closed, owner.Static,
+	owner.Share, owner.Open, owner.Shed}
 
 // inexactness returns the position of an authority in exact. Others come last.
 func inexactness(a owner.Authority) int {

@@ -65,12 +65,12 @@ func parseExtension(metadata map[string]any, path []*node) (Extension, []extensi
 }
 
 func parseMechanism(v any) (policy.Mechanism, string) {
-	for m := policy.ByOwner; m <= policy.Approximate; m++ {
+	for m := policy.ByOwner; m <= policy.Static; m++ {
 		if v == m.String() {
 			return m, ""
 		}
 	}
-	return 0, fmt.Sprintf("mechanism must be one of owner, lease, approximate, not '%v'", v)
+	return 0, fmt.Sprintf("mechanism must be one of owner, lease, approximate, static, not '%v'", v)
 }
 
 func parseAlgorithm(v any) (limit.Algorithm, string) {

@@ -18,10 +18,12 @@ import (
 type scope uint8
 
 const (
-	lends   scope = 1 << iota // lease, and owner for hot keys
-	drifts                    // approximate
-	windows                   // restricts lends to windows: leases of buckets last for a moment and are never returned
-	always  = lends | drifts
+	lends   scope            = 1 << iota // lease, and owner for hot keys
+	drifts                               // approximate
+	divides                              // static
+	windows                              // restricts lends to windows: leases of buckets last for a moment and are never returned
+	owned   = lends | drifts             // mechanisms for which keys have owners
+	always  = owned | divides
 )
 
 // setting is one key of metadata.keyward. values and unset, its default, are texts for the manual.
@@ -52,11 +54,11 @@ func settings() []setting {
 				x.ShardBy, fault = parseShardBy(v, path)
 				return fault
 			}},
-		{"degraded", "`local_share`, `fail_open`, `fail_closed`", "`local_share`", always,
+		{"degraded", "`local_share`, `fail_open`, `fail_closed`", "`local_share`", owned,
 			into(func(x *Extension) *policy.Degraded { return &x.Degraded }, parseDegraded)},
-		{"local_cap", number, "the member's share of the limit", always,
+		{"local_cap", number, "the member's share of the limit", owned,
 			into(func(x *Extension) *uint32 { return &x.LocalCap }, whole[uint32]("local_cap"))},
-		{"partition", "`share`, `available`, `quorum`", "the members' `--partition`", always,
+		{"partition", "`share`, `available`, `quorum`", "the members' `--partition`", owned,
 			func(x *Extension, v any, _ []*node) (fault string) {
 				x.Partition, fault = parsePartition(v)
 				x.lease().Partition = x.Partition
@@ -68,10 +70,10 @@ func settings() []setting {
 			into(func(x *Extension) *time.Duration { return &x.Window }, parseWindow)},
 		{"burst", number, "the limit", always,
 			into(func(x *Extension) *uint32 { return &x.Burst }, whole[uint32]("burst"))},
-		{"durability", "`async`, `strict`", "`async`", always,
+		{"durability", "`async`, `strict`", "`async`", owned,
 			into(func(x *Extension) *bool { return &x.Strict }, either("durability", "async", "strict"))},
 
-		{"mechanism", "`owner`, `lease`, `approximate`", "`owner`", always,
+		{"mechanism", "`owner`, `lease`, `approximate`, `static`", "`owner`", always,
 			into(func(x *Extension) *policy.Mechanism { return &x.Mechanism }, parseMechanism)},
 		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts,
 			into(func(x *Extension) *float64 { return &x.Epsilon }, parseEpsilon)},
@@ -91,12 +93,12 @@ func settings() []setting {
 			into(func(x *Extension) *bool { return &x.lease().Reclaim }, either("reclaim", "none", "ttl"))},
 		{"weight", number, "1", lends,
 			into(func(x *Extension) *uint32 { return &x.lease().Weight }, whole[uint32]("weight"))},
-		{"hot_factor", "1 to 65535", "10", always,
+		{"hot_factor", "1 to 65535", "10", owned,
 			into(func(x *Extension) *uint16 { return &x.HotFactor }, whole[uint16]("hot_factor"))},
-		{"sub_keys", "1 to 16", "4", always, into(func(x *Extension) *uint8 { return &x.lease().SubKeys }, parseSubKeys)},
-		{"dedicated", "`true`, `false`", "`false`", always,
+		{"sub_keys", "1 to 16", "4", owned, into(func(x *Extension) *uint8 { return &x.lease().SubKeys }, parseSubKeys)},
+		{"dedicated", "`true`, `false`", "`false`", owned,
 			into(func(x *Extension) *bool { return &x.lease().Dedicated }, truth("dedicated"))},
-		{"audit", "`true`, `false`", "`false`", always,
+		{"audit", "`true`, `false`", "`false`", owned,
 			into(func(x *Extension) *bool { return &x.lease().Audit }, truth("audit"))},
 	}
 }
@@ -219,7 +221,7 @@ func (x *Extension) conflicts() (faults []extensionFault) {
 	if x.Burst > 0 && !x.Algorithm.Bucket() {
 		fault("burst", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is %s", x.Algorithm)
 	}
-	if x.Mechanism != policy.ByOwner && x.Algorithm == limit.SlidingLog {
+	if x.Mechanism != policy.ByOwner && x.Mechanism != policy.Static && x.Algorithm == limit.SlidingLog {
 		fault("mechanism",
 			"mechanism: %s cannot be used with a sliding_log, which stores the time of each hit; sliding_window supports all mechanisms",
 			x.Mechanism)
@@ -231,6 +233,9 @@ func (x *Extension) conflicts() (faults []extensionFault) {
 	if x.Mechanism == policy.Approximate && x.Strict {
 		fault("durability",
 			"durability: strict contradicts mechanism: approximate, which admits hits before it reports them to the owner")
+	}
+	if x.Mechanism == policy.Static && x.Strict {
+		fault("durability", "durability: strict contradicts mechanism: static, of which no other member has the counts")
 	}
 	if k := x.Lease; k != nil && k.Max > 0 && k.Min > k.Max {
 		fault("lease_min", "lease_min %d is above lease_max %d", k.Min, k.Max)
@@ -296,7 +301,8 @@ func (r *RuleSpec) unused(given map[string]*structpb.Value) (reasons []string) {
 		}
 		by := ""
 		switch of := k.of & always; {
-		case of == drifts && x.Mechanism != policy.Approximate, of == lends && x.Mechanism == policy.Approximate:
+		case of == drifts && x.Mechanism != policy.Approximate, of == lends && x.Mechanism == policy.Approximate,
+			of&divides == 0 && x.Mechanism == policy.Static:
 			by = "mechanism: " + x.Mechanism.String()
 		case of == lends && x.Algorithm == limit.SlidingLog, k.of&windows != 0 && x.Algorithm.Bucket():
 			by = "algorithm: " + x.Algorithm.String()

@@ -89,7 +89,7 @@ func TestBadSettings(t *testing.T) {
 		values []string
 		want   string
 	}{
-		"mechanism":     {[]string{"5", "leases", "''"}, "mechanism must be one of owner, lease, approximate, not '%s'"},
+		"mechanism":     {[]string{"5", "leases", "''"}, "mechanism must be one of owner, lease, approximate, static, not '%s'"},
 		"epsilon":       {[]string{"0", "-0.1", "1.5", "101%", "0%", "'%'", "'1'", "1e-10", ".nan", "abc", "[a]", "inf%"}, "epsilon must be above 0 and at most 1, like 0.01 or 1%%, not '%s'"},
 		"identity":      {[]string{"anonymous", "5"}, "identity must be one of known, unknown, not '%s'"},
 		"low_watermark": {[]string{"0", "20", "0%", "0.5%", "0.205", "101%", "text"}, "low_watermark must be a whole percentage from 1%% to 100%%, like 0.2 or 20%%, not '%s'"},

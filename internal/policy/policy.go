@@ -12,6 +12,7 @@ const (
 	ByOwner     Mechanism = 0 // the key's owner decides every request, unless the key is hot
 	ByLease     Mechanism = 1 // members always decide from leases that the owner grants
 	Approximate Mechanism = 2 // members decide locally and report to the owner later; the unreported hits are bounded
+	Static      Mechanism = 3 // each member admits its share of the limit; never sent to other members
 )
 
 // String returns the mechanism as it is written in a rules file.
@@ -23,6 +24,8 @@ func (m Mechanism) String() string {
 		return "lease"
 	case Approximate:
 		return "approximate"
+	case Static:
+		return "static"
 	}
 	return fmt.Sprintf("mechanism(%d)", uint8(m))
 }

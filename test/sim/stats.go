@@ -74,7 +74,7 @@ func expectedLeaseCounts() []string {
 func (s *summary) count(name string) { s.Counts[name]++ }
 
 func (s *summary) authority(a owner.Authority) {
-	s.Counts["authority: "+[...]string{"full", "part", "share", "open", "closed", "overflow", "cached"}[a]]++
+	s.Counts["authority: "+[...]string{"full", "part", "share", "open", "closed", "overflow", "cached", "shed", "static"}[a]]++
 }
 
 // window counts a finished span.

@@ -86,18 +86,22 @@ func BoundsOf(r *config.RuleSpec, c Conditions) RuleBounds {
 	c.Members, c.Partition = max(1, c.Members), x.Partition.Or(c.Partition)
 	b.Partition = c.Partition.String()
 	b.quantities(r, uint64(c.Members))
+	if x.Mechanism == policy.Static {
+		b.Unacked, b.Tolerated, b.Phi, b.Open, b.Skew, b.Partition = 0, 0, 0, 0, 0, ""
+	}
 	w := eventTable{RuleBounds: &b, conditions: c, most: most(r), least: b.Share, all: "L"}
 	if b.Depth > 0 {
 		w.all = "(b + L)"
 	}
 	switch {
+	case x.Mechanism == policy.Static:
 	case x.Degraded == policy.FailClosed:
 		w.least = 0 // without a replica or a reply it refuses everything
 	case b.Open > 0 && x.LocalCap > 0:
 		w.least = min(w.least, b.Open/uint64(c.Members))
 	}
 	w.write()
-	if c.Outage > 0 && c.Members > 1 {
+	if c.Outage > 0 && c.Members > 1 && x.Mechanism != policy.Static {
 		b.Outage = outageOf(r, c)
 	}
 	return b
@@ -141,7 +145,8 @@ const bucketLease = 100 * time.Millisecond
 // owner reduces the bucket's depth meanwhile. It is 0 if the limit is too low to lend, or if such rules never lend.
 func lent(r *config.RuleSpec, holders uint64) uint64 {
 	switch {
-	case r.Extension.Mechanism == policy.Approximate, r.Limit.Algorithm == limit.SlidingLog:
+	case r.Extension.Mechanism == policy.Approximate, r.Extension.Mechanism == policy.Static,
+		r.Limit.Algorithm == limit.SlidingLog:
 		return 0
 	case r.Limit.Algorithm.Bucket():
 		depth := uint64(r.Limit.Depth())

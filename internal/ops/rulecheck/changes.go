@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // The kinds of changes.
@@ -86,6 +87,7 @@ func resetBy(was, r *config.RuleSpec) string {
 		{"window", was.Limit.Window != r.Limit.Window},
 		{"algorithm", was.Limit.Algorithm != r.Limit.Algorithm},
 		{"share_threshold", !slices.EqualFunc(was.Levels, r.Levels, equalSharing)},
+		{"mechanism", (was.Extension.Mechanism == policy.Static) != (r.Extension.Mechanism == policy.Static)},
 		{"shard_by", movedByEntry && !slices.Equal(was.Extension.ShardBy, r.Extension.ShardBy)},
 		{"owner", movedByEntry || was.OwnerString() != r.OwnerString()},
 	} {

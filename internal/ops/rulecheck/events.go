@@ -22,6 +22,10 @@ type eventTable struct {
 }
 
 func (w *eventTable) write() {
+	if w.Spec.Extension.Mechanism == policy.Static {
+		w.static()
+		return
+	}
 	// An owner that no member confirms any more continues to decide for T_own.
 	unconfirmed := w.conditions.Detection.OwnershipTTL()
 	replaced := fmt.Sprintf("up to %s", seconds(2*w.conditions.Detection.Failover(w.conditions.Members)))
@@ -44,6 +48,26 @@ func (w *eventTable) write() {
 		w.add(w.alone(sum("an unresponsive owner, called by Envoy directly", w.withoutOwner()...),
 			"until Envoy removes it"))
 		w.add(w.degraded())
+	}
+	w.restart()
+}
+
+// static writes the bounds of a rule that gives each member its share of the limit.
+func (w *eventTable) static() {
+	n := uint64(w.conditions.Members)
+	capped := func(symbol string, over uint64) term { return term{symbol, min(over, w.most)} }
+	w.add(w.alone(Bound{Event: "nothing fails", OverFormula: "0", UnderFormula: "0"}, "if one member gets all requests"))
+	// The share of the member that is gone, and one hit for each remainder that another member gets now.
+	one := capped(w.all+"/N + N", limit.SaturatingAdd(mulDiv(w.most, 1, n), 1+n))
+	w.add(w.alone(sum("one member joins, leaves or restarts", one), "if one member gets all requests"))
+	if n > 1 {
+		// Two boots of each member, while one member is missing.
+		all := term{w.all + " x (N + 1)/(N - 1) + 2 N", limit.SaturatingAdd(mulDiv(w.most, n+1, n-1), 2*n)}
+		if w.most == 0 {
+			all.n = 0
+		}
+		w.add(sum("all members restart one after the other", all))
+		w.add(sum("the cluster is partitioned for longer than --nref-decay", term{w.all, w.most}))
 	}
 	w.restart()
 }

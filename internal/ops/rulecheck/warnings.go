@@ -74,6 +74,10 @@ func (w *linter) rule(r *config.RuleSpec, holders int) {
 		w.add(r, "nothing-to-lend", "'%s' has too low a limit to lend parts of it: its owner decides every request",
 			r.FullKey)
 	}
+	if r.Extension.Mechanism == policy.Static && uint64(r.Limit.Limit) <= uint64(holders) && r.Limit.Limit > 0 {
+		w.add(r, "no-share", "'%s' has a limit of %d for %d members: some have no share, and deny every request",
+			r.FullKey, r.Limit.Limit, holders+1)
+	}
 	w.shortLease(r)
 }
 
