@@ -177,6 +177,9 @@ func wayOf(b *rulecheck.RuleBounds) string {
 	if x.Partition != 0 {
 		parts = append(parts, "partition "+x.Partition.String())
 	}
+	if x.Mechanism == policy.Static {
+		return strings.Join(parts, ", ")
+	}
 	parts = append(parts, "degraded "+x.Degraded.String())
 	if x.Degraded == policy.FailOpen && x.LocalCap > 0 {
 		parts = append(parts, fmt.Sprintf("local_cap %d", x.LocalCap))

@@ -79,7 +79,11 @@ func SetDecision(e *api.Explanation, m *config.Match, d KeyDecision) {
 	if m.Limit.Algorithm.Bucket() {
 		so = fmt.Sprintf("the bucket's level is %d, and %d more hits are within the limit now", c.Count, c.Remaining)
 	}
-	if c.Authority != "full" {
+	switch c.Authority {
+	case "full":
+	case "static":
+		so += " (mechanism static: the count includes the shares of the other members)"
+	default:
 		so += fmt.Sprintf(" (authority %q: the owner did not decide with the complete limit)", c.Authority)
 	}
 	switch {

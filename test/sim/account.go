@@ -62,6 +62,7 @@ type span struct {
 	allowance uint64
 	split     uint64 // parts of the cluster in addition to the first
 	faults    faultKind
+	divided   divided // of a static rule
 	deciders  []*member
 	last      *member // the last of them
 	successor *member // the successor of that one

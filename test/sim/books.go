@@ -241,10 +241,7 @@ func (o *oracle) clockFarOff(x *span) bool {
 // checkShare checks that a member admits no more than its share of the limit under authorities SHARE and CLOSED.
 func (o *oracle) checkShare(a *account, x *span, q *request, v *decision) {
 	x.shared += q.req.Hits
-	near := func(t int64) bool {
-		return t-a.rule.End(x.index-1) < int64(limit.ClockTolerance) || x.end-t < int64(limit.ClockTolerance)
-	}
-	if a.rule.Algorithm != limit.FixedWindow || v.by.stepped || near(v.latest) {
+	if a.rule.Algorithm != limit.FixedWindow || v.by.stepped || a.nearEdge(x, v.latest) {
 		return // it is uncertain which of two windows it fell into
 	}
 	if x.shares == nil {

@@ -85,6 +85,9 @@ func (w *world) sendTo(k int, m *member) {
 			q.req.Degraded = policy.FailClosed
 		}
 		q.req.Partition = r.partition
+		if r.by == policy.Static {
+			q.req.Mechanism = r.by
+		}
 		if w.o.Domains > 0 {
 			q.req.Domain = uint64(k % w.o.Domains)
 		}

@@ -133,7 +133,7 @@ func (w *world) shrinkBurst(r *rule) {
 // chooseMechanism chooses the mechanism of r and its parameters.
 func (w *world) chooseMechanism(r *rule) {
 	l := &w.o.Leases
-	if !l.On {
+	if !l.On || r.by == policy.Static {
 		return
 	}
 	x := w.rnd.Float64()

@@ -211,6 +211,10 @@ func (o *oracle) decided(q *request, v *decision) {
 		v.missesMembers = v.by.missesMembers()
 		return
 	}
+	if v.result.Authority == owner.Static {
+		o.decidedStatic(q, v)
+		return
+	}
 	a := o.account(q)
 	x := o.span(a, v)
 	x.limit = max(x.limit, uint64(q.req.Rule.Depth()))
@@ -280,7 +284,7 @@ func (o *oracle) checkChain(a *account, x *span, q *request, v *decision) {
 
 // answered processes a decision that a client receives.
 func (o *oracle) answered(q *request, v *decision) {
-	if o.probing {
+	if o.probing || v.result.Authority == owner.Static {
 		return
 	}
 	if o.expectFull && v.result.Authority != owner.Full && v.result.Path != owner.Leased &&
