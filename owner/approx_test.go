@@ -7,6 +7,7 @@ import (
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/ring"
 )
 
 // TestApproximateWaitsForTheOwner requires that members whose reports do not arrive admit their part of the slack and
@@ -32,6 +33,77 @@ func TestApproximateWaitsForTheOwner(t *testing.T) {
 	for _, id := range w.ids() {
 		if f := w.nodes[id].Stats(w.now).Lease; f.Unsynced != 0 {
 			t.Errorf("%s: %+v", id, f)
+		}
+	}
+}
+
+// TestApproximateBelowTheLowWatermark requires that the owner decides every request once less than the watermark of the
+// limit is left, and again none when a new window has begun.
+func TestApproximateBelowTheLowWatermark(t *testing.T) {
+	for _, watermark := range []uint8{0, 50} {
+		w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
+		req := ask(1, 2000, 10*time.Second, 1)
+		req.Mechanism, req.LeaseTerms = policy.Approximate, &lease.Terms{Slack: 400, Watermark: watermark}
+		others := func() (ids []ring.ID) {
+			for _, id := range w.ids() {
+				if id != w.ring().At(w.ring().Owner(req.RingPos)).ID {
+					ids = append(ids, id)
+				}
+			}
+			return ids
+		}()
+		w.run(time.Duration(10*second - w.now%(10*second))) // to the next window
+		askEach := func(n int) (sum tally) {
+			for range n {
+				for _, id := range others {
+					w.ask(id, req, sum.count(&req))
+					w.run(2 * time.Millisecond)
+				}
+			}
+			return sum
+		}
+		askEach(320) // 960 hits: more than half is left
+		first := askEach(50)
+		w.run(2 * time.Second) // all of them are reported
+		second := askEach(50)
+		if watermark > 0 && (first.local == 0 || second.local > 0 || second.admitted != 150) ||
+			watermark == 0 && second.local != 150 {
+			t.Errorf("watermark %d: %+v above it, %+v below it", watermark, first, second)
+		}
+		for _, id := range w.ids() {
+			if f := w.nodes[id].Stats(w.now).Lease; watermark > 0 && f.Unsynced != 0 {
+				t.Errorf("watermark %d: %s: %+v", watermark, id, f)
+			}
+		}
+		w.run(time.Duration(10*time.Second) - time.Duration(w.now%int64(10*time.Second)))
+		if next := askEach(10); next.local != 30 {
+			t.Errorf("watermark %d: %+v in the next window", watermark, next)
+		}
+	}
+}
+
+// TestApproximateBelowTheLocalWatermark requires that the owner decides requests while less than the watermark of a
+// member's own part of the slack is left, until the member has reported what it has admitted.
+func TestApproximateBelowTheLocalWatermark(t *testing.T) {
+	w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
+	req := ask(1, 1_000_000, time.Hour, 1)
+	req.Mechanism, req.LeaseTerms = policy.Approximate, &lease.Terms{Slack: 200, LocalWatermark: 20}
+	w.mute = true
+	var sum tally
+	w.pour(req, 2000, time.Second, &sum)
+	owner := w.ring().At(w.ring().Owner(req.RingPos)).ID
+	for _, id := range w.ids() {
+		if f := w.nodes[id].Stats(w.now).Lease; id != owner && (f.Unsynced != 40 || f.Approximated != 40) {
+			t.Errorf("%s: %+v", id, f)
+		}
+	}
+	w.mute = false
+	w.run(2 * time.Second)
+	for _, id := range w.ids() {
+		before := w.nodes[id].Stats(w.now).Lease
+		res := take(w.nodes[id], w.now, req)
+		if f := w.nodes[id].Stats(w.now).Lease; id != owner && (before.Unsynced != 0 || f.Approximated != 41 || res.Path != Leased) {
+			t.Errorf("%s, after its report: %+v, %+v", id, f, res)
 		}
 	}
 }

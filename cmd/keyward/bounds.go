@@ -205,6 +205,9 @@ func symbols(b *rulecheck.RuleBounds) string {
 	if b.Drift > 0 {
 		text += fmt.Sprintf(", E = %d", b.Drift)
 	}
+	if b.Spec.Extension.Identity != nil && b.Drift > 0 {
+		text += fmt.Sprintf(" (%d for a key of an unknown caller)", b.Unknown)
+	}
 	return text
 }
 

@@ -229,7 +229,7 @@ func (r *RuleSpec) extend(x Extension, members int, lenient bool) (faults []exte
 		faults = append(faults, extensionFault{key: "epsilon", text: fault})
 	}
 	if lenient || r.Shadow || r.Quota {
-		r.Extension.lease().Uncapped = true
+		r.Extension.setUncapped()
 	}
 	r.Limit.Algorithm, r.Limit.Burst = x.Algorithm, x.Burst
 	if x.Window > 0 {

@@ -37,7 +37,9 @@ type Match struct {
 	Unit   Unit       // with Times: how responses state the window; UnitUnknown if it is not a multiple of a second
 	Times  uint32     // units in the window
 	Kind   MatchKind
-	Static bool // the statistics' key is Rule.FullKey; otherwise see AppendStatKey
+	// unknown reports whether the descriptor names no caller, by the rule's Identity.
+	unknown bool
+	Static  bool // the statistics' key is Rule.FullKey; otherwise see AppendStatKey
 
 	ownerRule *RuleSpec // whose levels determine the owner: Rule, or the rule that an override replaces
 }
@@ -78,6 +80,9 @@ func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Mat
 		m.Unit, m.Times = m.ownerRule.statedUnit, m.ownerRule.statedTimes
 		m.Static = static && !m.Rule.DetailedMetric
 	}
+	if m.ownerRule != nil && m.ownerRule.Extension.Identity != nil {
+		m.unknown = m.ownerRule.Extension.Identity.isUnknown(entries)
+	}
 	m.Digest = r.digest(d, entries, m)
 	m.Owner = ownerHash(domain, entries, m)
 }
@@ -108,12 +113,20 @@ func (r *RuleSpec) burst(of uint32) uint32 {
 
 // Extension returns the settings of the rule, also if an override replaces its limit. The slack of an approximate rule
 // is a part of its own limit and too large for a lower override: then the owner decides, with default lease settings.
+// So it does for a caller without slack.
 func (m *Match) Extension() Extension {
 	if m.ownerRule == nil {
 		return Extension{}
 	}
 	x := m.ownerRule.Extension
-	if x.Mechanism == policy.Approximate && m.Limit.Limit < m.ownerRule.Limit.Limit {
+	if x.Mechanism != policy.Approximate {
+		return x
+	}
+	exact := m.Limit.Limit < m.ownerRule.Limit.Limit
+	if id := x.Identity; m.unknown && id.terms != nil {
+		x.Lease, exact = id.terms, exact || id.terms.Slack == 0
+	}
+	if exact {
 		x.Mechanism, x.Lease = policy.ByOwner, nil // slack without Approximate would have an effect
 	}
 	return x

@@ -2,7 +2,9 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,10 +79,13 @@ func settings() []setting {
 			into(func(x *Extension) *policy.Mechanism { return &x.Mechanism }, parseMechanism)},
 		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts,
 			into(func(x *Extension) *float64 { return &x.Epsilon }, parseEpsilon)},
-		{"identity", "`known`, `unknown`", "`known`", drifts,
-			into(func(x *Extension) *bool { return &x.Unknown }, either("identity", "known", "unknown"))},
-		{"low_watermark", "`1%` to `100%`, or `0.01` to `1`", "`20%`", drifts,
-			into(func(x *Extension) *uint8 { return &x.lease().Watermark }, parseWatermark)},
+		{"identity", "`known`, `unknown`, or [a map](#slack-by-caller)", "`known`", drifts,
+			func(x *Extension, v any, path []*node) string { return x.parseIdentity(v, path) }},
+		{"low_watermark", "`1%` to `100%`, or `{limit: 20%, local: 20%}`", "none", drifts,
+			func(x *Extension, v any, _ []*node) (fault string) {
+				x.lease().Watermark, x.lease().LocalWatermark, fault = parseWatermarks(v)
+				return fault
+			}},
 		{"sync_interval", "a duration from `100ms` to `1m`", "`2s`", drifts,
 			into(func(x *Extension) *time.Duration { return &x.lease().Sync }, duration("sync_interval", 100*time.Millisecond, time.Minute))},
 		{"lease_min", number, "10", lends,
@@ -204,11 +209,38 @@ func parseEpsilon(v any) (float64, string) {
 	return f, ""
 }
 
-func parseWatermark(v any) (uint8, string) {
+// parseWatermarks reads a percentage of the limit, or a map with percentages of the limit and of a member's part of the
+// slack.
+func parseWatermarks(v any) (limit, local uint8, fault string) {
+	m, ok := v.(map[string]any)
+	if !ok {
+		limit, fault = parseWatermark("low_watermark", v)
+		return limit, 0, fault
+	}
+	if len(m) == 0 {
+		return 0, 0, "low_watermark must be a percentage, or a map with the keys limit and local"
+	}
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		switch key {
+		case "limit":
+			limit, fault = parseWatermark("low_watermark.limit", m[key])
+		case "local":
+			local, fault = parseWatermark("low_watermark.local", m[key])
+		default:
+			fault = fmt.Sprintf("low_watermark must be a percentage, or a map with the keys limit and local, not '%s'", key)
+		}
+		if fault != "" {
+			return 0, 0, fault
+		}
+	}
+	return limit, local, ""
+}
+
+func parseWatermark(name string, v any) (uint8, string) {
 	f, ok := fraction(v)
 	percent := math.Round(100 * f)
 	if !ok || !(percent >= 1 && percent <= 100) || math.Abs(100*f-percent) > 1e-9 {
-		return 0, fmt.Sprintf("low_watermark must be a whole percentage from 1%% to 100%%, like 0.2 or 20%%, not '%v'", v)
+		return 0, fmt.Sprintf("%s must be a whole percentage from 1%% to 100%%, like 0.2 or 20%%, not '%v'", name, v)
 	}
 	return uint8(percent), ""
 }
@@ -264,6 +296,11 @@ func (x *Extension) compile(limit uint32, members int) (fault string) {
 	}
 	slack := slackOf(x.Epsilon, limit, x.Unknown)
 	x.lease().Slack = slack
+	if id := x.Identity; id != nil {
+		terms := *x.Lease
+		terms.Slack = partOf(slack, id.Unknown)
+		id.terms = &terms
+	}
 	if uint64(slack) >= uint64(members) {
 		return ""
 	}
@@ -288,6 +325,11 @@ func slackOf(epsilon float64, limit uint32, unknown bool) uint32 {
 		slack /= unknownPart
 	}
 	return uint32(slack)
+}
+
+// partOf returns floor(part x slack).
+func partOf(slack uint32, part float64) uint32 {
+	return uint32(uint64(math.Round(part*grains)) * uint64(slack) / grains)
 }
 
 func percent(f float64) string { return strconv.FormatFloat(f*100, 'g', 9, 64) + "%" }

@@ -57,6 +57,11 @@ func TestSettings(t *testing.T) {
 		{"low_watermark: 0.29, sync_interval: 1m", 5, terms(lease.Terms{Watermark: 29, Sync: time.Minute})},
 		{"low_watermark: 1", 5, terms(lease.Terms{Watermark: 100})},
 		{"low_watermark: 1%", 5, terms(lease.Terms{Watermark: 1})},
+		{"low_watermark: {limit: 1%}", 5, terms(lease.Terms{Watermark: 1})},
+		{"low_watermark: {local: 0.25}", 5, terms(lease.Terms{LocalWatermark: 25})},
+		{"low_watermark: {local: 20%, limit: 10%}", 5, terms(lease.Terms{Watermark: 10, LocalWatermark: 20})},
+		{"partition: quorum", 5, Extension{Partition: 3, Lease: &lease.Terms{Partition: 3}}},
+		{"mechanism: static, algorithm: sliding_log", 5, Extension{Mechanism: policy.Static, Algorithm: limit.SlidingLog}},
 		{approximate + "1%", 100, drift(1, nil)},
 		{approximate + "0.01", 12345, drift(123, nil)},
 		{approximate + "1.0%, identity: unknown", 12399, drift(30, func(x *Extension) { x.Unknown = true })},
@@ -92,6 +97,7 @@ func TestBadSettings(t *testing.T) {
 		"mechanism":     {[]string{"5", "leases", "''"}, "mechanism must be one of owner, lease, approximate, static, not '%s'"},
 		"epsilon":       {[]string{"0", "-0.1", "1.5", "101%", "0%", "'%'", "'1'", "1e-10", ".nan", "abc", "[a]", "inf%"}, "epsilon must be above 0 and at most 1, like 0.01 or 1%%, not '%s'"},
 		"identity":      {[]string{"anonymous", "5"}, "identity must be one of known, unknown, not '%s'"},
+		"partition":     {[]string{"5", "half"}, "partition must be one of share, available, quorum, not '%s'"},
 		"low_watermark": {[]string{"0", "20", "0%", "0.5%", "0.205", "101%", "text"}, "low_watermark must be a whole percentage from 1%% to 100%%, like 0.2 or 20%%, not '%s'"},
 		"sync_interval": {[]string{"2", "99ms", "61s", "0s"}, "sync_interval must be a duration from 100ms to 1m, like 10s, not '%s'"},
 		"lease_min":     {[]string{"0", "-1", "1.5", "4294967296", "text"}, "lease_min must be a whole number from 1 to 4294967295, not '%s'"},
@@ -111,6 +117,62 @@ func TestBadSettings(t *testing.T) {
 			if got := faultTexts(report); got != want {
 				t.Errorf("%s: %s\n got %s\nwant %s", key, value, got, want)
 			}
+		}
+	}
+}
+
+// TestBadMaps checks what is reported of keys with maps as values.
+func TestBadMaps(t *testing.T) {
+	for setting, want := range map[string]string{
+		"low_watermark: {}":                     "low_watermark must be a percentage, or a map with the keys limit and local",
+		"low_watermark: {slack: 1%}":            "low_watermark must be a percentage, or a map with the keys limit and local, not 'slack'",
+		"low_watermark: {limit: 5%, local: 0%}": "low_watermark.local must be a whole percentage from 1% to 100%, like 0.2 or 20%, not '0%'",
+		"identity: {}":                          "identity.entry must be an entry key of the descriptor, not '<nil>'",
+		"identity: {entry: user}":               "identity.entry must be an entry key of the descriptor, not 'user'",
+		"identity: {entry: k, factor: 1}":       "identity must be known, unknown, or a map with the keys entry, unknown and anonymous, not 'factor'",
+		"identity: {entry: k, unknown: 101%}":   "identity.unknown must be from 0 to 1, like 0.25 or 25%, not '101%'",
+		"identity: {entry: k, anonymous: [5]}":  "identity.anonymous must be a text or a list of texts, not '[5]'",
+	} {
+		want = "error in metadata.keyward of 'd.k': " + want
+		if got := faultTexts(Check(filesOf(settingYAML(5, setting)), Options{})); got != want {
+			t.Errorf("%s\n got %s\nwant %s", setting, got, want)
+		}
+	}
+}
+
+// TestIdentity checks which slack callers have: those that the entry names all of it, others their part, and callers
+// without slack are decided by the owner.
+func TestIdentity(t *testing.T) {
+	for _, row := range []struct {
+		identity, caller string
+		slack            uint32
+	}{
+		{"{entry: k}", "alice", 100},
+		{"{entry: k}", "", 25},
+		{"{entry: k, unknown: 10%}", "", 10},
+		{"{entry: k, unknown: 0.29}", "", 29},
+		{"{entry: k, unknown: 10%}", "none", 100},
+		{"{entry: k, unknown: 10%, anonymous: none}", "none", 10},
+		{"{entry: k, unknown: 10%, anonymous: [none, '-']}", "-", 10},
+		{"{entry: k, unknown: 1}", "", 100},
+		{"{entry: k, unknown: 0}", "", 0},
+		{"{entry: k, unknown: 0}", "alice", 100},
+	} {
+		yaml := "mechanism: approximate, epsilon: 10%, identity: " + row.identity
+		rules := load(t, Options{}, settingYAML(1000, yaml))
+		var m Match
+		rules.Match("d", []Entry{{Key: "k", Value: row.caller}}, nil, &m)
+		switch x := m.Extension(); {
+		case row.slack == 0:
+			if x.Mechanism != policy.ByOwner || x.Lease != nil {
+				t.Errorf("%s, %q: %+v", row.identity, row.caller, x)
+			}
+		case x.Mechanism != policy.Approximate || x.Lease.Slack != row.slack:
+			t.Errorf("%s, %q: %v with a slack of %d, want %d", row.identity, row.caller, x.Mechanism, x.Lease.Slack, row.slack)
+		}
+		rules.Match("d", []Entry{{Key: "k", Value: row.caller}}, &Override{Limit: 999, Unit: m.Unit}, &m)
+		if x := m.Extension(); x.Mechanism != policy.ByOwner {
+			t.Errorf("%s, %q, with a lower limit of its own: %v", row.identity, row.caller, x.Mechanism)
 		}
 	}
 }
@@ -229,7 +291,7 @@ func FuzzSettings(f *testing.F) {
 			k := x.Lease
 			switch {
 			case k == nil:
-			case k.Watermark > 100, k.SubKeys > 16, k.TTL < 0 || k.TTL > time.Hour, k.Sync < 0 || k.Sync > time.Minute, k.Max > 0 && k.Min > k.Max:
+			case k.Watermark > 100, k.LocalWatermark > 100, x.UnknownSlack() > k.Slack, k.SubKeys > 16, k.TTL < 0 || k.TTL > time.Hour, k.Sync < 0 || k.Sync > time.Minute, k.Max > 0 && k.Min > k.Max:
 				t.Fatalf("%v: %+v", m, k)
 			case float64(k.Slack) > float64(amount)*x.Epsilon*(1+1e-9)+1e-9*float64(amount):
 				t.Fatalf("%v of %d: slack %d", m, amount, k.Slack)

@@ -54,18 +54,23 @@ type Delivery struct {
 // Terms are the parameters of a rule's leases. The zero value of a field means its default. Slack is epsilon x limit,
 // less for unknown identities.
 type Terms struct {
-	Min, Max  uint32        // hits of one grant; defaults 10 and 10,000
-	TTL       time.Duration // demand that a grant covers; with Reclaim, silence after which it is lost; default 10 s
-	Weight    uint32        // of this rule's holders relative to others of the same key; default 1
-	Watermark uint8         // Approximate: percent of the limit left at which holders check before they admit; default 20
-	Sync      time.Duration // Approximate: longest interval of a holder's reports; default 2 s
-	Slack     uint32        // Approximate: hits that all members together may admit unreported
-	SubKeys   uint8         // of a hot key; default 4
-	Dedicated bool          // forward a hot key to one other member instead of using sub-keys
-	Reclaim   bool          // reclaim: ttl
-	Uncapped  bool          // the rule refuses no request (shadow and quota modes), so holders must not either
-	Audit     bool          // log every grant and reconciliation
-	Partition policy.PartitionChoice
+	Min, Max uint32        // hits of one grant; defaults 10 and 10,000
+	TTL      time.Duration // demand that a grant covers; with Reclaim, silence after which it is lost; default 10 s
+	Weight   uint32        // of this rule's holders relative to others of the same key; default 1
+	// Watermark is, for Approximate, the percentage of the limit below which the owner decides each request. 0 means that
+	// members report the more often, the less of the last 20 % is left.
+	Watermark uint8
+	// LocalWatermark is, for Approximate, the percentage of the hits that a member may admit unreported below which the
+	// owner decides each request until the member has reported; 0 means none. It is not sent to the owner.
+	LocalWatermark uint8
+	Sync           time.Duration // Approximate: longest interval of a holder's reports; default 2 s
+	Slack          uint32        // Approximate: hits that all members together may admit unreported
+	SubKeys        uint8         // of a hot key; default 4
+	Dedicated      bool          // forward a hot key to one other member instead of using sub-keys
+	Reclaim        bool          // reclaim: ttl
+	Uncapped       bool          // the rule refuses no request (shadow and quota modes), so holders must not either
+	Audit          bool          // log every grant and reconciliation
+	Partition      policy.PartitionChoice
 }
 
 // GrantRequest requests part of a key's limit, returns unused hits, and reports demand.

@@ -41,8 +41,9 @@ type RuleBounds struct {
 	Open      uint64  `json:"open"`        // what all members admit under fail_open in a window without owner
 	Skew      uint64  `json:"S"`           // S: hits admitted when a counter moves and clocks differ; 0 for fixed windows
 	Mechanism string  `json:"mechanism"`
-	Lent      uint64  `json:"lent"` // hits that may be on loan to leaseholders at once; 0 if the rule never lends
-	Drift     uint64  `json:"E"`    // E: hits that members may admit before the owner counts them; 0 unless approximate
+	Lent      uint64  `json:"lent"`                // hits that may be on loan to leaseholders at once; 0 if the rule never lends
+	Drift     uint64  `json:"E"`                   // E: hits that members may admit before the owner counts them; 0 unless approximate
+	Unknown   uint64  `json:"E_unknown,omitempty"` // E of the keys of unknown callers, if the rule distinguishes them
 	Bounds    []Bound `json:"bounds"`
 
 	Outage *OutageCost `json:"outage,omitempty"` // nil without Conditions.Outage, and for a single member
@@ -131,7 +132,7 @@ func (b *RuleBounds) quantities(r *config.RuleSpec, n uint64) {
 	if r.Extension.Degraded == policy.FailOpen {
 		b.Open = open(r, n)
 	}
-	b.Lent, b.Drift = lent(r, 1), drift(r)
+	b.Lent, b.Drift, b.Unknown = lent(r, 1), drift(r), uint64(r.Extension.UnknownSlack())
 }
 
 // shares returns the most that all members but one get when limit is divided by n.

@@ -20,12 +20,12 @@ import (
 // clocks and any order of messages.
 
 const (
-	defaultSync      = 2 * time.Second
-	defaultWatermark = 20 // percent
-	reportAgain      = int64(50 * time.Millisecond)
-	reportTail       = int64(5 * time.Millisecond) // the least time between reports when little is left
-	reportSlowest    = 10 * reportAgain
-	driftLife        = int64(10 * time.Second)
+	defaultSync   = 2 * time.Second
+	taperBelow    = 20 // percent of the limit; without a watermark, members report more often below it
+	reportAgain   = int64(50 * time.Millisecond)
+	reportTail    = int64(5 * time.Millisecond) // the least time between reports when little is left
+	reportSlowest = 10 * reportAgain
+	driftLife     = int64(10 * time.Second)
 )
 
 // drift is the difference between the hits of one key that this member has admitted and those that it has reported.
@@ -39,7 +39,9 @@ type drift struct {
 	since     uint64 // hits admitted since the last reply
 	syncedAt  int64  // when the last reply arrived
 	askedAt   int64  // when the last request arrived
-	nearLimit bool   // little is left, and half of the hits that may be admitted before the next report is spent
+	nearLimit bool   // the next report is due soon: little is left, or a watermark does not allow more hits before it
+	// atWatermark reports whether the rule's watermark has made the owner decide the last request.
+	atWatermark bool
 }
 
 // idle reports whether the key can be dropped.
@@ -73,21 +75,24 @@ func (l *Leases) approximate(held *heldLease, r *Spend) (d limit.Decision, resul
 		result = lease.Unknown
 	}
 	if l.reportDue(held, r.Now) {
-		l.queueRequest(held, false)
+		l.queueRequest(held, held.drift.atWatermark)
 	}
 	return d, result
 }
 
-// allowsDrift reports whether r may be admitted before it is reported; used is the count before it.
+// allowsDrift reports whether r may be admitted before it is reported; used is the count before it. If a watermark does
+// not allow it, this member reports at once what it has admitted.
 func (l *Leases) allowsDrift(held *heldLease, r *Spend, used uint64) bool {
-	d, room, watermark := &held.drift, l.slack(held), held.Terms.Watermark
-	if watermark == 0 {
-		watermark = defaultWatermark
-	}
+	d, room, terms := &held.drift, l.slack(held), &held.Terms
 	depth := uint64(r.Rule.Depth())
 	left := depth - min(depth, used)
-	d.nearLimit = false
-	if left*100 <= depth*uint64(watermark) {
+	d.nearLimit, d.atWatermark = false, false
+	switch {
+	case terms.Watermark > 0 && isBelow(left, terms.Watermark, depth),
+		terms.LocalWatermark > 0 && isBelow(room-min(room, d.unsynced), terms.LocalWatermark, room):
+		d.nearLimit, d.atWatermark = d.unsynced > 0, true
+		return false
+	case terms.Watermark == 0 && isBelow(left, taperBelow, depth):
 		most := min(room, left/(2*uint64(l.view.NRef())))
 		if d.nearLimit = d.since+r.Hits > most/2; d.since+r.Hits > most {
 			return false
@@ -95,6 +100,9 @@ func (l *Leases) allowsDrift(held *heldLease, r *Spend, used uint64) bool {
 	}
 	return d.unsynced+r.Hits <= room
 }
+
+// isBelow reports whether left is at most the given percentage of all.
+func isBelow(left uint64, percent uint8, all uint64) bool { return left*100 <= all*uint64(percent) }
 
 // admitDrift charges r to this member's own slot in e, or in a counter that it adds. It returns false if there is no
 // room.
