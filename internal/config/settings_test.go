@@ -59,7 +59,7 @@ func TestSettings(t *testing.T) {
 		{"low_watermark: 1%", 5, terms(lease.Terms{Watermark: 1})},
 		{"low_watermark: {limit: 1%}", 5, terms(lease.Terms{Watermark: 1})},
 		{"low_watermark: {local: 0.25}", 5, terms(lease.Terms{LocalWatermark: 25})},
-		{"low_watermark: {local: 20%, limit: 10%}", 5, terms(lease.Terms{Watermark: 10, LocalWatermark: 20})},
+		{"low_watermark: {local: 20%,limit: 10%}", 5, terms(lease.Terms{Watermark: 10, LocalWatermark: 20})},
 		{"partition: quorum", 5, Extension{Partition: 3, Lease: &lease.Terms{Partition: 3}}},
 		{"mechanism: static, algorithm: sliding_log", 5, Extension{Mechanism: policy.Static, Algorithm: limit.SlidingLog}},
 		{approximate + "1%", 100, drift(1, nil)},
@@ -134,7 +134,7 @@ func TestBadMaps(t *testing.T) {
 		"identity: {entry: k, anonymous: [5]}":  "identity.anonymous must be a text or a list of texts, not '[5]'",
 	} {
 		want = "error in metadata.keyward of 'd.k': " + want
-		if got := faultTexts(Check(filesOf(settingYAML(5, setting)), Options{})); got != want {
+		if got := faultTexts(Check(filesOf(settingYAML(5, strings.ReplaceAll(setting, ", ", ","))), Options{})); got != want {
 			t.Errorf("%s\n got %s\nwant %s", setting, got, want)
 		}
 	}
@@ -158,7 +158,7 @@ func TestIdentity(t *testing.T) {
 		{"{entry: k, unknown: 0}", "", 0},
 		{"{entry: k, unknown: 0}", "alice", 100},
 	} {
-		yaml := "mechanism: approximate, epsilon: 10%, identity: " + row.identity
+		yaml := "mechanism: approximate, epsilon: 10%, identity: " + strings.ReplaceAll(row.identity, ", ", ",")
 		rules := load(t, Options{}, settingYAML(1000, yaml))
 		var m Match
 		rules.Match("d", []Entry{{Key: "k", Value: row.caller}}, nil, &m)

@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/keyward/keyward/internal/lab"
+)
+
+const partitionRules = `domain: app
+descriptors:
+  - {key: default, rate_limit: {unit: year, requests_per_unit: 100}}
+  - {key: share, rate_limit: {unit: year, requests_per_unit: 100}, metadata: {keyward: {partition: share}}}
+  - {key: available, rate_limit: {unit: year, requests_per_unit: 100}, metadata: {keyward: {partition: available}}}
+  - {key: quorum, rate_limit: {unit: year, requests_per_unit: 100}, metadata: {keyward: {partition: quorum}}}
+  - {key: leased, rate_limit: {unit: year, requests_per_unit: 100}, metadata: {keyward: {partition: quorum, mechanism: lease, lease_min: 1}}}
+`
+
+// admittedOf asks c for n hits of a key, one at a time, and returns how many it admits.
+func admittedOf(t *testing.T, c rlsv3.RateLimitServiceClient, n int, kv ...string) (admitted int) {
+	t.Helper()
+	for range n {
+		if ask(t, c, request("app", 1, kv...)).OverallCode == rlsv3.RateLimitResponse_OK {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+// TestPartitionByRule cuts a cluster in two, whose rules have policies of their own, and asks both parts for more than
+// each limit.
+func TestPartitionByRule(t *testing.T) {
+	needsNamespaces(t)
+	l := newLab(t, lab.Options{
+		Rules: map[string]string{"app.yaml": partitionRules}, Expect: 5,
+		Args: []string{"--detection", "1s", "--decision-timeout", "1s"},
+	})
+	network, err := lab.NewNetwork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // cleanups run last to first: the members must have ended
+		if err := l.StopTogether(); err != nil {
+			t.Error(err)
+		}
+		if err := network.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	members := names(5)
+	f := networkFleet(t, l, network, members)
+	if err := network.Cut(members[3:], members[:3]); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for _, s := range f.live {
+		if err := lab.Await(ctx, s.Name+" to decide for its part", func(ctx context.Context) error {
+			c, err := lab.CounterOf(ctx, s.Metrics, "app", "default", "x")
+			if err == nil && c.Authority != "part" {
+				err = fmt.Errorf("authority %q", c.Authority)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, part := range []struct {
+		member int
+		want   map[string]int
+	}{
+		{0, map[string]int{"default": 60, "share": 60, "available": 100, "quorum": 100}},
+		{3, map[string]int{"default": 40, "share": 40, "available": 100, "quorum": 0, "leased": 0}},
+	} {
+		c := dial(t, f.live[part.member].RLS, nil)
+		for rule, want := range part.want {
+			if got := admittedOf(t, c, 110, rule, "x"); got != want {
+				t.Errorf("%s admits %d of rule %s, want %d", f.live[part.member].Name, got, rule, want)
+			}
+		}
+	}
+}
+
+const choiceRules = `domain: app
+descriptors:
+  - key: static
+    rate_limit: {unit: year, requests_per_unit: 30}
+    metadata: {keyward: {mechanism: static}}
+  - key: watermark
+    rate_limit: {unit: year, requests_per_unit: 1000}
+    metadata: {keyward: {mechanism: approximate, epsilon: 30%, low_watermark: 20%}}
+  - key: caller
+    rate_limit: {unit: year, requests_per_unit: 300}
+    metadata: {keyward: {mechanism: approximate, epsilon: 30%, identity: {entry: caller, unknown: 0, anonymous: none}}}
+`
+
+// TestChoicesOfRules asks three members by rules that choose how they are decided.
+func TestChoicesOfRules(t *testing.T) {
+	l := newLab(t, lab.Options{
+		Rules: map[string]string{"app.yaml": choiceRules}, Expect: 3, Args: []string{"--decision-timeout", "1s", "--no-hot"},
+	})
+	f := newFleet(t, l, names(3)...)
+	var clients []rlsv3.RateLimitServiceClient
+	for _, s := range f.live {
+		clients = append(clients, dial(t, s.RLS, nil))
+	}
+	// inTurn asks the members in turn, and returns the admitted hits and the requests that owners got from others.
+	inTurn := func(n int, kv ...string) (admitted int, forwarded float64) {
+		before := f.sum("keyward_owner_requests_total")
+		for i := range n {
+			admitted += admittedOf(t, clients[i%len(clients)], 1, kv...)
+		}
+		return admitted, f.sum("keyward_owner_requests_total") - before
+	}
+
+	for i, c := range clients {
+		if got := admittedOf(t, c, 20, "static", "x"); got != 10 {
+			t.Errorf("%s admits %d of its third of 30", f.live[i].Name, got)
+		}
+	}
+	if n := f.sum("keyward_authority_total", "authority", "static"); n != 60 {
+		t.Errorf("%v decisions by static rules, want 60", n)
+	}
+	if n := f.sum("keyward_owner_requests_total"); n != 0 {
+		t.Errorf("%v requests between members", n)
+	}
+	// The members have started in this window: earlier boots may have admitted as much.
+	if n := f.sum("keyward_overadmission_bound_by_cause", "cause", "share"); n != 30 {
+		t.Errorf("the bound is %v, want 30", n)
+	}
+
+	admitted, forwarded := inTurn(1100, "watermark", "x")
+	t.Logf("low_watermark: %d admitted, %v of 1100 requests forwarded", admitted, forwarded)
+	if admitted != 1000 || forwarded < 50 || forwarded > 600 {
+		t.Errorf("low_watermark: %d admitted, want 1000; %v forwarded, want about 130", admitted, forwarded)
+	}
+
+	admitted, forwarded = inTurn(150, "caller", "alice")
+	if admitted != 150 || forwarded > 50 {
+		t.Errorf("a known caller: %d of 150 admitted, %v forwarded", admitted, forwarded)
+	}
+	admitted, forwarded = inTurn(150, "caller", "none")
+	if admitted != 150 || forwarded != 100 {
+		t.Errorf("an unknown caller: %d of 150 admitted, %v forwarded, want 100", admitted, forwarded)
+	}
+}
