@@ -58,6 +58,7 @@ func TestRingSeeds(t *testing.T) { testSeeds(t, expandRing, seeds(t, 200)) }
 
 // Rules fail closed while members crash, with and without other faults.
 func TestClosedSeeds(t *testing.T) { testSeeds(t, expandClosed, seeds(t, 200)) }
+
 // Rules choose their policies for partitions.
 func TestChoiceSeeds(t *testing.T) { testSeeds(t, expandChoices, seeds(t, 400)) }
 

@@ -23,6 +23,8 @@ func TestResetsByExtension(t *testing.T) {
 		{"window: 10s", "window: 20s", "because its window changes: up to 10 hits"},
 		{"algorithm: sliding_log", "algorithm: fixed_window", "because its algorithm changes: up to 10 hits"},
 		{"algorithm: token_bucket, burst: 7", "algorithm: leaky_bucket", "because its algorithm changes: up to 22 hits"},
+		{"mechanism: static", "mechanism: owner", "because its mechanism changes: up to 10 hits"},
+		{"mechanism: lease", "mechanism: owner", ""},
 		{"shard_by: k", "window: 24h", ""}, // it is placed by k anyway
 	} {
 		got := resets(load(t, extendedYAML(row.old)), load(t, extendedYAML(row.fresh)))

@@ -66,7 +66,7 @@ func (w *linter) rule(r *config.RuleSpec, holders int) {
 		w.add(r, "short-window", "'%s' counts per %s: clock skew and delay between members make windows below %s inexact, "+
 			"and responses give times in whole seconds", r.FullKey, windowName(r), shortestWindow)
 	}
-	if hasOneOwner(r) && float64(r.Limit.Limit)/r.Limit.Window.Seconds() >= busy {
+	if r.Extension.Mechanism != policy.Static && hasOneOwner(r) && float64(r.Limit.Limit)/r.Limit.Window.Seconds() >= busy {
 		w.add(r, "one-owner", "'%s' has one owner for all its requests, up to %d per %s: one member counts them all",
 			r.FullKey, r.Limit.Limit, windowName(r))
 	}
@@ -75,8 +75,8 @@ func (w *linter) rule(r *config.RuleSpec, holders int) {
 			r.FullKey)
 	}
 	if r.Extension.Mechanism == policy.Static && uint64(r.Limit.Limit) <= uint64(holders) && r.Limit.Limit > 0 {
-		w.add(r, "no-share", "'%s' has a limit of %d for %d members: some have no share, and deny every request",
-			r.FullKey, r.Limit.Limit, holders+1)
+		w.add(r, "no-share", "'%s' has a limit of %d, less than the number of members: those without a share deny every request",
+			r.FullKey, r.Limit.Limit)
 	}
 	w.shortLease(r)
 }
