@@ -33,8 +33,8 @@ func (n *Node) Degrade(now int64, req *Request) Result {
 }
 
 // Shed refuses req, for when its owner is alive but cannot decide all its requests in time: a local share in addition
-// to what the owner admits would exceed the limit. Rules that fail open are decided by their policy, and static rules by
-// this member's share.
+// to what the owner admits would exceed the limit. Rules that fail open are decided by their policy, and static rules
+// by this member's share.
 func (n *Node) Shed(now int64, req *Request) Result {
 	if req.Degraded == policy.FailOpen || req.Mechanism == policy.Static {
 		return n.Degrade(now, req)

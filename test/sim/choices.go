@@ -25,16 +25,19 @@ func expandChoices(seed uint64) options {
 	return o
 }
 
-// choose makes the choices of r, which later versions of the rule keep: its policy for partitions, and whether it is
-// static.
+// choose makes the choices of r: its policy for partitions and whether it is static, which later versions of the rule
+// keep, and its watermarks.
 func (w *world) choose(r *rule) {
 	if !w.o.Choices {
 		return
 	}
 	r.partition = policy.PartitionChoice(w.rnd.IntN(4))
 	r.knobs.Partition = r.partition
-	if w.chance(0.25) {
+	switch {
+	case w.chance(0.25):
 		r.by, r.strict = policy.Static, false
+	case r.by == policy.Approximate:
+		r.knobs.Watermark, r.knobs.LocalWatermark = uint8(w.rnd.IntN(3)*30), uint8(w.rnd.IntN(3)*40)
 	}
 }
 
@@ -75,6 +78,9 @@ func (o *oracle) decidedStatic(q *request, v *decision) {
 		*d = divided{ring: r.Fingerprint(), nref: n, known: true, mixed: d.mixed, share: map[*member]uint64{}}
 	}
 	d.mixed = d.mixed || d.ring != r.Fingerprint() || d.nref != n || r.Index(slotID(v.by.slot)) < 0
+	for other := range d.share { // an earlier boot on the same ring
+		d.mixed = d.mixed || other != v.by && other.slot == v.by.slot
+	}
 	d.share[v.by] += q.req.Hits
 	d.sum += q.req.Hits
 	d.most = max(d.most, x.limit/uint64(n)+1)

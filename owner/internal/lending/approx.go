@@ -175,6 +175,9 @@ func (l *Leases) acceptReportReply(held *heldLease, now int64, g *lease.Grant) {
 	d.reporting, d.tries, d.syncedAt, d.since = false, 0, now, d.unsynced-d.inFlight
 	d.unsynced -= d.inFlight
 	d.inFlight = 0
+	if d.atWatermark {
+		d.nearLimit = d.unsynced > 0
+	}
 	held.named = g.Flags&lease.Named != 0
 	l.stats.Reconciled++
 	l.owner.Merge(now, &protocol.CounterRecord{
