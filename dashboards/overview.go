@@ -109,7 +109,7 @@ func withoutOwner() []panel {
 			About: "Share of decisions that are not made by owners with the full limit: part (an owner that lacks " +
 				"members), share (a member that cannot reach the owner), fail_open, fail_closed, overflow (the " +
 				"sketch), shed (denied: the owner is alive but too slow). Close to 0 in normal operation.",
-			Queries: []query{ask(`sum by (authority) (rate(keyward_authority_total{@,authority!~"full|cached"}[~])) / scalar(sum(rate(keyward_authority_total{@}[~])))`, "{{authority}}")},
+			Queries: []query{ask(`sum by (authority) (rate(keyward_authority_total{@,authority!~"full|cached|static"}[~])) / scalar(sum(rate(keyward_authority_total{@}[~])))`, "{{authority}}")},
 		}, {
 			Kind: seriesPanel, Title: "Denied because owners are too slow", Unit: "reqps", Width: 12, Runbook: "KeywardShed",
 			About: "Requests that were denied although their limits may have room, because live owners did not " +
