@@ -79,7 +79,7 @@ func settings() []setting {
 			into(func(x *Extension) *policy.Mechanism { return &x.Mechanism }, parseMechanism)},
 		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts,
 			into(func(x *Extension) *float64 { return &x.Epsilon }, parseEpsilon)},
-		{"identity", "`known`, `unknown`, or [a map](#slack-by-caller)", "`known`", drifts,
+		{"identity", "`known`, `unknown`, or [a map](rules.md#slack-by-caller)", "`known`", drifts,
 			func(x *Extension, v any, path []*node) string { return x.parseIdentity(v, path) }},
 		{"low_watermark", "`1%` to `100%`, or `{limit: 20%, local: 20%}`", "none", drifts,
 			func(x *Extension, v any, _ []*node) (fault string) {
@@ -211,11 +211,11 @@ func parseEpsilon(v any) (float64, string) {
 
 // parseWatermarks reads a percentage of the limit, or a map with percentages of the limit and of a member's part of the
 // slack.
-func parseWatermarks(v any) (limit, local uint8, fault string) {
+func parseWatermarks(v any) (ofLimit, ofLocal uint8, fault string) {
 	m, ok := v.(map[string]any)
 	if !ok {
-		limit, fault = parseWatermark("low_watermark", v)
-		return limit, 0, fault
+		ofLimit, fault = parseWatermark("low_watermark", v)
+		return ofLimit, 0, fault
 	}
 	if len(m) == 0 {
 		return 0, 0, "low_watermark must be a percentage, or a map with the keys limit and local"
@@ -223,9 +223,9 @@ func parseWatermarks(v any) (limit, local uint8, fault string) {
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		switch key {
 		case "limit":
-			limit, fault = parseWatermark("low_watermark.limit", m[key])
+			ofLimit, fault = parseWatermark("low_watermark.limit", m[key])
 		case "local":
-			local, fault = parseWatermark("low_watermark.local", m[key])
+			ofLocal, fault = parseWatermark("low_watermark.local", m[key])
 		default:
 			fault = fmt.Sprintf("low_watermark must be a percentage, or a map with the keys limit and local, not '%s'", key)
 		}
@@ -233,7 +233,7 @@ func parseWatermarks(v any) (limit, local uint8, fault string) {
 			return 0, 0, fault
 		}
 	}
-	return limit, local, ""
+	return ofLimit, ofLocal, ""
 }
 
 func parseWatermark(name string, v any) (uint8, string) {

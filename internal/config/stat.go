@@ -131,6 +131,9 @@ func (r *RuleSpec) settings() string {
 	if x.Mechanism != policy.ByOwner {
 		text += ", mechanism: " + x.Mechanism.String()
 	}
+	if x.Partition != 0 {
+		text += ", partition: " + x.Partition.String()
+	}
 	if x.Epsilon > 0 {
 		text += ", epsilon: " + percent(x.Epsilon)
 	}

@@ -63,14 +63,14 @@ type Terms struct {
 	// LocalWatermark is, for Approximate, the percentage of the hits that a member may admit unreported below which the
 	// owner decides each request until the member has reported; 0 means none. It is not sent to the owner.
 	LocalWatermark uint8
-	Sync           time.Duration // Approximate: longest interval of a holder's reports; default 2 s
-	Slack          uint32        // Approximate: hits that all members together may admit unreported
-	SubKeys        uint8         // of a hot key; default 4
-	Dedicated      bool          // forward a hot key to one other member instead of using sub-keys
-	Reclaim        bool          // reclaim: ttl
-	Uncapped       bool          // the rule refuses no request (shadow and quota modes), so holders must not either
-	Audit          bool          // log every grant and reconciliation
-	Partition      policy.PartitionChoice
+	Sync           time.Duration          // Approximate: longest interval of a holder's reports; default 2 s
+	Slack          uint32                 // Approximate: hits that all members together may admit unreported
+	SubKeys        uint8                  // of a hot key; default 4
+	Dedicated      bool                   // forward a hot key to one other member instead of using sub-keys
+	Reclaim        bool                   // reclaim: ttl
+	Uncapped       bool                   // the rule refuses no request (shadow and quota modes), so holders must not either
+	Audit          bool                   // log every grant and reconciliation
+	Partition      policy.PartitionChoice // the rule's policy for partitions
 }
 
 // GrantRequest requests part of a key's limit, returns unused hits, and reports demand.

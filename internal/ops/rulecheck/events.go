@@ -55,10 +55,9 @@ func (w *eventTable) write() {
 // static writes the bounds of a rule that gives each member its share of the limit.
 func (w *eventTable) static() {
 	n := uint64(w.conditions.Members)
-	capped := func(symbol string, over uint64) term { return term{symbol, min(over, w.most)} }
 	w.add(w.alone(Bound{Event: "nothing fails", OverFormula: "0", UnderFormula: "0"}, "if one member gets all requests"))
 	// The share of the member that is gone, and one hit for each member that gets a part of the remainder now.
-	one := capped(w.all+"/N + N", limit.SaturatingAdd(mulDiv(w.most, 1, n), n))
+	one := term{w.all + "/N + N", min(w.most, limit.SaturatingAdd(mulDiv(w.most, 1, n), n))}
 	w.add(w.alone(sum("one member joins, leaves or restarts", one), "if one member gets all requests"))
 	if n > 1 {
 		// Two boots of each member, while one member is missing.
