@@ -139,6 +139,22 @@ func TestLeaseRoundTrip(t *testing.T) {
 	}
 }
 
+// A rule's policy for partitions shares a byte with the other flags.
+func TestLeasePartition(t *testing.T) {
+	for _, p := range []policy.Partition{policy.PartShare, policy.PartAvailable, policy.PartQuorum} {
+		m := sampleLease(lease.Ask)
+		for i := range m.Requests {
+			m.Requests[i].Terms.Partition = policy.Choose(p)
+		}
+		var r leaseReader
+		k, payload := leasePayload(t, &m)
+		got, _, err := r.parse(k, payload)
+		if err != nil || !reflect.DeepEqual(got.Requests, m.Requests) {
+			t.Errorf("%s: %v, got %+v\nwant %+v", p, err, got, m)
+		}
+	}
+}
+
 // A message that is truncated anywhere or has wrong counts is an error. Additional bytes behind its parts are not.
 func TestLeaseMalformed(t *testing.T) {
 	var r leaseReader

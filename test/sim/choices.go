@@ -47,7 +47,7 @@ func (o *oracle) policyOf(a *account) policy.Partition { return a.partition.Or(o
 // mayContinueAlone reports whether a part of the cluster may admit complete limits without a majority.
 func (o *options) mayContinueAlone() bool { return o.Policy == policy.PartAvailable || o.Choices }
 
-// divided is what the members that admit hits of one window by a static rule divide the limit by.
+// divided records how the members that admit hits of one window by a static rule divide the limit.
 type divided struct {
 	ring  uint64 // fingerprint of the first member's ring
 	nref  int
