@@ -53,14 +53,29 @@ func TestPartitionByRule(t *testing.T) {
 	})
 	members := names(5)
 	f := networkFleet(t, l, network, members)
+	// Each part is asked for a key that one of its members owns from the start. Of others, no member of the part may have
+	// the count, and then they admit less.
+	var values []string
+	for i := range 100 {
+		values = append(values, fmt.Sprintf("v%d", i))
+	}
+	valueOf := map[string]string{}
+	for value, owner := range owners(t, l, members, values) {
+		valueOf[owner] = value
+	}
+	near, far := valueOf[members[0]], valueOf[members[3]]
 	if err := network.Cut(members[3:], members[:3]); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	for _, s := range f.live {
+	for i, s := range f.live {
+		value := near
+		if i >= 3 {
+			value = far
+		}
 		if err := lab.Await(ctx, s.Name+" to decide for its part", func(ctx context.Context) error {
-			c, err := lab.CounterOf(ctx, s.Metrics, "app", "default", "x")
+			c, err := lab.CounterOf(ctx, s.Metrics, "app", "default", value)
 			if err == nil && c.Authority != "part" {
 				err = fmt.Errorf("authority %q", c.Authority)
 			}
@@ -71,14 +86,15 @@ func TestPartitionByRule(t *testing.T) {
 	}
 	for _, part := range []struct {
 		member int
+		value  string
 		want   map[string]int
 	}{
-		{0, map[string]int{"default": 60, "share": 60, "available": 100, "quorum": 100}},
-		{3, map[string]int{"default": 40, "share": 40, "available": 100, "quorum": 0, "leased": 0}},
+		{0, near, map[string]int{"default": 60, "share": 60, "available": 100, "quorum": 100}},
+		{3, far, map[string]int{"default": 40, "share": 40, "available": 100, "quorum": 0, "leased": 0}},
 	} {
 		c := dial(t, f.live[part.member].RLS, nil)
 		for rule, want := range part.want {
-			if got := admittedOf(t, c, 110, rule, "x"); got != want {
+			if got := admittedOf(t, c, 110, rule, part.value); got != want {
 				t.Errorf("%s admits %d of rule %s, want %d", f.live[part.member].Name, got, rule, want)
 			}
 		}
