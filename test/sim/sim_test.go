@@ -59,8 +59,8 @@ func TestRingSeeds(t *testing.T) { testSeeds(t, expandRing, seeds(t, 200)) }
 // Rules fail closed while members crash, with and without other faults.
 func TestClosedSeeds(t *testing.T) { testSeeds(t, expandClosed, seeds(t, 200)) }
 
-// Rules choose their policies for partitions.
-func TestChoiceSeeds(t *testing.T) { testSeeds(t, expandChoices, seeds(t, 400)) }
+// Rules choose their policies for partitions, their watermarks, and whether they are static.
+func TestChoiceSeeds(t *testing.T) { testSeeds(t, expandChoices, seeds(t, 200)) }
 
 func testSeeds(t *testing.T, expand func(uint64) options, n uint64) {
 	leases := expand(1).Leases.On
