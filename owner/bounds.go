@@ -13,6 +13,7 @@ const (
 	partitionBound
 	shareBound
 	closedBound
+	reclaimBound
 	openAdmitted
 	boundKinds
 )

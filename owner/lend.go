@@ -135,6 +135,13 @@ func (o *lendingOwner) Merge(now int64, c *protocol.CounterRecord) {
 	}
 }
 
+// RecordReclaim adds hits, which holders may have spent although they were refunded, to the bound. The bound is the sum
+// for all keys of the shard.
+func (o *lendingOwner) RecordReclaim(now, end int64, hits uint64) {
+	b := &o.s.bounds[reclaimBound]
+	b.push(now, end, limit.SaturatingAdd(b.at(now), hits))
+}
+
 // RequestFlush makes the next Flush send messages about leases; urgent requires it at once.
 func (o *lendingOwner) RequestFlush(urgent bool) {
 	o.n.leaseTraffic.Store(true)

@@ -298,3 +298,31 @@ func TestShareWithKnownUsage(t *testing.T) {
 		}
 	}
 }
+
+// TestRecordedUsage requires that a member returns what it has recorded of a key while it decides without the owner:
+// the hits in its replica, and those it has admitted itself.
+func TestRecordedUsage(t *testing.T) {
+	w := newNetwork(t, 3, Options{}, "a", "b", "c")
+	req := ask(ownedBy(t, w.ring(), "b", 0), 30, time.Hour, 5)
+	heir, other := ring.ID("a"), ring.ID("c")
+	if r := w.ring(); r.At(r.Successor(req.RingPos)).ID == other {
+		heir, other = other, heir
+	}
+	w.ask(other, req, func(Result) {})
+	w.run(100 * time.Millisecond)
+	req.Hits = 4
+	for _, id := range []ring.ID{heir, other} {
+		if r := w.nodes[id].Degrade(w.now, &req); r.Over {
+			t.Fatalf("%s: %+v", id, r)
+		}
+	}
+	if n := w.nodes[heir].RecordedUsage(w.now, &req); n != 9 {
+		t.Errorf("the successor has recorded %d, want 9", n)
+	}
+	if n := w.nodes[other].RecordedUsage(w.now, &req); n != 4 {
+		t.Errorf("another member has recorded %d, want 4", n)
+	}
+	if n := w.nodes["b"].RecordedUsage(w.now+int64(time.Hour), &req); n != 0 {
+		t.Errorf("%d in the next window", n)
+	}
+}

@@ -174,6 +174,9 @@ func wayOf(b *rulecheck.RuleBounds) string {
 	if x.Lease != nil && x.Lease.Reclaim {
 		parts = append(parts, "reclaim ttl")
 	}
+	if x.Lease != nil && x.Lease.ReclaimCrash {
+		parts = append(parts, "reclaim crash")
+	}
 	if x.Partition != 0 {
 		parts = append(parts, "partition "+x.Partition.String())
 	}

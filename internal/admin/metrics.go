@@ -100,7 +100,7 @@ func grantorMetrics() []metric {
 		gauge("lease_holders", "Holders of leases that this member has granted, summed over keys.", func(s *owner.Stats) int { return s.Lease.Holders }),
 		gauge("lease_unreachable_holders", "Holders with unspent hits that have sent nothing for 3 s.", func(s *owner.Stats) int { return s.Lease.Unreachable }),
 		gauge("lease_outstanding", "Hits that this member has lent and that may not be spent yet.", func(s *owner.Stats) uint64 { return s.Lease.Outstanding }),
-		{"lease_hits_total", "Hits lent, returned by holders, and reclaimed from silent holders.", "event", false, func(s *owner.Stats) map[string]uint64 {
+		{"lease_hits_total", "Hits lent, returned by holders, and reclaimed from silent or failed holders.", "event", false, func(s *owner.Stats) map[string]uint64 {
 			return map[string]uint64{"lent": s.Lease.Lent, "credited": s.Lease.Credited, "reclaimed": s.Lease.Reclaimed}
 		}},
 		{"lease_violations_total", "Violations of the conditions that make leases safe. Each was prevented.", "condition", false, violations},
@@ -118,6 +118,7 @@ func tables(s *owner.Stats) map[string]uint64 {
 func causes(s *owner.Stats) map[string]uint64 {
 	return map[string]uint64{
 		"share": s.ShareBound, "fail_closed": s.ClosedBound, "crash": s.CrashBound, "partition": s.PartitionBound, "old_version": s.MovedBound,
+		"reclaim": s.ReclaimBound,
 	}
 }
 

@@ -28,7 +28,10 @@ type CounterStatus struct {
 	Reset     float64 `json:"reset_seconds"`
 	Owner     string  `json:"owner"`
 	Authority string  `json:"authority"` // full if the owner answered
-	Window    string  `json:"window"`
+	// Source is where Count comes from: owner, recorded (what the member that was asked has recorded while the owner
+	// is away) or last_answer (the largest earlier answer of that member for the same window).
+	Source string `json:"source,omitempty"`
+	Window string `json:"window"`
 }
 
 // ResetOrder is the body of POST /reset: the key whose hits are refunded.

@@ -55,9 +55,23 @@ func (m *sidecar) counterStatus(domain string, entries []config.Entry) (api.Coun
 	if err != nil {
 		return api.CounterStatus{}, err
 	}
+	begun, before := m.usage.begin(), m.ownerMember(k.match.Owner)
 	a := m.query(k, owner.Read, 0)
 	c := m.newCounterStatus(k, &a)
-	c.Count, c.Remaining, c.Owner = a.After, uint64(a.Remaining), string(m.ownerOf(k.match.Owner))
+	at := m.ownerMember(k.match.Owner)
+	c.Remaining, c.Owner = uint64(a.Remaining), string(at.ID)
+	q := rls.NewRequest(xxhash.Sum64String(k.domain), k.version, &k.match)
+	r := &usageRead{
+		key: q.Key, rule: q.Rule, now: time.Now().UnixNano(), begun: begun, end: a.Reset, count: a.After,
+		isOwner: a.Authority == owner.Full || a.Authority == owner.Overflow,
+	}
+	if before.ID == at.ID && before.BootID == at.BootID {
+		r.owner = ownerRef{string(at.ID), at.BootID}
+	}
+	if !r.isOwner { // a degraded policy's count includes the part of the limit that it withholds
+		r.count = m.node.RecordedUsage(r.now, &q)
+	}
+	c.Count, c.Source = m.usage.merge(r)
 	return c, nil
 }
 
@@ -115,6 +129,7 @@ func (m *sidecar) reset(domain string, entries []config.Entry) (api.ResetResult,
 	r.Before = before.After
 	if r.Before > 0 {
 		m.query(k, owner.Refund, r.Before)
+		m.usage.forget(owner.Key(k.match.Digest))
 	}
 	after := m.query(k, owner.Read, 0)
 	if r.After = after.After; r.After >= r.Before && r.Before > 0 {
@@ -136,14 +151,17 @@ func (m *sidecar) lent(k owner.Key) *uint64 {
 }
 
 // ownerOf returns the owner of the keys at ring position h, or "" while there is no ring.
-func (m *sidecar) ownerOf(h uint64) ring.ID {
+func (m *sidecar) ownerOf(h uint64) ring.ID { return m.ownerMember(h).ID }
+
+// ownerMember returns the owner of the keys at ring position h. It is empty while there is no ring.
+func (m *sidecar) ownerMember(h uint64) ring.Member {
 	c := m.cluster.Load()
 	if c == nil {
-		return ""
+		return ring.Member{}
 	}
 	r := c.View().Ring
 	if i := r.Owner(h); i >= 0 {
-		return r.At(i).ID
+		return r.At(i)
 	}
-	return ""
+	return ring.Member{}
 }

@@ -65,6 +65,7 @@ type sidecar struct {
 	drain      *drain
 	progress   progress
 	timeline   timeline
+	usage      usageReads
 	detection  detectionCheck // guarded by the calls of onView, one at a time
 	ringMaps   ringMapCache
 	incomplete prometheus.Counter

@@ -94,8 +94,8 @@ func settings() []setting {
 			into(func(x *Extension) *uint32 { return &x.lease().Max }, whole[uint32]("lease_max"))},
 		{"ttl", "a duration from `100ms` to `1h`", "`10s`", lends | windows,
 			into(func(x *Extension) *time.Duration { return &x.lease().TTL }, duration("ttl", 100*time.Millisecond, time.Hour))},
-		{"reclaim", "`none`, `ttl`", "`none`", lends | windows,
-			into(func(x *Extension) *bool { return &x.lease().Reclaim }, either("reclaim", "none", "ttl"))},
+		{"reclaim", "`none`, `ttl`, `crash`", "`none`", lends | windows,
+			func(x *Extension, v any, _ []*node) string { return x.setReclaim(v) }},
 		{"weight", number, "1", lends,
 			into(func(x *Extension) *uint32 { return &x.lease().Weight }, whole[uint32]("weight"))},
 		{"hot_factor", "1 to 65535", "10", owned,
@@ -153,6 +153,15 @@ func either(name, no, yes string) func(v any) (bool, string) {
 		}
 		return false, fmt.Sprintf("%s must be one of %s, %s, not '%v'", name, no, yes, v)
 	}
+}
+
+// setReclaim sets which leases the owner lends again.
+func (x *Extension) setReclaim(v any) (fault string) {
+	if v != "none" && v != "ttl" && v != "crash" {
+		return fmt.Sprintf("reclaim must be one of none, ttl, crash, not '%v'", v)
+	}
+	x.lease().Reclaim, x.lease().ReclaimCrash = v == "ttl", v == "crash"
+	return ""
 }
 
 func truth(name string) func(v any) (bool, string) {

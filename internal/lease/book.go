@@ -46,6 +46,7 @@ type HolderRecord struct {
 	allowed      uint64        // hits that Size allowed and Grant has not used
 	endsAt       int64         // end of Window
 	reclaimAfter time.Duration // silence after which the holder gives up its balance; 0: never
+	reclaimCrash bool          // Terms.ReclaimCrash
 	exact        bool          // Granted contains only grants of this Book
 }
 
@@ -81,7 +82,7 @@ func (b *Book) Receive(now int64, from Holder, r *GrantRequest, window int64) (c
 	}
 	l.Seq, l.AskedAt = r.Seq, now
 	l.Demand, l.Weight = float64(r.Demand)/1000, float64(max(1, r.Terms.Weight))
-	l.reclaimAfter, l.allowed = 0, 0
+	l.reclaimAfter, l.allowed, l.reclaimCrash = 0, 0, r.Terms.ReclaimCrash
 	if r.Terms.Reclaim {
 		l.reclaimAfter = r.Terms.ttl()
 	}
@@ -179,11 +180,29 @@ func (b *Book) Reclaim(now int64, window int64) (credit uint64) {
 		if now-l.AskedAt < int64(l.reclaimAfter+reclaimMargin) {
 			continue
 		}
-		n := min(l.Unspent, l.lent)
-		l.Granted, l.lent, l.Unspent, l.exact = l.Granted-min(l.Granted, n), l.lent-n, 0, false
-		credit = limit.SaturatingAdd(credit, n)
+		credit = limit.SaturatingAdd(credit, l.takeBack())
 	}
 	return credit
+}
+
+// ReclaimFailed returns the hits of window to refund, because their holders are not live and their rule has
+// Terms.ReclaimCrash. Hits that such a holder has spent since its last request are admitted twice. So are those that it
+// still spends if it is only cut off: at most the hits that ReclaimFailed returns.
+func (b *Book) ReclaimFailed(window int64, isLive func(Holder) bool) (credit uint64) {
+	for i := range b.records {
+		l := &b.records[i]
+		if l.Window == window && l.reclaimCrash && l.Unspent > 0 && !isLive(Holder{l.Holder, l.BootID}) {
+			credit = limit.SaturatingAdd(credit, l.takeBack())
+		}
+	}
+	return credit
+}
+
+// takeBack records that the holder has lost its unspent hits, and returns how many of them are to be refunded.
+func (l *HolderRecord) takeBack() uint64 {
+	n := min(l.Unspent, l.lent)
+	l.Granted, l.lent, l.Unspent, l.exact = l.Granted-min(l.Granted, n), l.lent-n, 0, false
+	return n
 }
 
 // TakeViolations returns the requests refused since the last call, by condition.

@@ -71,6 +71,9 @@ type Terms struct {
 	Uncapped       bool                   // the rule refuses no request (shadow and quota modes), so holders must not either
 	Audit          bool                   // log every grant and reconciliation
 	Partition      policy.PartitionChoice // the rule's policy for partitions
+	// ReclaimCrash is reclaim: crash. The grantor lends the balance of a holder again once the cluster has declared the
+	// holder failed. Reclaim is not set then.
+	ReclaimCrash bool
 }
 
 // GrantRequest requests part of a key's limit, returns unused hits, and reports demand.

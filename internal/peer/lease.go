@@ -31,6 +31,8 @@ const (
 	leaseUncapped  = 32
 	// leasePartitionShift is where the rule's policy for partitions begins, a policy.PartitionChoice of two bits.
 	leasePartitionShift = 6
+	// leaseReclaimCrash is the highest bit of the watermark, which is a percentage. Grantors do not use the watermark.
+	leaseReclaimCrash = 128
 )
 
 var (
@@ -118,7 +120,7 @@ func appendLeaseRequest(w wire.Writer, r *lease.GrantRequest, writers writerTabl
 	w = w.I64(int64(r.Rule.Window)).U32(r.Rule.Limit).U32(r.Rule.Burst)
 	w = w.U32(r.Terms.Min).U32(r.Terms.Max).I64(int64(r.Terms.TTL)).I64(int64(r.Terms.Sync))
 	w = w.U32(r.Terms.Weight).U32(r.Terms.Slack)
-	w = w.U8(byte(r.Rule.Algorithm)).U8(leaseRequestFlags(r)).U8(r.Terms.Watermark).U8(r.Terms.SubKeys)
+	w = w.U8(byte(r.Rule.Algorithm)).U8(leaseRequestFlags(r)).U8(r.Terms.Watermark | bit(r.Terms.ReclaimCrash, leaseReclaimCrash)).U8(r.Terms.SubKeys)
 	w = w.U16(uint16(len(r.Name))).U16(uint16(len(r.State.Slots))).String(r.Name)
 	w = appendSlots(w, r.State.Slots, writers)
 	w.EndLen32(at)
@@ -203,7 +205,9 @@ func (r *leaseReader) parseRequest(in wire.Reader) error {
 	t.Dedicated, t.Reclaim = flags&leaseDedicated != 0, flags&leaseReclaim != 0
 	t.Audit, t.Uncapped = flags&leaseAudit != 0, flags&leaseUncapped != 0
 	t.Partition = policy.PartitionChoice(flags >> leasePartitionShift)
-	t.Watermark, t.SubKeys = in.U8(), in.U8()
+	watermark := in.U8()
+	t.Watermark, t.ReclaimCrash = watermark&^leaseReclaimCrash, watermark&leaseReclaimCrash != 0
+	t.SubKeys = in.U8()
 	name, slots := int(in.U16()), int(in.U16())
 	if err := in.Err(); err != nil {
 		return err

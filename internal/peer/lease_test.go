@@ -38,7 +38,7 @@ func sampleLease(k lease.BatchKind) lease.Batch {
 				Terms: lease.Terms{
 					Min: 0xb1b2b3b4, Max: 0xc1c2c3c4, TTL: time.Minute, Sync: time.Second, Weight: 0xd1d2d3d4,
 					Slack:     0xe1e2e3e4,
-					Watermark: 0xf1, SubKeys: 0xf2, Dedicated: true, Reclaim: true, Audit: true, Uncapped: true,
+					Watermark: 0x71, ReclaimCrash: true, SubKeys: 0xf2, Dedicated: true, Reclaim: true, Audit: true, Uncapped: true,
 				},
 			},
 			{Key: [2]uint64{1, 2}, Rule: limit.Rule{Window: time.Second, Limit: 3}},

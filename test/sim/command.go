@@ -24,6 +24,7 @@ func Main() int {
 	pick("still", "run worlds in which machines stop with their clocks")
 	pick("detection", "run worlds whose members have other detection times than the default")
 	pick("ring", "run worlds whose members adopt the ring of a user's own Envoy cluster")
+	pick("reclaim", "run worlds in which owners lend the hits of failed holders again")
 	pick("closed", "run worlds with fail_closed rules")
 	pick("choices", "run worlds whose rules choose their policies")
 	all := flag.Bool("all", false, "continue after a failure")

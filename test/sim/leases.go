@@ -23,6 +23,7 @@ type leaseOptions struct {
 	Lull        time.Duration // in the middle, with few requests, for keys to cool down
 	Decrees     int           // manual routes, which make a key hot or never hot for a while
 	Reclaim     bool          // hits of silent holders are reclaimed
+	OnCrash     bool          // hits of failed holders are reclaimed
 	TTL         time.Duration // of a grant
 }
 
@@ -77,6 +78,19 @@ func (l *leaseOptions) mechanisms(r *rand.Rand, o *options) {
 	if l.Reclaim || r.IntN(4) == 0 {
 		l.TTL = time.Second + time.Duration(r.IntN(3000))*time.Millisecond
 	}
+}
+
+// expandReclaim returns the options of a seed with leases in which owners reclaim the hits of failed holders.
+func expandReclaim(seed uint64) options {
+	o := expandLeases(seed)
+	r := rand.New(rand.NewPCG(seed, 0xc7a5))
+	l := &o.Leases
+	l.OnCrash, l.Reclaim, l.ByLease, l.Approximate = true, false, 1, 0
+	if !l.Wide && !l.Calm {
+		o.Crashes += r.IntN(3)
+		o.Algorithms = []limit.Algorithm{limit.FixedWindow}
+	}
+	return o
 }
 
 // makeWide makes it a short run of many members, of which one or two join or leave.
@@ -138,7 +152,8 @@ func (w *world) chooseMechanism(r *rule) {
 	}
 	x := w.rnd.Float64()
 	r.by = policy.ByOwner
-	r.knobs = lease.Terms{TTL: l.TTL, Reclaim: l.Reclaim, Min: 1 + w.rnd.Uint32N(10), Partition: r.partition}
+	r.knobs = lease.Terms{TTL: l.TTL, Reclaim: l.Reclaim, ReclaimCrash: l.OnCrash, Min: 1 + w.rnd.Uint32N(10),
+		Partition: r.partition}
 	switch {
 	case x < l.ByLease:
 		r.by = policy.ByLease

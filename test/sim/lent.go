@@ -265,19 +265,25 @@ func (o *oracle) checkLent(m *member) {
 	}
 }
 
-// reclaimed records what m has taken back from silent holders, which may have spent it since their last message.
+// reclaimed records what m has taken back from silent and failed holders, which may have spent it since their last
+// message.
 func (o *oracle) reclaimed(m *member) {
-	if !o.w.o.Leases.Reclaim {
+	if !o.w.o.Leases.Reclaim && !o.w.o.Leases.OnCrash {
 		return
 	}
-	n := m.node.Stats(m.clock()).Lease.Reclaimed
+	f := m.node.Stats(m.clock())
+	n := f.Lease.Reclaimed
 	if n == m.reclaimed {
 		return
+	}
+	if f.ReclaimBound*uint64(o.w.o.Keys) < n-m.reclaimed {
+		o.w.fail("I7: %s has reclaimed %d hits of %d keys, and its bound is %d", m.name(), n-m.reclaimed, o.w.o.Keys, f.ReclaimBound)
 	}
 	o.w.stats.count("lease: reclaim")
 	o.current(func(a *account, x *span) {
 		if a.lends {
 			x.allowance += n - m.reclaimed
+			o.w.sabotageReclaim(m, a, n-m.reclaimed)
 		}
 	})
 	m.reclaimed = n

@@ -13,11 +13,12 @@ type worldKind struct {
 
 // kinds has all kinds of worlds by name. The base kind has the empty name.
 var kinds = map[string]worldKind{
-	"":       {expandBase, baseBugs},
-	"leases": {expandLeases, leaseBugs},
-	"full":   {expandFull, fullBugs},
-	"still":  {expandStill, stillBugs},
-	"closed": {expandClosed, closedBugs},
+	"":        {expandBase, baseBugs},
+	"leases":  {expandLeases, leaseBugs},
+	"full":    {expandFull, fullBugs},
+	"still":   {expandStill, stillBugs},
+	"closed":  {expandClosed, closedBugs},
+	"reclaim": {expandReclaim, reclaimBugs},
 	// The bugs of the base kind show here, too.
 	"detection": {expandDetection, baseBugs},
 	"ring":      {expandRing, baseBugs},

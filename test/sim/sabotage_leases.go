@@ -16,6 +16,7 @@ const (
 	bugLateReturn                      // C4, of a window that is over
 	bugForeignReturn                   // C4, at a grantor that has not decided the key all the time
 	bugEarlyGrant                      // C5
+	bugReclaimTwice
 )
 
 // leaseBugs are the bugs of leases, by name.
@@ -24,6 +25,16 @@ var leaseBugs = map[string]bug{
 	"C3: a holder goes on after the window": bugLongWindow, "C4: a return counts in a later window": bugLateReturn,
 	"C4: a return counts at a grantor that has not lent it": bugForeignReturn,
 	"C5: a grant does not wait for the successor":           bugEarlyGrant,
+}
+
+// reclaimBugs are the bugs of owners that reclaim the hits of failed holders, by name.
+var reclaimBugs = map[string]bug{"the hits of a failed holder are reclaimed twice": bugReclaimTwice}
+
+// sabotageReclaim processes that m has reclaimed n hits of a.
+func (w *world) sabotageReclaim(m *member, a *account, n uint64) {
+	if w.bug == bugReclaimTwice {
+		m.uncharge(a, n)
+	}
 }
 
 // sabotageLease changes a message that m is about to process.

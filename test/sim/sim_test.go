@@ -62,6 +62,9 @@ func TestClosedSeeds(t *testing.T) { testSeeds(t, expandClosed, seeds(t, 200)) }
 // Rules choose their policies for partitions, their watermarks, and whether they are static.
 func TestChoiceSeeds(t *testing.T) { testSeeds(t, expandChoices, seeds(t, 200)) }
 
+// Leases that are lent again when their holders fail are one more kind.
+func TestReclaimSeeds(t *testing.T) { testSeeds(t, expandReclaim, seeds(t, 200)) }
+
 func testSeeds(t *testing.T, expand func(uint64) options, n uint64) {
 	leases := expand(1).Leases.On
 	begin := time.Now()
@@ -154,6 +157,9 @@ func TestStillBugsAreFound(t *testing.T) { findBugs(t, stillBugs, expandStill) }
 
 // So are hits that members admit without the owner and do not report.
 func TestClosedBugsAreFound(t *testing.T) { findBugs(t, closedBugs, expandClosed) }
+
+// So are hits that an owner reclaims twice.
+func TestReclaimBugsAreFound(t *testing.T) { findBugs(t, reclaimBugs, expandReclaim) }
 
 // findBugs runs the seed that found a bug when testdata/bugs.txt was written. If that finds nothing, which a change
 // of the core may cause, it runs the first 1,000.

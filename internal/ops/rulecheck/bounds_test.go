@@ -66,6 +66,7 @@ func TestBounds(t *testing.T) {
 		{window, config.Extension{}, Conditions{Members: 10, Partition: policy.PartShare}, "a key is leased", 0, 50, "0"},
 		{window, config.Extension{}, Conditions{Members: 10, Partition: policy.PartShare}, "a holder of a leased key fails", 0, 50, "0"},
 		{window, config.Extension{Mechanism: policy.ByLease, Lease: &lease.Terms{Reclaim: true}}, Conditions{Members: 10, Partition: policy.PartShare}, "a holder of a leased key fails", 50, 50, "lent"},
+		{window, config.Extension{Mechanism: policy.ByLease, Lease: &lease.Terms{ReclaimCrash: true}}, Conditions{Members: 10, Partition: policy.PartShare}, "a holder of a leased key fails", 50, 50, "lent"},
 		{token, config.Extension{Lease: &lease.Terms{Reclaim: true}}, Conditions{Members: 5, Partition: policy.PartShare}, "a holder of a leased key fails", 0, 2, "0"},
 		{limit.Rule{Window: time.Second, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}, config.Extension{}, Conditions{Members: 5, Partition: policy.PartShare}, "a key is leased", 0, 50, "0"},
 		{window, config.Extension{Partition: policy.Choose(policy.PartQuorum)}, Conditions{Members: 10, Partition: policy.PartShare}, "the cluster is partitioned (quorum)", 10 + 900, 1000, "U + Phi + rate x 1.5s"},

@@ -100,6 +100,8 @@ func (w *eventTable) lease() {
 		until = "for 200 ms"
 	} else if k := w.Spec.Extension.Lease; k != nil && k.Reclaim {
 		until, over = "until ttl has passed", term{"lent", w.Lent}
+	} else if k != nil && k.ReclaimCrash {
+		until, over = "until the cluster declares the holder failed", term{"lent", w.Lent}
 	}
 	w.add(Bound{
 		Event: "a key is leased (mechanism lease, or hot)", OverFormula: "0",

@@ -251,7 +251,8 @@ func (l *Leases) charge(op *grantOp, size uint64) {
 	op.size = size
 }
 
-// tickLent reclaims what silent holders have lost the right to spend, and drops lent keys without requests.
+// tickLent reclaims the hits of silent and of failed holders, as the rules require, and drops lent keys without
+// requests.
 func (l *Leases) tickLent(now int64) {
 	for _, key := range counter.SortedKeys(l.lent) {
 		lent := l.lent[key]
@@ -260,18 +261,31 @@ func (l *Leases) tickLent(now int64) {
 			delete(l.lent, key)
 			continue
 		}
-		if !lent.terms.Reclaim || lent.rule.Algorithm.Bucket() {
-			continue
+		if !lent.rule.Algorithm.Bucket() {
+			l.reclaim(now, key, lent)
 		}
-		e := l.counters.Find(key)
-		if e == nil {
-			continue
-		}
-		w := l.windowOf(e, lent.rule, now)
-		if hits := lent.Reclaim(now, w); hits > 0 {
-			l.credit(&Charge{Ref: l.ref(key, lent.ringPos, lent.rule, now), Entry: e}, w, hits)
-			l.stats.Reclaimed += hits
-		}
+	}
+}
+
+// reclaim refunds the hits that holders of lent's key have lost. A member that is cut off does not take other members
+// for failed: it reclaims nothing for ReclaimCrash while it does not decide with the full limit.
+func (l *Leases) reclaim(now int64, key Key, lent *lentKey) {
+	if !lent.terms.Reclaim && !lent.terms.ReclaimCrash {
+		return
+	}
+	e := l.counters.Find(key)
+	if e == nil {
+		return
+	}
+	w := l.windowOf(e, lent.rule, now)
+	hits := lent.Reclaim(now, w)
+	if extent, _, _ := l.view.Extent(now); extent == handoff.ExtentFull && l.owns(key, lent.ringPos) {
+		hits = limit.SaturatingAdd(hits, lent.ReclaimFailed(w, l.lender.isLive))
+	}
+	if hits > 0 {
+		l.credit(&Charge{Ref: l.ref(key, lent.ringPos, lent.rule, now), Entry: e}, w, hits)
+		l.stats.Reclaimed += hits
+		l.owner.RecordReclaim(now, l.counters.End(e, lent.rule), hits)
 	}
 }
 

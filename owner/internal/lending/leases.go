@@ -44,6 +44,8 @@ type Owner interface {
 	AwaitReplication(c *Charge, g *PendingGrant) bool
 	// Merge merges what another member has recorded of a counter.
 	Merge(now int64, c *protocol.CounterRecord)
+	// RecordReclaim records that hits of holders were refunded, which may have spent them in the window that ends at end.
+	RecordReclaim(now, end int64, hits uint64)
 	// RequestFlush makes the owner call Flush: at once if urgent, or else soon.
 	RequestFlush(urgent bool)
 }

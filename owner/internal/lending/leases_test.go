@@ -20,6 +20,7 @@ var hourly = limit.Rule{Algorithm: limit.FixedWindow, Window: time.Hour, Limit: 
 
 // member is one member of a ring of a and b, with one shard of counters. It implements Owner.
 type member struct {
+	reclaimed uint64
 	*Leases
 	ring    *ring.Ring
 	machine *handoff.Machine
@@ -76,7 +77,8 @@ func (m *member) AwaitReplication(_ *Charge, g *PendingGrant) bool {
 
 func (m *member) Merge(int64, *protocol.CounterRecord) {}
 
-func (m *member) RequestFlush(bool) { m.flushes++ }
+func (m *member) RecordReclaim(_, _ int64, hits uint64) { m.reclaimed += hits }
+func (m *member) RequestFlush(bool)                     { m.flushes++ }
 
 // spend returns a request of b for hits of a key that a owns, by a rule that requires leases.
 func (m *member) spend(now int64, hits uint64) *Spend {

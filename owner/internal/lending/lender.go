@@ -7,6 +7,7 @@ import (
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
@@ -144,6 +145,12 @@ func (n *Lender) FinishEvaluation() {
 		n.mean = float64(x.requests) / float64(x.active) / 8
 	}
 	n.heavy.Store(math.Float64bits(max(heavyRate, heavyPart*n.evaluation.forwarded)))
+}
+
+// isLive reports whether that boot of a member is live, according to the cluster.
+func (n *Lender) isLive(h lease.Holder) bool {
+	p := n.machine.Peer(h.ID)
+	return p != nil && p.BootID == h.BootID
 }
 
 // salt returns a number that differs between members and keys, by which they choose different times.
