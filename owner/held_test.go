@@ -124,6 +124,36 @@ func TestSilentHoldersLoseTheirLease(t *testing.T) {
 	}
 }
 
+// TestFailedHoldersLoseTheirLease requires that the hits of a holder are reclaimed when the cluster has declared it
+// failed, not before, and that the bound contains them.
+func TestFailedHoldersLoseTheirLease(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		n := member(Options{Self: "a"}, t0, "a")
+		n.Tick(t0)
+		meet(n, "b", 5)
+		req := ask(1, 1000, time.Hour, 1)
+		r := lease.GrantRequest{
+			Key: req.Key, RingPos: req.RingPos, Rule: req.Rule, Seq: 1, Want: true, Always: true, Demand: 1e6,
+			Terms: lease.Terms{ReclaimCrash: crash},
+		}
+		n.StepLease(t0, "b", 5, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}})
+		n.Tick(t0 + second)
+		lent := n.Stats(t0 + second).Lease
+		if lent.Lent == 0 || lent.Reclaimed != 0 {
+			t.Fatalf("%+v", lent)
+		}
+		n.SetMembership(t0+second, standing("a", "a"))
+		n.Tick(t0 + second)
+		f := n.Stats(t0 + second)
+		if want := map[bool]uint64{true: lent.Lent}[crash]; f.Lease.Reclaimed != want || f.ReclaimBound != want || f.Bound() < want {
+			t.Errorf("reclaim: crash %v: %d reclaimed of %d, bound %d", crash, f.Lease.Reclaimed, lent.Lent, f.ReclaimBound)
+		}
+		if f = n.Stats(t0 + 7200*second); f.ReclaimBound != 0 {
+			t.Errorf("the bound is %d after the window", f.ReclaimBound)
+		}
+	}
+}
+
 // TestAuditOfGrantsAndReports requires an Audit of each grant and report of a rule with audit logs.
 func TestAuditOfGrantsAndReports(t *testing.T) {
 	n := member(Options{Self: "a"}, t0, "a")

@@ -173,3 +173,37 @@ func FuzzReceive(f *testing.F) {
 		}
 	})
 }
+
+// TestReclaimFailed requires that the hits of a holder that is not live are returned once, if the rule says so, and
+// that a holder that was only cut off can return no hits that were lent again.
+func TestReclaimFailed(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		var b Book
+		used := uint64(0)
+		r := requestOf(1, 0, 0, 0)
+		r.Terms = Terms{ReclaimCrash: crash}
+		n, _ := receiveAndGrant(&b, 0, "a", r, 7, 1000, &used)
+		live := true
+		isLive := func(h Holder) bool { return live || h != Holder{"a", 1} }
+		if b.ReclaimFailed(7, isLive) != 0 {
+			t.Error("reclaimed from a live holder")
+		}
+		live = false
+		want := uint64(0)
+		if crash {
+			want = n
+		}
+		if b.ReclaimFailed(8, isLive) != 0 {
+			t.Error("reclaimed in another window")
+		}
+		if c := b.ReclaimFailed(7, isLive); c != want || b.ReclaimFailed(7, isLive) != 0 {
+			t.Errorf("reclaim: crash %v: %d reclaimed of %d", crash, c, n)
+		}
+		if !crash {
+			continue
+		}
+		if credit, ok := b.Receive(second, Holder{"a", 1}, requestOf(2, 7, n-10, 0), 7); credit != 0 || !ok {
+			t.Errorf("%d credited again, %v", credit, ok)
+		}
+	}
+}
