@@ -1,0 +1,193 @@
+// Package audit writes audit records to a sink of their own: a file, the standard output or an OTLP collector.
+package audit
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+const (
+	queueLength = 8192             // records that wait for the sink
+	maxBatch    = 512              // records of one write
+	maxFileSize = 100 << 20        // bytes, after which a file is renamed and a new one begun
+	lastRecords = 2 * time.Second  // Close waits this long for the sink
+	warnEvery   = 60 * time.Second // between two warnings about a sink that fails
+)
+
+// Record is one audit record.
+type Record struct {
+	Time      time.Time  `json:"time"`
+	Member    string     `json:"member"` // the member that writes it
+	Kind      string     `json:"kind"`   // lease, report, reclaim, transfer, degraded_first, degraded_last or reset
+	Key       string     `json:"key"`    // readable, if the member has its name; otherwise the digest
+	Peer      string     `json:"peer,omitempty"`
+	Authority string     `json:"authority,omitempty"`
+	Since     *time.Time `json:"since,omitempty"` // degraded_last: the first degraded decision of the window
+	Hits      uint64     `json:"hits"`
+	Used      uint64     `json:"used,omitempty"`
+	Limit     uint32     `json:"limit,omitempty"`
+	// Lost is the number of records that were lost since the previous record of this member that was written.
+	Lost uint64 `json:"lost,omitempty"`
+}
+
+// sink writes records. Its methods are called by one goroutine.
+type sink interface {
+	// write writes all records, or returns an error.
+	write(ctx context.Context, records []Record) error
+	close()
+}
+
+// Options configures a Log.
+type Options struct {
+	// Target is stdout, otlp, or the path of a file. Empty is stdout.
+	Target     string
+	Member     string
+	Service    string                // for otlp
+	Logger     *slog.Logger          // logs that the sink fails; nil: no logs
+	Registerer prometheus.Registerer // nil: none
+}
+
+// Log writes records in the background. It is safe for concurrent use.
+type Log struct {
+	o       Options
+	queue   chan Record
+	lost    atomic.Uint64 // records that the next one reports as lost
+	reopen  atomic.Bool
+	sink    sink
+	written prometheus.Counter
+	dropped prometheus.Counter
+	warned  time.Time
+
+	cancel context.CancelFunc
+	stop   chan struct{} // closed by Close
+	once   sync.Once
+	done   chan struct{}
+}
+
+// New returns a Log that writes to o.Target. It returns an error if a file cannot be opened.
+func New(o Options) (*Log, error) {
+	var s sink
+	switch o.Target {
+	case "", "stdout":
+		s = &lines{file: os.Stdout}
+	case "otlp":
+		s = newCollector(o.Service, o.Member, os.Getenv)
+	default:
+		f := &lines{path: o.Target, maxSize: maxFileSize}
+		if err := f.open(); err != nil {
+			return nil, fmt.Errorf("--audit-log: %w", err)
+		}
+		s = f
+	}
+	return start(o, s, queueLength), nil
+}
+
+func start(o Options, s sink, length int) *Log {
+	records := promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
+		Name: "keyward_audit_records_total", Help: "Audit records, by whether they were written or lost.",
+	}, []string{"result"})
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &Log{
+		o: o, queue: make(chan Record, length), sink: s, cancel: cancel,
+		written: records.WithLabelValues("written"), dropped: records.WithLabelValues("lost"),
+		stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	go l.run(ctx)
+	return l
+}
+
+// Add queues r, and sets its Time, if that is zero, and its Member. It never blocks: if the queue is full, r is lost and
+// counted. A nil Log drops r.
+func (l *Log) Add(r Record) {
+	if l == nil {
+		return
+	}
+	if r.Member = l.o.Member; r.Time.IsZero() {
+		r.Time = time.Now()
+	}
+	select {
+	case l.queue <- r:
+	default:
+		l.lose(1)
+	}
+}
+
+// Reopen makes the Log open its file again before the next write, after another process has renamed it.
+func (l *Log) Reopen() { l.reopen.Store(true) }
+
+// Close writes the queued records and closes the sink. Records that are added later are lost. It waits for two seconds
+// at most.
+func (l *Log) Close() {
+	if l == nil {
+		return
+	}
+	l.once.Do(func() {
+		limit := time.AfterFunc(lastRecords, l.cancel)
+		close(l.stop)
+		<-l.done
+		limit.Stop()
+		l.cancel()
+	})
+}
+
+func (l *Log) lose(n int) {
+	l.lost.Add(uint64(n))
+	l.dropped.Add(float64(n))
+}
+
+func (l *Log) run(ctx context.Context) {
+	defer close(l.done)
+	defer l.sink.close()
+	var batch []Record
+	for {
+		select {
+		case r := <-l.queue:
+			batch = append(batch[:0], r)
+		case <-l.stop:
+			if len(l.queue) == 0 || ctx.Err() != nil {
+				l.lose(len(l.queue))
+				return
+			}
+			batch = batch[:0]
+		}
+		for more := true; more && len(batch) < maxBatch; {
+			select {
+			case r := <-l.queue:
+				batch = append(batch, r)
+			default:
+				more = false
+			}
+		}
+		l.write(ctx, batch)
+	}
+}
+
+// write writes batch, or counts its records as lost.
+func (l *Log) write(ctx context.Context, batch []Record) {
+	if len(batch) == 0 {
+		return
+	}
+	if f, ok := l.sink.(*lines); ok && l.reopen.Swap(false) {
+		f.close()
+	}
+	before := l.lost.Swap(0)
+	batch[0].Lost = before
+	if err := l.sink.write(ctx, batch); err != nil {
+		l.lost.Add(before)
+		l.lose(len(batch))
+		if now := time.Now(); l.o.Logger != nil && now.Sub(l.warned) > warnEvery {
+			l.warned = now
+			l.o.Logger.Warn("audit records lost", "error", err)
+		}
+		return
+	}
+	l.written.Add(float64(len(batch)))
+}
