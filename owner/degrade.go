@@ -274,6 +274,9 @@ func (s *shard) decidedPart(op *shardOp, res *Result) {
 	if op.charges() && !res.Over {
 		s.counts.Admitted[res.Authority] += op.Hits
 	}
+	if t := op.LeaseTerms; t != nil && t.Audit && op.charges() {
+		s.degraded.record(op, res)
+	}
 }
 
 // Observe records what another member has decided as the owner: the hits that remain, for rules that fail closed, and

@@ -146,7 +146,7 @@ func (n *Node) Tick(now int64) (fx Ready) {
 	fx.Messages = n.serial.machine.Tick(now)
 	n.publish(now, &fx)
 	n.evaluateHot(now, &fx)
-	n.tickLeases(now)
+	n.tickLeases(now, &fx)
 	n.resendToSuccessors(now, &fx)
 	n.flush(now, &fx)
 	fx.Transfers = n.receivers()

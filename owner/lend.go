@@ -18,6 +18,9 @@ import (
 // KeyName is the readable name of a key.
 type KeyName = lending.KeyName
 
+// Audit describes an event of a key whose rule has audit logs.
+type Audit = lending.Audit
+
 // HotKey is a key that this member owns and that is hot or lent.
 type HotKey = lending.HotKey
 
@@ -226,11 +229,14 @@ func (n *Node) flushLeases(now int64, fx *Ready) {
 }
 
 // tickLeases does what is due for leases at time now.
-func (n *Node) tickLeases(now int64) {
+func (n *Node) tickLeases(now int64, fx *Ready) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()
-		s.leases.Tick(s.clock(now))
+		at := s.clock(now)
+		s.leases.Tick(at)
+		fx.Audits = s.leases.TakeAudits(fx.Audits)
+		fx.Audits = s.degraded.take(at, fx.Audits)
 		s.mu.Unlock()
 	}
 }

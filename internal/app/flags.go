@@ -79,6 +79,7 @@ type decisionFlags struct {
 	SnapshotAge     time.Duration
 	NegativeHits    string  // a key of refunds
 	LogDenials      float64 // per second and rule
+	AuditLog        string  // stdout, otlp, or the path of a file
 }
 
 // responseFlags add to responses what envoyproxy/ratelimit does not send.
@@ -220,6 +221,9 @@ func (f *decisionFlags) define(s *pflag.FlagSet) {
 			"certificate (only with a client certificate) or any (all, also by /json)")
 	s.Float64Var(&f.LogDenials, "log-denials", 1,
 		"denials to log per `second` and rule, at LOG_LEVEL info, without values that callers send; 0: none")
+	s.StringVar(&f.AuditLog, "audit-log", "stdout",
+		"`target` of the records of rules with audit: true, at any LOG_LEVEL: the path of a file, which SIGHUP opens again, stdout, "+
+			"or otlp (OTEL_EXPORTER_OTLP_ENDPOINT, by HTTP)")
 }
 
 func (f *responseFlags) define(s *pflag.FlagSet) {

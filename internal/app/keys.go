@@ -135,6 +135,8 @@ func (m *sidecar) reset(domain string, entries []config.Entry) (api.ResetResult,
 	if r.After = after.After; r.After >= r.Before && r.Before > 0 {
 		return r, errors.New("the owner refunded nothing")
 	}
+	q := rls.NewRequest(xxhash.Sum64String(k.domain), k.version, &k.match)
+	m.auditReset(k, &q, r.Before, r.After)
 	m.Log.Info("key reset by an operator", "rule", k.match.Rule.FullKey, "before", r.Before, "after", r.After)
 	return r, nil
 }

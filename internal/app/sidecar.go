@@ -18,6 +18,7 @@ import (
 
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/audit"
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
@@ -73,6 +74,7 @@ type sidecar struct {
 
 	statsd *stats.Statsd     // nil: none
 	tracer *trace.CallTracer // nil: none
+	audit  *audit.Log        // nil before startAudit
 }
 
 // RunSidecar runs one member until ctx ends, then leaves the cluster and stops. It returns an error if the member
@@ -165,6 +167,9 @@ func (m *sidecar) start() error {
 // startCounting creates the counters and listens for other members. It also creates the health that all parts report
 // to.
 func (m *sidecar) startCounting() error {
+	if err := m.startAudit(); err != nil {
+		return err
+	}
 	m.health = rls.NewHealthServer(partRunning, partCluster, partRules)
 	m.health.Set(partRules, !m.Settings.Behavior.HealthyWithRulesOnly)
 	var seed [24]byte
@@ -188,7 +193,7 @@ func (m *sidecar) startCounting() error {
 	po := peer.Options{
 		Node: m.node, Self: ring.ID(m.Flags.Node), BootID: m.bootID, Cluster: m.Flags.Cluster,
 		Detection:  membership.Detection(m.Flags.Detection),
-		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, Logger: m.Log, Registerer: m.reg,
+		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, OnAudit: m.onAudit, Logger: m.Log, Registerer: m.reg,
 	}
 	err := m.security.peer(&po)
 	if err != nil {
@@ -396,6 +401,7 @@ func (m *sidecar) stop(ctx context.Context) {
 		m.statsd.Close() // flushes
 	}
 	m.stopTracing()
+	m.audit.Close()
 	for _, s := range []*http.Server{m.page, m.socket} {
 		if s != nil {
 			_ = s.Close() // this closes connections on which a client still reads

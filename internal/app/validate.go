@@ -150,6 +150,9 @@ func (f *flags) validateAmounts(e *faults) {
 	if !(f.LogDenials >= 0) || f.LogDenials > 1000 {
 		e.add("--log-denials %v: want 0 to 1000 per second", f.LogDenials)
 	}
+	if f.AuditLog == "" {
+		e.add("--audit-log: want the path of a file, stdout or otlp")
+	}
 	if !headerName.MatchString(f.DelayHeader) {
 		e.add("--delay-header %q: want the name of a header", f.DelayHeader)
 	}

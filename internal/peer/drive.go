@@ -32,7 +32,9 @@ func (p *Peer) perform(e owner.Ready, inline bool) {
 			l.enqueueLease(&e.Leases[i].Batch) // the next request repeats a batch that is dropped
 		}
 	}
-	p.logAudits(&e)
+	for i := range e.Audits {
+		p.o.OnAudit(&e.Audits[i])
+	}
 	if e.ClockStopped > 0 {
 		p.reportStoppedClocks(e.ClockStopped)
 	}
@@ -144,13 +146,4 @@ func (p *Peer) tick() {
 	p.revokeOnClockJump()
 	p.applyInline(p.o.Node.Tick(p.clock.now()))
 	p.updateOldMembers()
-}
-
-// logAudits logs the grants and reports of leases whose rules have audit set.
-func (p *Peer) logAudits(e *owner.Ready) {
-	for i := range e.Audits {
-		a := &e.Audits[i]
-		p.log.Info("lease audit", "key", a.Name, "peer", a.Member, "reported", a.IsReport,
-			"hits", a.Hits, "used", a.Used, "limit", a.Limit)
-	}
 }

@@ -70,6 +70,9 @@ type Options struct {
 	// OnLinksChanged is called, never concurrently, when the result of Links may have changed.
 	OnLinksChanged func()
 
+	// OnAudit is called for each event of a key whose rule has audit logs. It must not block. Default: none.
+	OnAudit func(*owner.Audit)
+
 	Logger     *slog.Logger          // default: discard
 	Registerer prometheus.Registerer // default: none
 
@@ -85,6 +88,9 @@ func (o *Options) setDefaults() {
 	setDefault(&o.MaxAge, time.Hour)
 	if o.VerifyMember == nil {
 		o.VerifyMember = func(ring.ID, []*x509.Certificate) error { return nil }
+	}
+	if o.OnAudit == nil {
+		o.OnAudit = func(*owner.Audit) {}
 	}
 	if o.OnRefused == nil {
 		o.OnRefused = func(string) {}

@@ -190,8 +190,9 @@ func (l *Leases) audit(op *grantOp, hits, count uint64, out *Outbox) {
 	if !op.Terms.Audit {
 		return
 	}
-	x := Audit{
-		Key: op.Key, Member: op.from.ID, IsReport: op.Terms.Slack > 0, Hits: hits, Used: count, Limit: op.Rule.Depth(),
+	x := Audit{Key: op.Key, Member: op.from.ID, Hits: hits, Used: count, Limit: op.Rule.Depth()}
+	if op.Terms.Slack > 0 {
+		x.Kind = AuditReport
 	}
 	if m := l.names[op.Key]; m != nil {
 		x.Name = m.Name
@@ -285,6 +286,7 @@ func (l *Leases) reclaim(now int64, key Key, lent *lentKey) {
 	if hits > 0 {
 		l.credit(&Charge{Ref: l.ref(key, lent.ringPos, lent.rule, now), Entry: e}, w, hits)
 		l.stats.Reclaimed += hits
+		l.noteAudit(AuditReclaim, lent, "", hits)
 		l.owner.RecordReclaim(now, l.counters.End(e, lent.rule), hits)
 	}
 }
@@ -294,6 +296,8 @@ func (l *Leases) DropUnowned() {
 	for key, lent := range l.lent {
 		if !l.owns(key, lent.ringPos) {
 			l.stats.Violations.Add(lent.TakeViolations())
+			next := l.view.Ownership(lent.ringPos, l.counters.Find(key).OwnedEpoch(lent.ringPos))
+			l.noteAudit(AuditTransfer, lent, next.Member, lent.Unspent(0))
 			delete(l.lent, key)
 		}
 	}
