@@ -111,7 +111,7 @@ func launch(t *testing.T, name string, args ...string) *process {
 	p.cmd = exec.Command(os.Args[0], append(all, args...)...)
 	p.cmd.Env = append(os.Environ(), asSidecar+"=1", "RUNTIME_ROOT="+dir, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
 		"USE_STATSD=false", "LOG_LEVEL=info", "HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1", "PORT="+json, "GRPC_PORT="+port, "DEBUG_PORT="+debug)
-	p.cmd.Stderr = &p.log
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
