@@ -304,19 +304,19 @@ func TestShareWithKnownUsage(t *testing.T) {
 func TestRecordedUsage(t *testing.T) {
 	w := newNetwork(t, 3, Options{}, "a", "b", "c")
 	req := ask(ownedBy(t, w.ring(), "b", 0), 30, time.Hour, 5)
-	heir, other := ring.ID("a"), ring.ID("c")
+	successor, other := ring.ID("a"), ring.ID("c")
 	if r := w.ring(); r.At(r.Successor(req.RingPos)).ID == other {
-		heir, other = other, heir
+		successor, other = other, successor
 	}
 	w.ask(other, req, func(Result) {})
 	w.run(100 * time.Millisecond)
 	req.Hits = 4
-	for _, id := range []ring.ID{heir, other} {
+	for _, id := range []ring.ID{successor, other} {
 		if r := w.nodes[id].Degrade(w.now, &req); r.Over {
 			t.Fatalf("%s: %+v", id, r)
 		}
 	}
-	if n := w.nodes[heir].RecordedUsage(w.now, &req); n != 9 {
+	if n := w.nodes[successor].RecordedUsage(w.now, &req); n != 9 {
 		t.Errorf("the successor has recorded %d, want 9", n)
 	}
 	if n := w.nodes[other].RecordedUsage(w.now, &req); n != 4 {

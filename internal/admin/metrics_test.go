@@ -33,6 +33,7 @@ keyward_overadmission_bound_by_cause{cause="crash"} 3
 keyward_overadmission_bound_by_cause{cause="fail_closed"} 4
 keyward_overadmission_bound_by_cause{cause="old_version"} 5
 keyward_overadmission_bound_by_cause{cause="partition"} 11
+keyward_overadmission_bound_by_cause{cause="reclaim"} 0
 keyward_overadmission_bound_by_cause{cause="share"} 2
 # HELP keyward_handoff_unconfirmed_members Members that have not confirmed all counters that this one must send them.
 # TYPE keyward_handoff_unconfirmed_members gauge
@@ -99,7 +100,7 @@ keyward_lease_violations_total{condition="C5"} 0
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), names...); err != nil {
 		t.Error(err)
 	}
-	if x := (owner.Stats{MovedBound: 1, ShareBound: 2, CrashBound: 4, PartitionBound: 8, ClosedBound: 16}); sum(causes(&x)) != x.Bound() {
+	if x := (owner.Stats{MovedBound: 1, ShareBound: 2, CrashBound: 4, PartitionBound: 8, ClosedBound: 16, ReclaimBound: 32}); sum(causes(&x)) != x.Bound() {
 		t.Errorf("the causes %v do not sum to the bound %d", causes(&x), x.Bound())
 	}
 	if len(authorities()) != len(owner.Stats{}.Decided) {

@@ -73,7 +73,7 @@ type Outbox struct {
 	Audits []Audit
 }
 
-// AuditKind is what an Audit describes.
+// AuditKind is the kind of event that an Audit describes.
 type AuditKind uint8
 
 // The kinds.
