@@ -74,7 +74,7 @@ type sidecar struct {
 
 	statsd *stats.Statsd     // nil: none
 	tracer *trace.CallTracer // nil: none
-	audit  *audit.Writer     // nil before startAudit
+	audit  *audit.Trail      // nil before startAudit
 }
 
 // RunSidecar runs one member until ctx ends, then leaves the cluster and stops. It returns an error if the member

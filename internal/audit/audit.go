@@ -45,7 +45,7 @@ type sink interface {
 	close()
 }
 
-// Options configures a Writer.
+// Options configures a Trail.
 type Options struct {
 	// Target is stdout, otlp, or the path of a file. Empty is stdout.
 	Target     string
@@ -55,8 +55,8 @@ type Options struct {
 	Registerer prometheus.Registerer // nil: none
 }
 
-// Writer writes records in the background. It is safe for concurrent use.
-type Writer struct {
+// Trail writes records in the background. It is safe for concurrent use.
+type Trail struct {
 	o       Options
 	queue   chan Record
 	lost    atomic.Uint64 // records that the next one reports as lost
@@ -72,8 +72,8 @@ type Writer struct {
 	done   chan struct{}
 }
 
-// New returns a Writer that writes to o.Target. It returns an error if a file cannot be opened.
-func New(o Options) (*Writer, error) {
+// New returns a Trail that writes to o.Target. It returns an error if a file cannot be opened.
+func New(o Options) (*Trail, error) {
 	var s sink
 	switch o.Target {
 	case "", "stdout":
@@ -90,12 +90,12 @@ func New(o Options) (*Writer, error) {
 	return start(o, s, queueLength), nil
 }
 
-func start(o Options, s sink, length int) *Writer {
+func start(o Options, s sink, length int) *Trail {
 	records := promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "keyward_audit_records_total", Help: "Audit records, by whether they were written or lost.",
 	}, []string{"result"})
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Writer{
+	l := &Trail{
 		o: o, queue: make(chan Record, length), sink: s, cancel: cancel,
 		written: records.WithLabelValues("written"), dropped: records.WithLabelValues("lost"),
 		stop: make(chan struct{}), done: make(chan struct{}),
@@ -105,8 +105,8 @@ func start(o Options, s sink, length int) *Writer {
 }
 
 // Add queues r, and sets its Time, if that is zero, and its Member. It never blocks: if the queue is full, r is lost and
-// counted. A nil Writer drops r.
-func (l *Writer) Add(r Record) {
+// counted. A nil Trail drops r.
+func (l *Trail) Add(r Record) {
 	if l == nil {
 		return
 	}
@@ -120,12 +120,12 @@ func (l *Writer) Add(r Record) {
 	}
 }
 
-// Reopen makes the Writer open its file again before the next write, after another process has renamed it.
-func (l *Writer) Reopen() { l.reopen.Store(true) }
+// Reopen makes the Trail open its file again before the next write, after another process has renamed it.
+func (l *Trail) Reopen() { l.reopen.Store(true) }
 
 // Close writes the queued records and closes the sink. Records that are added later are lost. It waits for two seconds
 // at most.
-func (l *Writer) Close() {
+func (l *Trail) Close() {
 	if l == nil {
 		return
 	}
@@ -138,12 +138,12 @@ func (l *Writer) Close() {
 	})
 }
 
-func (l *Writer) lose(n int) {
+func (l *Trail) lose(n int) {
 	l.lost.Add(uint64(n))
 	l.dropped.Add(float64(n))
 }
 
-func (l *Writer) run(ctx context.Context) {
+func (l *Trail) run(ctx context.Context) {
 	defer close(l.done)
 	defer l.sink.close()
 	var batch []Record
@@ -171,7 +171,7 @@ func (l *Writer) run(ctx context.Context) {
 }
 
 // write writes batch, or counts its records as lost.
-func (l *Writer) write(ctx context.Context, batch []Record) {
+func (l *Trail) write(ctx context.Context, batch []Record) {
 	if len(batch) == 0 {
 		return
 	}
