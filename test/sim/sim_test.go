@@ -219,7 +219,7 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 			t.Fatalf("testdata/bugs.txt:%d: not a seed and a name: %q", n+1, line)
 		}
 		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug &&
-			fullBugs[name] == noBug && closedBugs[name] == noBug {
+			fullBugs[name] == noBug && closedBugs[name] == noBug && reclaimBugs[name] == noBug {
 			t.Fatalf("testdata/bugs.txt:%d: no bug is called %q", n+1, name)
 		}
 		known[name] = seed
