@@ -29,13 +29,17 @@ type Route struct {
 	Name    string // readable descriptor: k=v,k2=v2
 	Owner   string // owner string: the value of the header that Envoy matches
 	Mode    Mode
-	Manual  bool     // made by an operator
-	Author  ring.ID  // member that made the route
-	Version int64    // Unix nanoseconds of the Author's last change
-	Limit   uint32   // of the rule, if Capped, in every mode
-	Window  int64    // nanoseconds, if Capped
-	Subs    []SubKey // one for Dedicated, several for Spread
+	Manual  bool         // made by an operator
+	Author  ring.ID      // member that made the route
+	Version int64        // Unix nanoseconds of the Author's last change
+	Limit   uint32       // of the rule, if Capped, in every mode
+	Window  int64        // nanoseconds, if Capped
+	Subs    []SubKey     // one for Dedicated, several for Spread
+	Entries []RouteEntry // descriptor of the counter that Limit and Window belong to; nil if it is not known exactly
 }
+
+// RouteEntry is a key and value of a descriptor.
+type RouteEntry struct{ Key, Value string }
 
 // SubKey is an owner string that the ring assigns to a certain member.
 type SubKey struct {

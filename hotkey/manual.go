@@ -4,7 +4,7 @@ import "errors"
 
 // ManualRoute completes a route made by an operator. r contains Domain, Owner, Name, Author, Version and Mode, and for
 // Cap also Limit and Window. n is the number of sub-keys for Spread; 0 means defaultSubKeys. If r has Subs, they are
-// kept where possible.
+// kept where possible. Entries are dropped if they do not fit.
 func ManualRoute(r Route, to Targets, n int) (Route, error) {
 	r.Manual = true
 	if r.Mode != Cap {
@@ -25,6 +25,9 @@ func ManualRoute(r Route, to Targets, n int) (Route, error) {
 		return Route{}, errors.New("there is no other member on the ring")
 	}
 	r.Subs = to.keepOrPlace(r.Subs, r.Owner, n)
+	entries := r.Entries
+	r.Entries = nil
 	r.fit(r.Name)
+	r.fitEntries(entries)
 	return r, r.Validate()
 }

@@ -32,11 +32,12 @@ type HotCounter struct {
 	Limit  uint32  // of the rule, in Window nanoseconds
 	Window int64
 
-	SubKeys    uint8 // of the rule; 0 means defaultSubKeys
-	Dedicated  bool  // the rule uses one other member instead of sub-keys
-	Uncapped   bool  // the rule refuses no request
-	Splittable bool  // other members can decide from leases: the algorithm supports them, and the limit is large enough
-	Since      int64 // Unix nanoseconds
+	Entries    []RouteEntry // its descriptor; nil if unknown
+	SubKeys    uint8        // of the rule; 0 means defaultSubKeys
+	Dedicated  bool         // the rule uses one other member instead of sub-keys
+	Uncapped   bool         // the rule refuses no request
+	Splittable bool         // other members can decide from leases: the algorithm supports them, and the limit is large enough
+	Since      int64        // Unix nanoseconds
 }
 
 // wellOverLimit reports whether more than half of the requests are certainly refused, however few hits each has.
@@ -192,6 +193,7 @@ func (p *Planner) decide(now int64, to Targets, h *HotCounter, had *claim) (clai
 		place(&c.Route, to, h, had)
 	}
 	c.fit(h.Name)
+	c.fitEntries(h.Entries)
 	if had.Author == p.self && same(&c.Route, &had.Route) {
 		c.Version = had.Version
 	} else if had.Author == p.self {
@@ -249,8 +251,16 @@ func (c *Route) fit(name string) {
 	c.Name = name[:end]
 }
 
+// fitEntries sets the descriptor of c if it fits and if Envoy can compare it.
+func (c *Route) fitEntries(entries []RouteEntry) {
+	c.Entries = slices.Clone(entries)
+	if checkEntries(entries) != nil || c.size() > maxRoute {
+		c.Entries = nil
+	}
+}
+
 // same reports whether two routes for one subject by one member are equal except for their version.
 func same(a, b *Route) bool {
 	return a.Mode == b.Mode && a.Limit == b.Limit && a.Window == b.Window &&
-		a.Name == b.Name && slices.Equal(a.Subs, b.Subs)
+		a.Name == b.Name && slices.Equal(a.Subs, b.Subs) && slices.Equal(a.Entries, b.Entries)
 }

@@ -337,3 +337,39 @@ func BenchmarkPlan(b *testing.B) {
 		p.Plan(now, targets(r, nil), hot, nil)
 	}
 }
+
+// TestEntriesOfRoutes: a route contains the descriptor of its counter if Envoy can compare it and if it fits. It is
+// announced again when its descriptor becomes known.
+func TestEntriesOfRoutes(t *testing.T) {
+	long := strings.Repeat("v", maxText)
+	for name, c := range map[string]struct {
+		entries []RouteEntry
+		keep    bool
+	}{
+		"one":                 {[]RouteEntry{{"user", "alice"}}, true},
+		"two":                 {[]RouteEntry{{"plan", "free"}, {"user", "alice"}}, true},
+		"none":                {nil, false},
+		"an empty value":      {[]RouteEntry{{"user", ""}}, false},
+		"not UTF-8":           {[]RouteEntry{{"user", "\xff"}}, false},
+		"a control character": {[]RouteEntry{{"user", "a\nb"}}, false},
+		"too long in all":     {[]RouteEntry{{"a", long}, {"b", long}, {"c", long}, {"d", long}}, false},
+	} {
+		b := newBench(t, 6)
+		h := alice(5000)
+		h.Entries = c.entries
+		routes := b.plan(h)
+		if len(routes) != 1 {
+			t.Fatalf("%s: %d routes", name, len(routes))
+		}
+		if kept := len(routes[0].Entries) > 0; kept != c.keep || kept && !slices.Equal(routes[0].Entries, c.entries) {
+			t.Errorf("%s: %v", name, routes[0].Entries)
+		}
+	}
+	b := newBench(t, 6)
+	first := b.plan(alice(5000))
+	h := alice(5000)
+	h.Entries = []RouteEntry{{"user", "alice"}}
+	if again := b.plan(h); len(again[0].Entries) != 1 || again[0].Version <= first[0].Version {
+		t.Errorf("after %+v: %+v", first[0], again[0])
+	}
+}

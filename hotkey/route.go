@@ -19,6 +19,9 @@ const (
 	// maxText is the maximum size in bytes of a Route's Domain, Name and Owner each.
 	maxText = 256
 
+	// maxEntries is the maximum number of entries of a Route.
+	maxEntries = 16
+
 	routeFormat = 1
 	flagManual  = 1
 )
@@ -31,7 +34,7 @@ func (r *Route) Capped() bool { return r.Limit > 0 && r.Window > 0 }
 func (r *Route) Validate() error {
 	faults := []error{
 		checkNonEmpty("domain", r.Domain), checkNonEmpty("owner", r.Owner), checkText("name", r.Name),
-		checkMember("author", r.Author), r.validSubs(),
+		checkMember("author", r.Author), r.validSubs(), checkEntries(r.Entries),
 	}
 	if r.Owner != strings.Trim(r.Owner, " \t") {
 		faults = append(faults, fmt.Errorf("owner %q: starts or ends with blanks, which no header value does", r.Owner))
@@ -85,6 +88,20 @@ func (r *Route) validSubs() error {
 	return nil
 }
 
+// checkEntries checks a descriptor that Envoy compares with those of requests. Empty values are not allowed: to Envoy
+// they match every value.
+func checkEntries(entries []RouteEntry) error {
+	if len(entries) > maxEntries {
+		return fmt.Errorf("%d entries: at most %d are allowed", len(entries), maxEntries)
+	}
+	for _, e := range entries {
+		if err := errors.Join(checkNonEmpty("entry", e.Key), checkNonEmpty("entry", e.Value)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // number returns the number in a sub-key.
 func (r *Route) number(s SubKey) (n uint64, ok bool) {
 	digits, found := strings.CutPrefix(s.Key, r.Owner+"#")
@@ -122,7 +139,7 @@ func checkMember(field string, id ring.ID) error {
 
 // AppendRoute appends the gossiped encoding of a valid r to dst: a format byte, the fields in order, varints for
 // numbers, a length before each string, and only the number and the member of each sub-key. Later versions append
-// fields.
+// fields: the entries are left out if there are none.
 func AppendRoute(dst []byte, r *Route) []byte {
 	flags := byte(0)
 	if r.Manual {
@@ -136,6 +153,13 @@ func AppendRoute(dst []byte, r *Route) []byte {
 	for _, s := range r.Subs {
 		n, _ := r.number(s)
 		w = w.Uvarint(n).Uvarint(uint64(len(s.Member))).String(string(s.Member))
+	}
+	if len(r.Entries) == 0 {
+		return w
+	}
+	w = w.Uvarint(uint64(len(r.Entries)))
+	for _, e := range r.Entries {
+		w = w.Uvarint(uint64(len(e.Key))).String(e.Key).Uvarint(uint64(len(e.Value))).String(e.Value)
 	}
 	return w
 }
@@ -158,6 +182,11 @@ func ParseRoute(b []byte) (Route, error) {
 	for range readNumber(&in, MaxSubKeys) {
 		key := subKey(r.Owner, in.Uvarint())
 		r.Subs = append(r.Subs, SubKey{key, ring.ID(readText(&in, ring.MaxID))})
+	}
+	if in.Len() > 0 { // older members end here
+		for range readNumber(&in, maxEntries) {
+			r.Entries = append(r.Entries, RouteEntry{readText(&in, maxText), readText(&in, maxText)})
+		}
 	}
 	if in.Err() != nil {
 		return Route{}, errRoute

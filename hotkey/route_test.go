@@ -18,13 +18,17 @@ func busy() Route {
 	return Route{
 		Domain: "api", Name: "api_key=bärbel", Owner: "bärbel", Mode: Spread, Manual: true, Author: "pod-1",
 		Version: 1_700_000_000_123_456_789, Limit: 5000, Window: int64(time.Minute),
-		Subs: []SubKey{{"bärbel#0", "pod-2"}, {"bärbel#300", "pod-0"}},
+		Subs:    []SubKey{{"bärbel#0", "pod-2"}, {"bärbel#300", "pod-0"}},
+		Entries: []RouteEntry{{"plan", "free"}, {"api_key", "bärbel"}},
 	}
 }
 
-// golden is the encoding of busy, which members with other versions read.
-const golden = "010301" + "03617069" + "0f6170695f6b65793d62c3a47262656c" + "0762c3a47262656c" + "05706f642d31" +
-	"959a97ece39fe7cb17" + "8827" + "80b09dc2df01" + "02" + "0005706f642d32" + "ac0205706f642d30"
+// golden is the encoding of busy, which members with other versions read. Older ones end before the entries.
+const (
+	golden  = oldPart + "02" + "04706c616e" + "0466726565" + "076170695f6b6579" + "0762c3a47262656c"
+	oldPart = "010301" + "03617069" + "0f6170695f6b65793d62c3a47262656c" + "0762c3a47262656c" + "05706f642d31" +
+		"959a97ece39fe7cb17" + "8827" + "80b09dc2df01" + "02" + "0005706f642d32" + "ac0205706f642d30"
+)
 
 func TestRouteGolden(t *testing.T) {
 	want, err := hex.DecodeString(golden)
@@ -41,8 +45,9 @@ func TestRouteGolden(t *testing.T) {
 		}
 	}
 	for i := range want {
-		if got, err := ParseRoute(want[:i]); err == nil {
-			t.Errorf("the first %d bytes parse as %+v", i, got)
+		got, err := ParseRoute(want[:i])
+		if older := i == len(oldPart)/2; older != (err == nil) {
+			t.Errorf("the first %d bytes parse as %+v, %v", i, got, err)
 		}
 	}
 }
@@ -88,6 +93,11 @@ func TestValid(t *testing.T) {
 		"one member twice":     {func(r *Route) { r.Subs[0].Member = r.Subs[1].Member }, "duplicate"},
 		"one sub-key twice":    {func(r *Route) { r.Subs[0].Key = r.Subs[1].Key }, "duplicate"},
 		"a sub-key, no member": {func(r *Route) { r.Subs[0].Member = "" }, "sub-key: "},
+		"no entries":           {func(r *Route) { r.Entries = nil }, ""},
+		"any value":            {func(r *Route) { r.Entries[0].Value = "" }, "entry: missing"},
+		"no key":               {func(r *Route) { r.Entries[0].Key = "" }, "entry: missing"},
+		"17 entries":           {func(r *Route) { r.Entries = make([]RouteEntry, 17) }, "17 entries"},
+		"escape in an entry":   {func(r *Route) { r.Entries[1].Value = "\x1b[2J" }, "control"},
 		"too long in all":      {makeHuge, "bytes, at most 1024"},
 	} {
 		t.Run(name, func(t *testing.T) {

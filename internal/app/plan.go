@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/hotkey"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -26,23 +27,39 @@ func (m *sidecar) plan(ctx context.Context) {
 		now := m.peer.Now()
 		c.SetLoad(m.peer.Load())
 		to := hotkey.Targets{Ring: c.View().Ring, Load: c.Loads()}
-		c.SetRoutes(planner.Plan(now, to, routable(m.node.HotKeys(now)), m.manual.routes()))
+		c.SetRoutes(planner.Plan(now, to, routable(m.node.HotKeys(now), m.service.Rules()), m.manual.routes()))
 	}
 }
 
 // routable returns the keys that may have routes: those that have a name and were measured as hot. Since is zero for
 // a key that is hot only because a rule or a route declares it. A route must not be its own reason, or it would never
-// end.
-func routable(keys []owner.HotKey) (hot []hotkey.HotCounter) {
+// end. A rule that others replace does not apply to all requests with its descriptor, so it has no cap.
+func routable(keys []owner.HotKey, rules *config.Rules) (hot []hotkey.HotCounter) {
 	for i := range keys {
 		k := &keys[i]
 		if k.Since == 0 || !k.Hot || k.Owner == "" {
 			continue
 		}
-		hot = append(hot, hotkey.HotCounter{
+		h := hotkey.HotCounter{
 			Domain: k.Domain, Name: k.Name, Owner: k.Owner, Hash: k.RingPos, Rate: k.Rate, Limit: max(k.Rule.Limit, k.Rule.Depth()), Window: int64(k.Rule.Window),
 			SubKeys: k.LeaseTerms.SubKeys, Dedicated: k.LeaseTerms.Dedicated, Uncapped: k.LeaseTerms.Uncapped, Splittable: k.Splittable, Since: k.Since,
-		})
+		}
+		var m config.Match
+		if rules != nil {
+			h.Entries = routeEntries(rules.EntriesOf(k.Domain, k.Name, k.Key, &m))
+		}
+		if h.Entries != nil && m.Rule.Name != "" && rules.Replaced()[m.Rule.Name] {
+			h.Uncapped = true
+		}
+		hot = append(hot, h)
 	}
 	return hot
+}
+
+// routeEntries returns a descriptor as routes contain it.
+func routeEntries(entries []config.Entry) (all []hotkey.RouteEntry) {
+	for _, e := range entries {
+		all = append(all, hotkey.RouteEntry(e))
+	}
+	return all
 }
