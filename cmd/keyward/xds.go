@@ -79,11 +79,14 @@ const (
 )
 
 func (s *xdsServed) stateOf(c *xds.Client, name string) string {
-	t := c.Types[name]
+	t, served := c.Types[name], s.Versions[name]
+	if name == xds.ExtensionConfigs { // Envoy gets a version only if it changes a filter that Envoy has
+		served = t.Sent
+	}
 	switch {
 	case t.Refused != "" && t.Refused == t.Sent:
 		return stateRefused
-	case t.Accepted != "" && t.Accepted == cmp.Or(s.Versions[name], t.Accepted):
+	case t.Accepted != "" && t.Accepted == cmp.Or(served, t.Accepted):
 		return stateInStep
 	default:
 		return stateBehind
@@ -117,12 +120,13 @@ func writeXDS(out io.Writer, served []xdsServed, now time.Time) error {
 	return t.Flush()
 }
 
-// differ reports whether two servers serve different versions of a type. Some have no rules to serve.
+// differ reports whether two servers serve different versions of a type. Some have no rules to serve, and then no
+// filters for the domains of the rules.
 func differ(served []xdsServed) bool {
 	versions := map[string]string{}
 	for _, s := range served {
 		for name, v := range s.Versions {
-			if v != "" && cmp.Or(versions[name], v) != v {
+			if v != "" && name != xds.ExtensionConfigs && cmp.Or(versions[name], v) != v {
 				return true
 			}
 			versions[name] = v

@@ -10,6 +10,7 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	xdsserver "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/genproto/googleapis/rpc/status"
 )
@@ -20,6 +21,8 @@ type Client struct {
 	Delta bool                  `json:"delta"`
 	Since time.Time             `json:"since"`
 	Types map[string]TypeStatus `json:"types"` // by short name
+	// Routes and filters with hot keys that the client has subscribed to, sorted.
+	Hot []string `json:"hot,omitempty"`
 }
 
 // TypeStatus is the state of a client for one type of resource.
@@ -130,6 +133,7 @@ func (c *clients) onRequest(id stream, r request) (refused string) {
 	if !known {
 		return ""
 	}
+	cl.subscribe(r)
 	t, nonce, refusal := cl.Types[name], r.GetResponseNonce(), r.GetErrorDetail()
 	switch {
 	case nonce == "" || nonce != t.nonce:
@@ -154,7 +158,28 @@ func (c *clients) onRequest(id stream, r request) (refused string) {
 const (
 	maxNode = 256
 	maxWhy  = 4096
+	maxHot  = 100 // names, of maxNode bytes each
 )
+
+// subscribe records the names of routes and filters with hot keys that the client requests.
+func (cl *Client) subscribe(r request) {
+	if u := r.GetTypeUrl(); u != resource.RouteType && u != resource.ExtensionConfigType {
+		return
+	}
+	var requested []string
+	switch r := r.(type) {
+	case *discovery.DiscoveryRequest:
+		requested = r.GetResourceNames()
+	case *discovery.DeltaDiscoveryRequest:
+		requested = r.GetResourceNamesSubscribe()
+	}
+	for _, n := range requested {
+		if len(n) <= maxNode && len(cl.Hot) < maxHot && !slices.Contains(cl.Hot, n) {
+			cl.Hot = append(cl.Hot, strings.ToValidUTF8(n, ""))
+		}
+	}
+	slices.Sort(cl.Hot)
+}
 
 // resumed processes the first request of a client that reconnects, perhaps after using another server of the same
 // members.
@@ -194,6 +219,7 @@ func (c *clients) list() []Client {
 	out := []Client{}
 	for _, cl := range c.open {
 		cp := *cl
+		cp.Hot = slices.Clone(cl.Hot)
 		cp.Types = map[string]TypeStatus{}
 		for name, t := range cl.Types {
 			cp.Types[name] = t

@@ -43,7 +43,10 @@ func full() ServedState {
 		Members: m, TLS: true, ServerNames: []string{"spiffe://example.org/keyward", "keyward.prod.svc"},
 		RouteAddress: ":10000", RouteHeader: "x-user", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}},
 		Upstream: "application", Hot: []hotkey.Route{
-			{Domain: "app", Name: "user=busy", Owner: "busy", Author: "pod-a", Mode: hotkey.Cap, Limit: 1000, Window: int64(time.Minute), Version: 1},
+			{Domain: "app", Name: "user=busy", Owner: "busy", Author: "pod-a", Mode: hotkey.Cap, Limit: 1000, Window: int64(time.Minute), Version: 1,
+				Entries: []hotkey.RouteEntry{{Key: "user", Value: "busy"}}},
+			{Domain: "app", Name: "remote_address=10.1.2.3", Owner: "10.1.2.3", Author: "pod-b", Mode: hotkey.Spread, Subs: subs("10.1.2.3", 2), Version: 4,
+				Entries: []hotkey.RouteEntry{{Key: "remote_address", Value: "10.1.2.3"}}},
 			{Domain: "web", Name: "user=busy", Owner: "busy", Author: "pod-b", Mode: hotkey.Spread, Subs: subs("busy", 2), Version: 2},
 			{Domain: "app", Name: "user=100%", Owner: "100%", Author: "pod-b", Mode: hotkey.Dedicated, Subs: subs("100%", 1), Version: 3},
 		},

@@ -30,23 +30,17 @@ const minFill = 50 * time.Millisecond
 
 // hotKey describes the routes for one value of the header.
 type hotKey struct {
-	owner  string
-	subs   []hotkey.SubKey     // receive its requests; none: the owner does
-	bucket *typev3.TokenBucket // cap; nil: none
+	owner   string
+	address bool                // it is the client's address, not the value of the header
+	subs    []hotkey.SubKey     // receive its requests; none: the owner does
+	bucket  *typev3.TokenBucket // cap; nil: none
 }
 
 // hotKeys merges the routes of each owner string in several domains: manual routes first, then older ones first,
 // independent of the order of s.Hot. Envoy matches every request against each of them, so there are at most
 // hotkey.MaxRoutes.
 func (s *ServedState) hotKeys() []hotKey {
-	said := slices.Clone(s.Hot)
-	slices.SortStableFunc(said, func(a, b hotkey.Route) int {
-		if a.Manual != b.Manual {
-			return cmp.Compare(b2i(b.Manual), b2i(a.Manual))
-		}
-		return cmp.Or(cmp.Compare(a.Version, b.Version), cmp.Compare(a.Owner, b.Owner),
-			cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Author, b.Author))
-	})
+	said := s.sortedHot()
 	var keys []hotKey
 	for i := range said {
 		subs, bucket := subKeys(&said[i]), capBucket(&said[i])
@@ -58,7 +52,7 @@ func (s *ServedState) hotKeys() []hotKey {
 			if len(keys) == hotkey.MaxRoutes {
 				continue
 			}
-			at, keys = len(keys), append(keys, hotKey{owner: said[i].Owner})
+			at, keys = len(keys), append(keys, hotKey{owner: said[i].Owner, address: isAddress(&said[i])})
 		}
 		k := &keys[at]
 		if k.subs == nil {
@@ -70,6 +64,24 @@ func (s *ServedState) hotKeys() []hotKey {
 	}
 	slices.SortFunc(keys, func(a, b hotKey) int { return strings.Compare(a.owner, b.owner) })
 	return keys
+}
+
+// sortedHot returns s.Hot in the order in which routes are preferred.
+func (s *ServedState) sortedHot() []hotkey.Route {
+	said := slices.Clone(s.Hot)
+	slices.SortStableFunc(said, func(a, b hotkey.Route) int {
+		if a.Manual != b.Manual {
+			return cmp.Compare(b2i(b.Manual), b2i(a.Manual))
+		}
+		return cmp.Or(cmp.Compare(a.Version, b.Version), cmp.Compare(a.Owner, b.Owner),
+			cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Author, b.Author))
+	})
+	return said
+}
+
+// isAddress reports whether the owner string of the route is the client's address.
+func isAddress(r *hotkey.Route) bool {
+	return slices.Contains(r.Entries, hotkey.RouteEntry{Key: "remote_address", Value: r.Owner})
 }
 
 func b2i(b bool) int {
@@ -87,13 +99,20 @@ func subKeys(r *hotkey.Route) []hotkey.SubKey {
 	return r.Subs
 }
 
-// capBucket returns the token bucket of a key that is to be capped. It holds 2 L tokens and gains L per window. Between
-// the last time when it was full and a denial t later, Envoy admitted 2 L + L t/W requests: all that the windows in
-// between, at most t/W + 2, could ever admit. Envoy can only cap the limit of the header value itself: if a
-// descriptor has more entries, fewer requests count than carry the header.
+// capBucket returns the token bucket of a key whose route is to be capped. A route can only cap the limit of the header
+// value itself: if a descriptor has more entries, fewer requests count than carry the header.
 func capBucket(r *hotkey.Route) *typev3.TokenBucket {
-	_, value, _ := strings.Cut(r.Name, "=")
-	if r.Mode == hotkey.Auto || r.Mode == hotkey.Never || !r.Capped() || value != r.Owner || r.Window < int64(minFill) {
+	if _, value, _ := strings.Cut(r.Name, "="); value != r.Owner {
+		return nil
+	}
+	return bucketOf(r)
+}
+
+// bucketOf returns the token bucket of a key that is to be capped, or nil. It holds 2 L tokens and gains L per window.
+// Between the last time when it was full and a denial t later, Envoy admitted 2 L + L t/W requests: all that the
+// windows in between, at most t/W + 2, could ever admit.
+func bucketOf(r *hotkey.Route) *typev3.TokenBucket {
+	if r.Mode == hotkey.Auto || r.Mode == hotkey.Never || !r.Capped() || r.Window < int64(minFill) {
 		return nil
 	}
 	return &typev3.TokenBucket{
@@ -145,16 +164,24 @@ func setSub(key string) *headers.HeaderMutationPerRoute {
 // capFilter refuses requests when the bucket is empty. Without a bucket it refuses none. Retry-After is a
 // complete window, since Envoy does not know when the limit's own window ends.
 func capFilter(bucket *typev3.TokenBucket) *local.LocalRateLimit {
-	l := &local.LocalRateLimit{StatPrefix: "keyward_cap", TokenBucket: bucket}
-	if bucket != nil {
-		always := &core.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: 100}}
-		l.FilterEnabled, l.FilterEnforced = always, always
-		l.ResponseHeadersToAdd = []*core.HeaderValueOption{{
-			Header:       &core.HeaderValue{Key: "retry-after", Value: retryAfter(bucket.GetFillInterval().AsDuration())},
-			AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
-		}}
+	if bucket == nil {
+		return &local.LocalRateLimit{StatPrefix: "keyward_cap"}
 	}
+	l := enforced(bucket.GetFillInterval().AsDuration())
+	l.TokenBucket = bucket
 	return l
+}
+
+// enforced returns a filter that denies requests, with the Retry-After of a window.
+func enforced(window time.Duration) *local.LocalRateLimit {
+	always := &core.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: 100}}
+	return &local.LocalRateLimit{
+		StatPrefix: "keyward_cap", FilterEnabled: always, FilterEnforced: always,
+		ResponseHeadersToAdd: []*core.HeaderValueOption{{
+			Header:       &core.HeaderValue{Key: "retry-after", Value: retryAfter(window)},
+			AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+		}},
+	}
 }
 
 // retryAfter returns a duration in whole seconds, rounded up.

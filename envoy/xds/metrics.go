@@ -24,7 +24,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	// Start at 0, so that the first refusal is an increase.
 	for _, t := range []string{"Cluster", "ClusterLoadAssignment", "Listener", "RouteConfiguration",
-		"RateLimitConfig"} {
+		"RateLimitConfig", ExtensionConfigs} {
 		m.nacks.WithLabelValues(t)
 	}
 	if reg != nil {

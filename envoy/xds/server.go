@@ -1,4 +1,4 @@
-// Package xds serves the ring to Envoy: CDS, EDS, LDS, RDS and RateLimitConfig.
+// Package xds serves the ring to Envoy: CDS, EDS, LDS, RDS, ECDS and RateLimitConfig.
 //
 // A [ServedState] is converted to resources. The version of each type is a hash of its content, and a snapshot of all
 // types is replaced as a whole. A change of membership changes only endpoints, so it resets no call in flight.
@@ -22,6 +22,7 @@ import (
 	clusterservice "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	endpointservice "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
+	extensionservice "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	listenerservice "github.com/envoyproxy/go-control-plane/envoy/service/listener/v3"
 	routeservice "github.com/envoyproxy/go-control-plane/envoy/service/route/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
@@ -51,10 +52,11 @@ type DiscoveryServer struct {
 	server  xdsserver.Server
 	clients *clients
 
-	mu       sync.Mutex
-	versions map[string]string // by type URL; guarded by mu
-	snapshot *cache.Snapshot   // guarded by mu
-	omitted  []omission        // last logged; guarded by mu
+	mu         sync.Mutex
+	capDomains map[string]bool   // that had caps; guarded by mu
+	versions   map[string]string // by type URL; guarded by mu
+	snapshot   *cache.Snapshot   // guarded by mu
+	omitted    []omission        // last logged; guarded by mu
 }
 
 // everyone is the node ID that all clients share: what is served does not depend on the client.
@@ -69,7 +71,8 @@ func New(ctx context.Context, o Options) *DiscoveryServer {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &DiscoveryServer{log: o.Logger, metrics: newMetrics(o.Registerer), versions: map[string]string{}}
+	s := &DiscoveryServer{log: o.Logger, metrics: newMetrics(o.Registerer), capDomains: map[string]bool{},
+		versions: map[string]string{}}
 	s.cache = cache.NewSnapshotCache(false, sameNode{}, nil)
 	s.clients = newClients(s.log, s.metrics, s.upToDate)
 	s.server = xdsserver.NewServer(ctx, s.cache, s.clients.callbacks())
@@ -83,12 +86,14 @@ func (s *DiscoveryServer) Register(g *grpc.Server) {
 	endpointservice.RegisterEndpointDiscoveryServiceServer(g, s.server)
 	listenerservice.RegisterListenerDiscoveryServiceServer(g, s.server)
 	routeservice.RegisterRouteDiscoveryServiceServer(g, s.server)
+	extensionservice.RegisterExtensionConfigDiscoveryServiceServer(g, s.server)
 	rlsconfservice.RegisterRateLimitConfigDiscoveryServiceServer(g, s.server)
 }
 
 // Set replaces the state that is served. If it returns an error, the old state remains.
 func (s *DiscoveryServer) Set(state ServedState) error {
 	state.setDefaults()
+	state.capDomains = s.rememberCaps(&state)
 	resources, omitted, err := state.resources()
 	if err != nil {
 		return fmt.Errorf("serve xDS: %w", err)
@@ -118,6 +123,18 @@ func (s *DiscoveryServer) Set(state ServedState) error {
 	return s.cache.SetSnapshot(context.Background(), everyone, snapshot)
 }
 
+// rememberCaps adds the domains with caps to those that had some, and returns all.
+func (s *DiscoveryServer) rememberCaps(state *ServedState) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for domain := range state.caps() {
+		if len(s.capDomains) < maxCapDomains {
+			s.capDomains[domain] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(s.capDomains))
+}
+
 // resources returns what is served, by type URL.
 func (s *ServedState) resources() (map[string][]types.Resource, []omission, error) {
 	if err := errors.Join(s.faults()...); err != nil {
@@ -137,6 +154,8 @@ func (s *ServedState) resources() (map[string][]types.Resource, []omission, erro
 		},
 		resource.ListenerType: {},
 		resource.RouteType:    {s.routes(hot), s.directRoutes(hot)},
+
+		resource.ExtensionConfigType: s.filters(hot),
 	}
 	if s.Rules != nil {
 		out[resource.RateLimitConfigType] = []types.Resource{}
@@ -218,12 +237,15 @@ func (s *DiscoveryServer) Status() ServerStatus {
 	return st
 }
 
+// ExtensionConfigs is the short name of the type of the filters of hot keys. An Envoy uses some of these resources.
+const ExtensionConfigs = "TypedExtensionConfig"
+
 // shortTypeName returns the name of a served type without its package. Clients may request any type, but only served types
 // are tracked.
 func shortTypeName(typeURL string) (name string, served bool) {
 	switch typeURL {
 	case resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType,
-		resource.RateLimitConfigType:
+		resource.RateLimitConfigType, resource.ExtensionConfigType:
 		return typeURL[strings.LastIndexByte(typeURL, '.')+1:], true
 	}
 	return "", false

@@ -42,6 +42,8 @@ type ServedState struct {
 	Hot []hotkey.Route // routes of hot keys, in any order; the value of the header is the owner string
 
 	Rules []*rlsconf.RateLimitConfig // nil: not known yet, so that clients are not sent an empty list
+
+	capDomains []string // that had caps
 }
 
 func (s *ServedState) setDefaults() {

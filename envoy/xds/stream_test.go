@@ -24,7 +24,7 @@ import (
 )
 
 // served are all types, in the order in which Envoy requests them.
-var served = []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.RateLimitConfigType}
+var served = []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.ExtensionConfigType, resource.RateLimitConfigType}
 
 func state(n int) ServedState {
 	return ServedState{Members: members(n), RouteAddress: "0.0.0.0:10000", Rules: []*rlsconf.RateLimitConfig{{Name: "app", Domain: "app"}}}

@@ -21,6 +21,13 @@ const (
 const (
 	SpreadFilter = "keyward-spread" // header mutation: the route of a hot key sets SubHeader
 	CapFilter    = "keyward-cap"    // local rate limit: the route of a hot key refuses what is certainly over its limit
+	CapsFilter   = "keyward-caps"   // local rate limit: with the name of a domain, buckets of many keys; also by ECDS
+)
+
+// Filters by ECDS that set SubHeader, for keys that are the value of a header or the client's address.
+const (
+	SpreadByHeader  = "keyward-spread-header"
+	SpreadByAddress = "keyward-spread-address"
 )
 
 // Secrets that the bootstrap of an Envoy defines when the sidecars require mTLS. Every Envoy is served the same cluster,

@@ -72,7 +72,8 @@ const enough = 100
 type xdsStatus struct {
 	Versions map[string]string `json:"versions"`
 	Clients  []struct {
-		Node  string `json:"node"`
+		Node  string   `json:"node"`
+		Hot   []string `json:"hot"`
 		Types map[string]struct {
 			Accepted, Sent, Refused, Why string
 		} `json:"types"`
@@ -91,6 +92,9 @@ func served(f *Snapshot, r *report) {
 		}
 		servers++
 		for name, v := range s.Versions {
+			if name == "TypedExtensionConfig" {
+				continue // a server without rules does not serve the filters of all domains
+			}
 			if versions[name] == nil {
 				versions[name] = map[string][]string{}
 			}
