@@ -199,6 +199,46 @@ func (g *generator) Ways() string {
 	return b.String()
 }
 
+// Filters returns the HTTP filters one by one, as mappings. Comments stay above the filter that they are about.
+func (g *generator) Filters() ([]string, error) {
+	t, err := g.templates()
+	if err != nil {
+		return nil, err
+	}
+	name := "filter.yaml"
+	if g.Gateway == gatewayEnvoyGateway {
+		name = "ecds.yaml" // the gateway's own filter makes the calls
+	}
+	var b bytes.Buffer
+	if err := t.ExecuteTemplate(&b, name, g); err != nil {
+		return nil, err
+	}
+	var filters []string
+	var comments, filter strings.Builder
+	end := func() {
+		if filter.Len() > 0 {
+			filters = append(filters, comments.String()+item(filter.String()))
+			comments.Reset()
+			filter.Reset()
+		}
+	}
+	for line := range strings.Lines(strings.Trim(b.String(), "\n") + "\n") {
+		switch {
+		case line == "\n":
+		case strings.HasPrefix(line, "#"):
+			end()
+			comments.WriteString(line)
+		case strings.HasPrefix(line, "- "):
+			end()
+			filter.WriteString(line)
+		default:
+			filter.WriteString(line)
+		}
+	}
+	end()
+	return filters, nil
+}
+
 // item removes the list syntax from a list of one element that a template prints.
 func item(text string) string {
 	text = strings.TrimPrefix(strings.TrimLeft(text, "\n "), "- ")

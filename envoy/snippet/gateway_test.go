@@ -10,6 +10,7 @@ import (
 
 	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	yamlv3 "go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -31,12 +32,15 @@ func forGateways(t testing.TB) map[string]struct {
 		o       Options
 	}
 	return map[string]row{
-		"for-istio":           {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Rules: load(t, rich, other), From: all, FailureModeDeny: true}},
-		"for-istio-plaintext": {gatewayIstio, Kube{Plaintext: true, Selector: "istio=edge", Release: "limits", Namespace: "edge"}, Options{Rules: load(t, simple), From: key}},
-		"for-istio-plain":     {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, EnvoyVersion: "1.40"}},
-		"for-envoy-gateway":   {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}}},
-		"for-contour":         {gatewayContour, Kube{Namespace: "projectcontour"}, Options{Rules: load(t, rich, other), From: all}},
-		"for-kgateway":        {gatewayKGateway, Kube{Namespace: "kgateway-system", Gateway: "http"}, Options{Rules: load(t, rich, other), From: all}},
+		"for-istio":             {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Rules: load(t, rich, other), From: all, FailureModeDeny: true}},
+		"for-istio-plaintext":   {gatewayIstio, Kube{Plaintext: true, Selector: "istio=edge", Release: "limits", Namespace: "edge"}, Options{Rules: load(t, simple), From: key}},
+		"for-istio-plain":       {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, EnvoyVersion: "1.40"}},
+		"for-istio-hot":         {gatewayIstio, Kube{}, Options{Rules: load(t, simple), From: key, HotECDS: true}},
+		"for-istio-caps":        {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, Caps: true}},
+		"for-envoy-gateway-hot": {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}, HotECDS: true}},
+		"for-envoy-gateway":     {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}}},
+		"for-contour":           {gatewayContour, Kube{Namespace: "projectcontour"}, Options{Rules: load(t, rich, other), From: all}},
+		"for-kgateway":          {gatewayKGateway, Kube{Namespace: "kgateway-system", Gateway: "http"}, Options{Rules: load(t, rich, other), From: all}},
 	}
 }
 
@@ -115,6 +119,9 @@ func holdPatches(t *testing.T, name string, d map[string]any) {
 			hold(value, &cluster.Cluster{})
 		case "HTTP_FILTER":
 			hold(value, &hcm.HttpFilter{})
+		case "VIRTUAL_HOST":
+			value.(map[string]any)["name"], value.(map[string]any)["domains"] = "a", []any{"*"}
+			hold(value, &route.VirtualHost{})
 		case "BOOTSTRAP":
 			hold(value, &bootstrap.Bootstrap{})
 		default:
@@ -126,6 +133,9 @@ func holdPatches(t *testing.T, name string, d map[string]any) {
 	}
 	if patches, _ := spec["jsonPatches"].([]any); len(patches) > 0 {
 		hold(patches[0].(map[string]any)["operation"].(map[string]any)["value"], &cluster.Cluster{})
+		if len(patches) > 3 {
+			hold(patches[3].(map[string]any)["operation"].(map[string]any)["value"], &hcm.HttpFilter{})
+		}
 	}
 }
 
@@ -145,6 +155,9 @@ func TestGatewayFaults(t *testing.T) {
 		"want KEY=VALUE":                  {gatewayIstio, Kube{Selector: "edge"}, Options{Rules: rules, From: key}},
 		"must use this name, not api_key": {gatewayKGateway, Kube{}, Options{Rules: rules, From: key}},
 		"no rule is left":                 {gatewayContour, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "query:key"}}},
+		"contour has no resource":         {gatewayContour, Kube{}, Options{Rules: rules, From: key, HotECDS: true}},
+		"kgateway has no resource":        {gatewayKGateway, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "header:api_key"}, Caps: true}},
+		"envoy-gateway has no resource":   {gatewayEnvoyGateway, Kube{}, Options{From: key, Caps: true}},
 		"no calls are left":               {gatewayIstio, Kube{}, Options{Rules: rules}},
 	} {
 		c.o.Gateway, c.o.Kube = c.gateway, c.kube

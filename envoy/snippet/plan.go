@@ -15,6 +15,7 @@ type domain struct {
 	Descriptors []descriptor
 	Key         expr
 	Notes       []string // comments on the line of the header
+	Caps        []capRow // of Options.Caps
 }
 
 // descriptor is an element of rate_limits.
@@ -22,6 +23,7 @@ type descriptor struct {
 	Actions []string // YAML flow mappings without braces
 	Entries []entry  // the same, for gateways with their own schema
 	Rules   []string // rules that it is for
+	Capped  bool     // a row of the domain's caps is for it
 }
 
 // entry is an entry of a descriptor: its key and the source of its value.
@@ -33,7 +35,7 @@ type entry struct {
 // plan builds the domains from the rules.
 func (g *generator) plan() (faults []error) {
 	if g.Gateway == gatewayEnvoyGateway {
-		return g.planOwn()
+		return append(g.planOwn(), g.planECDS()...)
 	}
 	if g.Rules != nil {
 		for _, name := range g.Rules.Domains() {
@@ -44,7 +46,7 @@ func (g *generator) plan() (faults []error) {
 	}
 	if g.Shape == Routes {
 		g.planRoutes()
-		return g.planHot()
+		return slices.Concat(g.planHot(), g.planECDS(), g.planCaps())
 	}
 	if len(g.Domains) == 0 && g.Part != partCluster && !g.secrets() {
 		for _, w := range g.warnings {
@@ -52,7 +54,7 @@ func (g *generator) plan() (faults []error) {
 		}
 		return append(faults, errors.New("no calls are left: there are no rules, or none whose values Envoy can find"))
 	}
-	return g.planHot()
+	return slices.Concat(g.planHot(), g.planECDS(), g.planCaps())
 }
 
 // planDomain turns the levels of each rule into the entries of a descriptor.

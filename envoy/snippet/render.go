@@ -23,6 +23,22 @@ var templates embed.FS
 
 // render prints the requested part.
 func (g *generator) render() ([]byte, error) {
+	t, err := g.templates()
+	if err != nil {
+		return nil, fmt.Errorf("generate Envoy configuration: %w", err)
+	}
+	name := string(g.Part)
+	if g.Part == partFilter && g.Shape == Routes {
+		name = "route"
+	}
+	var b bytes.Buffer
+	if err := t.ExecuteTemplate(&b, name+".yaml", g); err != nil {
+		return nil, fmt.Errorf("generate Envoy configuration: %w", err)
+	}
+	return append(bytes.Trim(b.Bytes(), "\n"), '\n'), nil
+}
+
+func (g *generator) templates() (*template.Template, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
 		"quote": quote, "comment": comment, "commented": commented, "seconds": seconds, "address": address,
@@ -43,18 +59,7 @@ func (g *generator) render() ([]byte, error) {
 			}{g, d}
 		},
 	})
-	if _, err := t.ParseFS(templates, "templates/*.yaml"); err != nil {
-		return nil, fmt.Errorf("generate Envoy configuration: %w", err)
-	}
-	name := string(g.Part)
-	if g.Part == partFilter && g.Shape == Routes {
-		name = "route"
-	}
-	var b bytes.Buffer
-	if err := t.ExecuteTemplate(&b, name+".yaml", g); err != nil {
-		return nil, fmt.Errorf("generate Envoy configuration: %w", err)
-	}
-	return append(bytes.Trim(b.Bytes(), "\n"), '\n'), nil
+	return t.ParseFS(templates, "templates/*.yaml")
 }
 
 // indented indents all lines but the first, and removes trailing newlines.

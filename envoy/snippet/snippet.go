@@ -77,6 +77,11 @@ type Options struct {
 	// The listener's routes come from XDS, which adds those of hot keys; in shape plain those of the requests do:
 	// see Routed.
 	HotRoutes bool
+	// The filters of hot keys come from XDS by ECDS; the routes remain the user's own.
+	HotECDS bool
+	// Envoy denies requests of keys that are far above their limits, before it calls a member.
+	Caps    bool
+	CapKeys int // values of each rule that have a bucket at a time; default 10000
 	// Envoy delays requests by the header DelayHeader, which members add. Clients cannot set it.
 	Delay bool
 
@@ -129,6 +134,7 @@ func (o *Options) fill() {
 	setDefault(&o.Timeout, 100*time.Millisecond)
 	setDefault(&o.Connect, 25*time.Millisecond)
 	setDefault(&o.EnvoyVersion, "1.36")
+	setDefault(&o.CapKeys, defaultCapKeys)
 }
 
 func setDefault[T comparable](v *T, d T) {
@@ -148,6 +154,9 @@ type generator struct {
 	from       map[string][]source
 
 	keepActions bool // the user's own routes have rate_limits
+	// What places the calls that filters by ECDS spread: header, remoteAddress or unknownSource.
+	spread       sourceKind
+	spreadHeader string
 }
 
 func (g *generator) warn(format string, args ...any) {
@@ -211,7 +220,7 @@ func (g *generator) faults() (faults []error) {
 	case g.Delay && g.Shape == Routes:
 		fail("delay: in shape routes, the Envoys of the pods delay requests")
 	}
-	faults = append(faults, g.hotFaults()...)
+	faults = slices.Concat(faults, g.hotFaults(), g.ecdsFaults(), g.capFaults())
 	return append(append(faults, g.tlsFaults()...), g.memberFaults()...)
 }
 
