@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/ops/doctor"
@@ -94,6 +95,11 @@ func gather(ctx context.Context, members, envoys []string) (*doctor.Snapshot, er
 			m.Ahead = time.Unix(0, p.self.Time).Sub(p.asked.Add(p.took / 2))
 		}
 		asking.Go(func() { m.Metrics = metricsOf(ctx, p.url) })
+		asking.Go(func() {
+			if h, err := get[api.HotKeys](ctx, p.url+"/v1/hotkeys"); err == nil {
+				m.HotKeys = &h
+			}
+		})
 	}
 	f.Envoys = make([]doctor.EnvoyPages, len(envoys))
 	for i, e := range envoys {

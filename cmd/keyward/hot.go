@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -169,9 +170,38 @@ func printHot(out io.Writer, h *api.HotKeys) error {
 			fmt.Fprintf(t, "\nHOT AT %s\tRATE/s\tLIMIT\tUSED\n", printable(h.Member))
 		}
 		fmt.Fprintf(t, "%s\t%.0f\t%s\t%s\n", keyName(k.Domain, k.Name, k.OwnerString), k.Rate, limitText(k.Limit, k.Window), share(k.Used, k.Limit))
+		for _, r := range k.Relief {
+			fmt.Fprintf(t, "  %s\n", reliefText(h, &k, &r))
+		}
 	}
 	if hot == 0 {
 		fmt.Fprintf(t, "\nNo key that %s counts is hot.\n", printable(h.Member))
 	}
 	return t.Flush()
+}
+
+// reliefText describes a kind of relief of a key, with the Envoys of the member's own xDS server that have it.
+func reliefText(h *api.HotKeys, k *api.HotKeyStatus, r *api.HotRelief) string {
+	if r.Why != "" {
+		return "no " + r.Kind + ": " + printable(r.Why)
+	}
+	n := 0
+	for _, e := range h.Envoys {
+		switch {
+		case r.Kind == "split" && (e.Routes || e.Spreads),
+			r.Kind == "cap" && (e.Routes && r.With == "" || slices.Contains(e.Caps, k.Domain)):
+			n++
+		}
+	}
+	needs := "--hot-filters or --hot-routes"
+	if r.With != "" {
+		needs = "--" + r.With
+	}
+	switch {
+	case r.Kind == "lease":
+		return "lease: by members other than its owner that get its requests"
+	case len(h.Envoys) == 0:
+		return r.Kind + ": by Envoys with " + needs
+	}
+	return fmt.Sprintf("%s: by %d of %s here; the others need %s", r.Kind, n, count(len(h.Envoys), "Envoy"), needs)
 }

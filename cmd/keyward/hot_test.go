@@ -109,6 +109,15 @@ func TestHotList(t *testing.T) {
 			t.Errorf("%v, no %q in\n%s", err, want, out)
 		}
 	}
+	h.Keys[0].Relief = []api.HotRelief{{Kind: "lease", Why: "a sliding_log is never lent"}, {Kind: "split"}, {Kind: "cap", With: "hot-filters"}}
+	h.Envoys = []api.HotEnvoy{{Node: "a", Routes: true}, {Node: "b", Spreads: true, Caps: []string{"edge"}}, {Node: "c", Caps: []string{"other"}}}
+	out, err = run(t, "hot", "list", "--admin", socket)
+	for _, want := range []string{"no lease: a sliding_log is never lent", "split: by 2 of 3 Envoys here; the others need --hot-filters or --hot-routes",
+		"cap: by 1 of 3 Envoys here; the others need --hot-filters"} {
+		if err != nil || !strings.Contains(out, "  "+want+"\n") {
+			t.Errorf("%v, no %q in\n%s", err, want, out)
+		}
+	}
 	if strings.Contains(out, "leased only") {
 		t.Errorf("a key that is not hot:\n%s", out)
 	}

@@ -17,6 +17,22 @@ type HotKeys struct {
 	Member string         `json:"member"`
 	Keys   []HotKeyStatus `json:"keys"`
 	Routes []HotRoute     `json:"routes"`
+	Envoys []HotEnvoy     `json:"envoys,omitempty"` // that use the xDS server of this member
+}
+
+// HotEnvoy is an Envoy, and what it takes from xDS for hot keys.
+type HotEnvoy struct {
+	Node    string   `json:"node"`
+	Routes  bool     `json:"routes"`  // all of its routes (--hot-routes): it spreads and caps
+	Spreads bool     `json:"spreads"` // the filter that spreads (--hot-filters)
+	Caps    []string `json:"caps"`    // the domains whose keys it caps by a filter (--hot-filters)
+}
+
+// HotRelief states whether a kind of relief is possible for a key, whatever the Envoys do.
+type HotRelief struct {
+	Kind string `json:"kind"`           // lease, split or cap
+	Why  string `json:"why,omitempty"`  // why it is not possible; empty: it is
+	With string `json:"with,omitempty"` // hot-filters: Envoys with hot routes cannot
 }
 
 // HotKeyStatus is a hot or leased key at its owner.
@@ -36,6 +52,7 @@ type HotKeyStatus struct {
 	Lent        uint64        `json:"lent"` // hits of Used that holders may not have spent
 	Splittable  bool          `json:"splittable"`
 	Holders     []LeaseHolder `json:"holders,omitempty"`
+	Relief      []HotRelief   `json:"relief,omitempty"` // of a hot key with a known name
 }
 
 // LeaseHolder is a member that holds a lease on a key.

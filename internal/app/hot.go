@@ -110,6 +110,9 @@ func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err e
 	}
 	r.Name, r.Owner = string(found.AppendName(nil, entries)), string(rules.AppendOwnerString(nil, o.Domain, entries, &found))
 	r.Limit, r.Window = found.Limit.Limit, int64(found.Limit.Window)
+	if !found.Rule.ShareThreshold {
+		r.Entries = routeEntries(entries)
+	}
 	return r, subs, nil
 }
 
@@ -138,8 +141,16 @@ func (m *sidecar) refreshManual(at *ring.Ring) {
 
 func (m *sidecar) hotKeys() api.HotKeys {
 	h := api.HotKeys{Member: m.Flags.Node, Keys: []api.HotKeyStatus{}, Routes: []api.HotRoute{}}
+	rules := m.service.Rules()
 	for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
-		h.Keys = append(h.Keys, hotKeyStatus(&k))
+		status := hotKeyStatus(&k)
+		if k.Hot && k.Owner != "" && rules != nil {
+			status.Relief = reliefOf(&k, rules)
+		}
+		h.Keys = append(h.Keys, status)
+	}
+	if m.xds != nil {
+		h.Envoys = hotEnvoys(m.xds.status())
 	}
 	for _, r := range m.manual.routes() {
 		h.Routes = append(h.Routes, routeStatus(&r))

@@ -43,7 +43,7 @@ type Snapshot struct {
 	NoRules     string      // the version of rules without a domain
 }
 
-// MemberReport holds the pages /cluster, /v1/self and /metrics of one process.
+// MemberReport holds the pages /cluster, /v1/self, /v1/hotkeys and /metrics of one process.
 type MemberReport struct {
 	Page    string
 	Cluster api.ClusterStatus
@@ -51,6 +51,7 @@ type MemberReport struct {
 	Ahead   time.Duration // difference of its clock to the local clock, estimated from one exchange
 	Within  time.Duration // maximum error of Ahead
 	Metrics promtext.Page
+	HotKeys *api.HotKeys // nil if it counts nothing or did not respond
 }
 
 // UnreachablePage is an address that did not respond.
@@ -123,7 +124,7 @@ func Examine(f *Snapshot) []Finding {
 		{"off the ring", offRing}, {"gossip keys", gossipKeys}, {"certificates", certificates},
 		{"members", members}, {"ports", ports}, {"one cluster", oneCluster},
 		{"clocks", clocks}, {"ring", onRing}, {"capacity", capacity}, {"expected", expected}, {"settings", settings},
-		{"rules", rules}, {"direct", direct}, {"xds", served},
+		{"rules", rules}, {"direct", direct}, {"xds", served}, {"hot keys", hot},
 		{"memory", memory}, {"authority", authority}, {"versions", versions},
 	} {
 		r.check = c.name

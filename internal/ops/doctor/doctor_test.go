@@ -90,7 +90,7 @@ func TestNothingIsWrong(t *testing.T) {
 		}
 		seen[x.Check] = true
 	}
-	if len(seen) != 18 {
+	if len(seen) != 19 {
 		t.Errorf("%d checks: %v", len(seen), seen)
 	}
 	for _, x := range Examine(&Snapshot{Now: now}) {
@@ -234,6 +234,20 @@ func TestEveryMistake(t *testing.T) {
 			`{"address": {"socket_address": {"address": "10.0.0.9", "port_value": 8083}}}, {"address": {"socket_address": {"address": "127.0.0.1"`)},
 		{"envoy", Fail, "pod-1 at 10.0.0.1:8083 is not an endpoint", envoy(`{"address": {"socket_address": {"address": "10.0.0.1", "port_value": 8083}}, "locality": {"sub_zone": "pod-1"}},`, ``)},
 		{"envoy", Fail, "has no cluster keyward", envoy(`"cluster_statuses": [{"name": "keyward"`, `"cluster_statuses": [{"name": "other"`)},
+		{"hot keys", Warn, "pod-1 decides 900 of 1000 requests per second for edge ip=10.0.0.1 itself; no lease (5 %), no split (5 %), cap by 1 Envoy", func(f *Snapshot) {
+			f.Members[2].Cluster.XDS = parsed(`{"clients": [{"node": "e", "hot": ["keyward-caps/edge"]}, {"node": "f", "hot": ["keyward-direct"]}, {"node": "g"}]}`)
+			f.Members[1].HotKeys = &api.HotKeys{Keys: []api.HotKeyStatus{{Hot: false, Rate: 9, OwnRate: 9}, {Hot: true, Rate: 10, OwnRate: 1},
+				{Domain: "edge", Name: "ip=10.0.0.1", Hot: true, Rate: 1000, OwnRate: 900, Relief: []api.HotRelief{
+					{Kind: "lease", Why: "5 %"}, {Kind: "split", Why: "5 %"}, {Kind: "cap", With: "hot-filters"}}}}}
+		}},
+		{"hot keys", Warn, "lease possible, split by 2 Envoys, cap by 1 Envoy", func(f *Snapshot) {
+			f.Members[2].Cluster.XDS = parsed(`{"clients": [{"node": "e", "hot": ["keyward-spread-header"]}, {"node": "f", "hot": ["keyward-direct"]}, {"node": "g", "hot": ["keyward-caps/other"]}]}`)
+			f.Members[1].HotKeys = &api.HotKeys{Keys: []api.HotKeyStatus{{Domain: "edge", Hot: true, Rate: 10, OwnRate: 10,
+				Relief: []api.HotRelief{{Kind: "lease"}, {Kind: "split"}, {Kind: "cap"}}}}}
+		}},
+		{"hot keys", Warn, "its name is not known yet", func(f *Snapshot) {
+			f.Members[1].HotKeys = &api.HotKeys{Keys: []api.HotKeyStatus{{Hot: true, Rate: 10, OwnRate: 10}}}
+		}},
 		{"envoy", Warn, "600 of 10600 calls failed", func(f *Snapshot) { f.Envoys[0].Stats = []byte("a.ratelimit.ok: 10000\na.ratelimit.error: 600\n") }},
 	} {
 		f := healthy()

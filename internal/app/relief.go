@@ -1,0 +1,78 @@
+package app
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/internal/api"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// shortestCap is the shortest window that Envoy's token buckets can have.
+const shortestCap = 50 * time.Millisecond
+
+// reliefOf returns which kinds of relief a hot key can have, and why not the others. The Planner decides by the same
+// properties.
+func reliefOf(k *owner.HotKey, rules *config.Rules) []api.HotRelief {
+	lease := api.HotRelief{Kind: "lease"}
+	switch {
+	case k.Splittable:
+	case k.Rule.Algorithm == limit.SlidingLog:
+		lease.Why = "a sliding_log is never lent"
+	default:
+		lease.Why = "5 % of its limit is less than one hit for each member"
+	}
+	split := api.HotRelief{Kind: "split", Why: lease.Why}
+	if split.Why == "" && (k.RingPos != ring.Hash(k.Owner) || k.Owner != strings.Trim(k.Owner, " \t")) {
+		split.Why = "no header has its owner string as the value"
+	}
+	return []api.HotRelief{lease, split, capOf(k, rules)}
+}
+
+func capOf(k *owner.HotKey, rules *config.Rules) api.HotRelief {
+	relief := api.HotRelief{Kind: "cap"}
+	var m config.Match
+	entries := rules.EntriesOf(k.Domain, k.Name, k.Key, &m)
+	_, value, _ := strings.Cut(k.Name, "=")
+	inRoute := value == k.Owner
+	switch {
+	case k.LeaseTerms.Uncapped:
+		relief.Why = "its rule refuses no request"
+	case k.Rule.Limit == 0:
+		relief.Why = "its limit is 0"
+	case k.Rule.Window < shortestCap:
+		relief.Why = "its window is shorter than 50ms"
+	case entries != nil && m.Rule.Name != "" && rules.Replaced()[m.Rule.Name]:
+		relief.Why = "another rule replaces its rule for some requests"
+	case entries == nil && !inRoute:
+		relief.Why = "its descriptor is not known exactly: several values share the counter, or the name is long"
+	case !inRoute:
+		relief.With = "hot-filters"
+	}
+	return relief
+}
+
+// hotEnvoys returns what the clients of an xDS server take for hot keys.
+func hotEnvoys(s xds.ServerStatus) (all []api.HotEnvoy) {
+	for _, c := range s.Clients {
+		e := api.HotEnvoy{Node: c.Node, Caps: []string{}}
+		for _, name := range c.Hot {
+			domain, caps := strings.CutPrefix(name, xds.CapsPrefix)
+			switch {
+			case caps:
+				e.Caps = append(e.Caps, domain)
+			case slices.Contains(xds.SpreadFilters(), name):
+				e.Spreads = true
+			default:
+				e.Routes = true
+			}
+		}
+		all = append(all, e)
+	}
+	return all
+}
