@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,15 +75,99 @@ func TestHotRouteOfMembers(t *testing.T) {
 	}
 }
 
+// TestHotFiltersOfMembers: for Envoys with routes of their own, orders cap a user of a plan and spread a key, by the
+// filters that members serve, and take both back. However the key is spread, all Envoys together admit its limit.
+func TestHotFiltersOfMembers(t *testing.T) {
+	const rules = `domain: app
+descriptors:
+- {key: api_key, rate_limit: {unit: year, requests_per_unit: 5000}}
+- key: plan
+  value: free
+  descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 10}}
+`
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": rules}, Expect: 5, Args: []string{"--decision-timeout", "1s"}})
+	socket := "unix:" + filepath.Join(t.TempDir(), "a.sock")
+	members := names(5)
+	for _, m := range members[:4] {
+		if _, err := l.AddSidecar(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.AddSidecar(members[4], "--admin", socket); err != nil {
+		t.Fatal(err)
+	}
+	awaitRing(t, l, members...)
+	args := []string{"--failure-mode-deny", "--timeout", "5s", "--hot-filters", "--from", "plan=header:x-plan", "--from", "user=header:x-user"}
+	xds, envoy := ownerDirect(t, l, envoyBinary(t), args...)
+	of := addresses(l, func(s *lab.Sidecar) string { return s.Direct })
+	e := &edge{Envoy: envoy, cluster: ownerCluster, names: of}
+	all := []*edge{e}
+	for _, name := range []string{"second", "third"} {
+		more := addEnvoy(t, l, lab.EnvoyOptions{Name: name, Shape: "owner-direct", XDS: xds.Addr, Upstream: startUpstream(t).addr,
+			Args: append([]string{"--from", "api_key=header:x-api-key"}, args...)}, ownerCluster, 5)
+		all = append(all, &edge{Envoy: more, cluster: ownerCluster, names: of})
+	}
+	order := func(args ...string) {
+		t.Helper()
+		out, err := exec.Command(filepath.Join(l.Bin, "keyward"), append([]string{"hot", "--admin", socket}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("keyward hot %v: %v\n%s", args, err, out)
+		}
+	}
+	order("split", "app", "api_key=spread")
+	order("cap", "app", "plan=free", "user=capped")
+	for _, e := range all {
+		e.awaitDump(t, `"spread#`, true)
+		e.awaitDump(t, `"capped"`, true)
+	}
+	got, by := e.offer(t, "", slices.Repeat([]string{"spread"}, 1000)...)
+	evenly(t, "spread", got)
+	if n := sum(t, l, "keyward_misrouted_total"); by[200] != 1000 || n != 0 {
+		t.Errorf("spread: answered %v, %v of them misrouted", by, n)
+	}
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for _, e := range all {
+		wg.Go(func() {
+			statuses := map[int]int{}
+			e.offerAll("", slices.Repeat([]string{"spread"}, 1500), statuses)
+			admitted.Add(int64(statuses[200]))
+		})
+	}
+	wg.Wait()
+	if n := admitted.Load(); n != 4000 {
+		t.Errorf("spread: %d admitted by three Envoys, want the 4000 that are left", n)
+	}
+	capped := newCaller(t, "127.0.0.1", map[string]string{"x-plan": "free", "x-user": "capped"})
+	before := asked(t, envoy)
+	if by, n := capped.send(t, envoy.Listener, 100), asked(t, envoy)-before; by[200] != 10 || by[429] != 90 || n > 20 {
+		t.Errorf("capped: answered %v after %d calls, want 10 of 100 admitted after 20 calls", by, n)
+	}
+	order("clear", "app", "api_key=spread")
+	order("clear", "app", "plan=free", "user=capped")
+	e.awaitDump(t, `"spread#`, false)
+	e.awaitDump(t, `"capped"`, false)
+	if got, _ := e.offer(t, "", slices.Repeat([]string{"spread"}, 50)...); len(got) != 1 {
+		t.Errorf("when the order is taken back: %v", got)
+	}
+}
+
 // awaitRoute waits until Envoy has a route that spreads the key, or has none.
 func (e *edge) awaitRoute(t *testing.T, key string, want bool) {
 	t.Helper()
+	e.awaitDump(t, `"`+key+`#`, want)
+}
+
+// awaitDump waits until Envoy's configuration contains the text, or does not.
+func (e *edge) awaitDump(t *testing.T, text string, want bool) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	if err := lab.Await(ctx, fmt.Sprintf("a route of %s: %v", key, want), func(ctx context.Context) error {
-		page, err := lab.Get(ctx, "http://"+e.Admin+"/config_dump?resource=dynamic_route_configs")
-		if has := strings.Contains(string(page), `"`+key+`#`); err == nil && has != want {
-			return fmt.Errorf("there is one: %v", has)
+	if err := lab.Await(ctx, fmt.Sprintf("%s in Envoy's configuration: %v", text, want), func(ctx context.Context) error {
+		page, err := lab.Get(ctx, "http://"+e.Admin+"/config_dump")
+		if has := strings.Contains(string(page), text); err == nil && has != want {
+			return fmt.Errorf("it is there: %v", has)
 		}
 		return err
 	}); err != nil {

@@ -40,6 +40,8 @@ type hotServer struct {
 	*xds.DiscoveryServer
 	addr  string
 	state xds.ServedState
+	kind  string // of the resources with hot keys
+	said  int
 }
 
 func startHotServer(t *testing.T, l *lab.Lab) *hotServer {
@@ -48,7 +50,8 @@ func startHotServer(t *testing.T, l *lab.Lab) *hotServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &hotServer{DiscoveryServer: xds.New(t.Context(), xds.Options{}), addr: ln.Addr().String(), state: xds.ServedState{Connect: 250 * time.Millisecond}}
+	x := &hotServer{DiscoveryServer: xds.New(t.Context(), xds.Options{}), addr: ln.Addr().String(), kind: "RouteConfiguration",
+		state: xds.ServedState{Connect: 250 * time.Millisecond}}
 	for _, s := range l.Sidecars {
 		x.state.Members = append(x.state.Members, xds.Endpoint{ID: ring.ID(s.Name), RLS: s.Direct, Route: s.Route})
 	}
@@ -62,10 +65,13 @@ func startHotServer(t *testing.T, l *lab.Lab) *hotServer {
 	return x
 }
 
-// say serves the routes of these hot keys and waits until every Envoy has them.
+// say serves these hot keys and waits until every Envoy has them.
 func (x *hotServer) say(t *testing.T, hot ...hotkey.Route) {
 	t.Helper()
 	x.state.Hot = hot
+	if x.kind != "RouteConfiguration" {
+		x.state.Hot = append(x.state.Hot, x.marks()...)
+	}
 	if err := x.Set(x.state); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +80,7 @@ func (x *hotServer) say(t *testing.T, hot ...hotkey.Route) {
 	if err := lab.Await(ctx, "the routes", func(context.Context) error {
 		st := x.Status()
 		for _, c := range st.Clients {
-			if got := c.Types["RouteConfiguration"]; got.Accepted != st.Versions["RouteConfiguration"] {
+			if got := c.Types[x.kind]; got.Accepted != st.Versions[x.kind] {
 				return fmt.Errorf("%s uses %+v", c.Node, got)
 			}
 		}
@@ -82,6 +88,18 @@ func (x *hotServer) say(t *testing.T, hot ...hotkey.Route) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// marks are hot keys that no request has. They change every resource, so that Envoys that use some resources receive
+// each version.
+func (x *hotServer) marks() (all []hotkey.Route) {
+	x.said++
+	for i, key := range []string{"mark", "remote_address"} {
+		mark := fmt.Sprint("mark-", x.said, "-", i)
+		all = append(all, hotkey.Route{Domain: "app", Author: "pod-a", Version: 1, Owner: mark, Mode: hotkey.Spread, Limit: 1, Window: int64(365 * 24 * time.Hour),
+			Subs: []hotkey.SubKey{{Key: mark + "#0", Member: "pod-a"}}, Entries: []hotkey.RouteEntry{{Key: key, Value: mark}}})
+	}
+	return all
 }
 
 // subKeysOn is a sub-key on each of the members.
@@ -136,13 +154,35 @@ func startHeaderCount(t *testing.T) *headerCount {
 // answered.
 func (e *edge) offer(t *testing.T, forged string, keys ...string) (got map[string]int, statuses map[int]int) {
 	t.Helper()
+	statuses = map[int]int{}
+	got = e.called(t, func() { e.offerAll(forged, keys, statuses) })
+	return got, statuses
+}
+
+// called returns how many requests or calls Envoy sends to each member while do runs.
+func (e *edge) called(t *testing.T, do func()) map[string]int {
+	t.Helper()
 	before, err := e.Requests(t.Context(), e.cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
+	do()
+	after, err := e.Requests(t.Context(), e.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	for addr, n := range after {
+		if n -= before[addr]; n > 0 {
+			got[e.names[addr]] = n
+		}
+	}
+	return got
+}
+
+func (e *edge) offerAll(forged string, keys []string, statuses map[int]int) {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
 	defer client.CloseIdleConnections()
-	statuses = map[int]int{}
 	var mu sync.Mutex
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -157,17 +197,6 @@ func (e *edge) offer(t *testing.T, forged string, keys ...string) (got map[strin
 		})
 	}
 	wg.Wait()
-	after, err := e.Requests(t.Context(), e.cluster)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got = map[string]int{}
-	for addr, n := range after {
-		if n -= before[addr]; n > 0 {
-			got[e.names[addr]] = n
-		}
-	}
-	return got, statuses
 }
 
 // sendForged is the status of the answer, 0 when there is none.
@@ -199,6 +228,15 @@ func TestHotRoute(t *testing.T) {
 				e := addEnvoy(t, l, lab.EnvoyOptions{
 					Name: "direct-" + v.name, Path: v.path, Shape: "owner-direct", XDS: x.addr, Upstream: app.addr,
 					Args: []string{"--from", "api_key=header:x-api-key", "--hot-routes", "--failure-mode-deny", "--timeout", "5s"},
+				}, ownerCluster, len(members))
+				hotRoutes(t, x, l, &edge{e, ownerCluster, addresses(l, func(s *lab.Sidecar) string { return s.Direct }), app})
+			})
+			t.Run("owner-direct with routes of its own, Envoy "+v.name, func(t *testing.T) {
+				x, app := startHotServer(t, l), startHeaderCount(t)
+				x.kind = "TypedExtensionConfig"
+				e := addEnvoy(t, l, lab.EnvoyOptions{
+					Name: "own-" + v.name, Path: v.path, Shape: "owner-direct", XDS: x.addr, Upstream: app.addr,
+					Args: []string{"--from", "api_key=header:x-api-key", "--hot-filters", "--failure-mode-deny", "--timeout", "5s"},
 				}, ownerCluster, len(members))
 				hotRoutes(t, x, l, &edge{e, ownerCluster, addresses(l, func(s *lab.Sidecar) string { return s.Direct }), app})
 			})
@@ -279,7 +317,8 @@ func hotRoutes(t *testing.T, x *hotServer, l *lab.Lab, e *edge) {
 		t.Errorf("the application got %d sub-keys", n)
 	}
 	reached := e.app.all.Load()
-	limited := hotkey.Route{Author: "pod-a", Version: 2, Domain: "app", Name: "api_key=" + hot, Owner: hot, Mode: hotkey.Cap, Limit: 20, Window: int64(24 * time.Hour)}
+	limited := hotkey.Route{Author: "pod-a", Version: 2, Domain: "app", Name: "api_key=" + hot, Owner: hot, Mode: hotkey.Cap, Limit: 20, Window: int64(24 * time.Hour),
+		Entries: []hotkey.RouteEntry{{Key: "api_key", Value: hot}}}
 	x.say(t, limited, hotkey.Route{Author: "pod-b", Version: 1, Domain: "web", Owner: hot, Mode: hotkey.Spread, Subs: spread.Subs})
 	if _, by = e.offer(t, forged.Key, requests[:100]...); by[200] != 40 || by[429] != 60 {
 		t.Errorf("capped: answered %v, want the first 40 to pass", by)
