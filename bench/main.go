@@ -52,6 +52,7 @@ type options struct {
 	micro      bool
 	move       int
 	hot        float64
+	flood      float64
 }
 
 func (o *options) define(f *flag.FlagSet) {
@@ -78,6 +79,7 @@ func (o *options) define(f *flag.FlagSet) {
 	f.StringVar(&o.keep, "keep", "", "keep logs and configuration in this `directory`")
 	f.IntVar(&o.move, "move", 0, "have so many counters moved from one process to another, under a load of -rate, and measure nothing else")
 	f.Float64Var(&o.hot, "hot", 0, "calls per second for one hot key, in addition to other keys of its owner at -rate, with leases and without; measure nothing else")
+	f.Float64Var(&o.flood, "flood", 0, "requests per second for one key through three Envoys with routes of their own, with each kind of relief; measure nothing else")
 	f.BoolVar(&o.micro, "micro", false, "measure the decision path without the transport, and nothing else")
 }
 
@@ -101,8 +103,8 @@ func (o *options) hasten() {
 }
 
 func (o *options) validate() error {
-	if o.move < 0 || o.hot < 0 || o.fill < 0 {
-		return errors.New("-move, -hot and -fill must not be negative")
+	if o.move < 0 || o.hot < 0 || o.flood < 0 || o.fill < 0 {
+		return errors.New("-move, -hot, -flood and -fill must not be negative")
 	}
 	if o.seconds <= 0 || o.rounds <= 0 || o.conns <= 0 || o.keys <= 0 || o.rate < 0 {
 		return errors.New("-seconds, -rounds, -conns and -keys must be positive, -rate not negative")
@@ -139,6 +141,8 @@ func main() {
 		fail(move(ctx, os.Stdout, o))
 	case o.hot > 0:
 		fail(hot(ctx, os.Stdout, o))
+	case o.flood > 0:
+		fail(flood(ctx, os.Stdout, o))
 	default:
 		fail(run(ctx, os.Stdout, o))
 	}

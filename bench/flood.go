@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/ops/loadtest"
+	"github.com/keyward/keyward/ring"
+)
+
+// aimFlood is how many times their p99 other keys may take while one key floods three Envoys.
+const aimFlood = 1.2
+
+// floodWarmUp is how long a key floods before it is measured: it must be found hot, and Envoys must have its filters.
+const floodWarmUp = 6 * time.Second
+
+// flooded is a cluster of three members, behind three Envoys with routes of their own.
+type flooded struct {
+	title  string
+	limit  int // of each key, per second
+	extra  string
+	args   []string                   // of keyward envoy-config
+	change func(config string) string // of the printed configuration; nil: none
+	aim    bool                       // its other keys have one
+
+	lab    *lab.Lab
+	app    *lab.Process
+	envoys []*lab.Envoy
+	others *loadtest.Load // keys of the hot key's owner
+	key    *loadtest.Load // the hot key
+	rounds []floodRound
+}
+
+// floodRound is one round: without the hot key, with it, without it.
+type floodRound struct {
+	Before, During, After float64 // p99 of the other keys, microseconds
+	Sent, Admitted        float64 // of the hot key, per second
+	Calls, Misrouted      float64 // of all Envoys to members, and of these to others than the owner, per second
+	Stray                 float64 // share of misrouted calls without the hot key
+	Owner                 float64 // CPU seconds of the owner per second
+	Failed                int
+}
+
+// flood sends requests for one key through three Envoys with routes of their own, as fast as asked for, and measures
+// other keys of its owner: without any relief, with each kind of it, and with Envoy's own bounded loads.
+func flood(ctx context.Context, out io.Writer, o options) (err error) {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	a, done, err := newArena(o)
+	defer done()
+	if err != nil {
+		return err
+	}
+	if a.envoy == "" {
+		return errors.New("there is no Envoy: " + a.noEnvoy)
+	}
+	low, high := max(1, int(o.flood)/10), 4*int(o.flood)
+	filters := []string{"--hot-filters"}
+	all := []*flooded{
+		{title: "far above its limit, no relief", limit: low},
+		{title: "far above its limit, --caps", limit: low, args: []string{"--caps"}, aim: true},
+		{title: "far above its limit, --hot-filters", limit: low, args: filters, aim: true},
+		{title: "below its limit, no relief", limit: high},
+		{title: "below its limit, --hot-filters", limit: high, args: filters, aim: true},
+		{title: "below its limit, --hot-filters, dedicated", limit: high, args: filters, extra: ", metadata: {keyward: {dedicated: true}}"},
+		{title: "below its limit, bounded loads", limit: high, change: boundLoads},
+	}
+	defer func() {
+		for _, f := range all {
+			err = errors.Join(err, f.close())
+		}
+	}()
+	for i, f := range all {
+		if o.only != "" && !strings.Contains(f.title, o.only) {
+			continue
+		}
+		if err := f.start(ctx, a, filepath.Join(a.dir, fmt.Sprint("flood", i))); err != nil {
+			return fmt.Errorf("%s: %w", f.title, err)
+		}
+		for round := range o.rounds {
+			r, err := f.round(ctx, o)
+			if err != nil {
+				return fmt.Errorf("%s: %w", f.title, err)
+			}
+			f.rounds = append(f.rounds, r)
+			fmt.Fprintf(out, "round %d/%d  %-42s %+v\n", round+1, o.rounds, f.title, r)
+		}
+		if err := f.close(); err != nil { // one at a time: they share the processors
+			return err
+		}
+	}
+	for _, f := range all {
+		f.print(out)
+	}
+	return nil
+}
+
+// boundLoads lets a member have at most half of the calls in flight. Its weight is 1 of 1024 places.
+func boundLoads(config string) string {
+	const at = "            consistent_hashing_lb_config:\n"
+	return strings.Replace(config, at, at+"              hash_balance_factor: 51200\n", 1)
+}
+
+func (f *flooded) start(ctx context.Context, a *arena, dir string) (err error) {
+	rules := fmt.Sprintf("domain: bench\ndescriptors:\n- {key: api_key, rate_limit: {unit: second, requests_per_unit: %d}%s}\n", f.limit, f.extra)
+	members := []string{"a", "b", "c"}
+	if f.lab, err = lab.New(lab.Options{Dir: dir, Bin: a.bin, Expect: len(members), Insecure: true,
+		Rules: map[string]string{"bench.yaml": rules}, Args: []string{"--hot-rate", fmt.Sprint(a.flood / 4)}}); err != nil {
+		return err
+	}
+	var on []ring.Member
+	var printed []string
+	for _, m := range members {
+		s, err := f.lab.AddSidecar(m)
+		if err != nil {
+			return err
+		}
+		on = append(on, ring.Member{ID: ring.ID(m), Weight: 1})
+		printed = append(printed, "--member", m+"="+s.Direct)
+	}
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := f.lab.AwaitRing(ready, members...); err != nil {
+		return err
+	}
+	addr, err := lab.Ports{}.Addr()
+	if err != nil {
+		return err
+	}
+	if f.app, err = lab.StartProcess(dir, lab.Spec{Name: upstreamCommand, Path: a.self, Args: []string{upstreamCommand, addr}}); err != nil {
+		return err
+	}
+	args := append([]string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--timeout", "1s"}, f.args...)
+	var targets []loadtest.Target
+	for i := range 3 {
+		o := lab.EnvoyOptions{Name: fmt.Sprint("envoy", i), Path: a.envoy, Shape: "owner-direct", XDS: f.lab.Sidecars[0].XDS, Upstream: addr, Args: args}
+		if f.change != nil {
+			if o.Config, err = f.printed(a, addr, append(args, printed...)); err != nil {
+				return err
+			}
+		}
+		e, err := f.lab.AddEnvoy(o)
+		if err != nil {
+			return err
+		}
+		if err := e.Await(ready, "keyward", 3); err != nil {
+			return err
+		}
+		f.envoys, targets = append(f.envoys, e), append(targets, loadtest.Target{Addr: e.Listener})
+	}
+	r := ring.New(on)
+	load := func(n int) (*loadtest.Load, error) {
+		o := loadtest.Options{Service: loadtest.HTTP("/"), Targets: targets, Conns: a.conns}
+		for i := 0; len(o.Calls) < n; i++ {
+			if r.At(r.Owner(ring.Hash(keyName(i)))).ID == "a" {
+				o.Calls = append(o.Calls, loadtest.LoadCall{Headers: []hpack.HeaderField{{Name: "x-api-key", Value: keyName(i)}}})
+			}
+		}
+		if n > 1 {
+			o.Calls = o.Calls[1:] // all but the hot one
+		}
+		return loadtest.New(ctx, o)
+	}
+	var err1, err2 error
+	f.key, err1 = load(1)
+	f.others, err2 = load(a.keys)
+	return errors.Join(err1, err2)
+}
+
+// printed returns a changed configuration without xDS.
+func (f *flooded) printed(a *arena, app string, args []string) (string, error) {
+	args = append([]string{"envoy-config", "--shape", "owner-direct", "--rules", filepath.Join(f.lab.Sidecars[0].Runtime, "ratelimit", "config"),
+		"--upstream", app, "--listen", "127.0.0.1:1", "--envoy-admin", "127.0.0.1:2"}, args...)
+	text, err := exec.Command(filepath.Join(a.bin, "keyward"), args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("keyward envoy-config: %w", err)
+	}
+	config := f.change(string(text))
+	if config == string(text) {
+		return "", errors.New("the printed configuration is not as expected")
+	}
+	return strings.NewReplacer(
+		`{address: "127.0.0.1", port_value: 1}`, `{address: "@HOST@", port_value: @PORT@}`,
+		`{address: "127.0.0.1", port_value: 2}`, `{address: "@ADMINHOST@", port_value: @ADMINPORT@}`,
+	).Replace(config), nil
+}
+
+func (f *flooded) close() (err error) {
+	for _, l := range []*loadtest.Load{f.others, f.key} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	if f.app != nil {
+		err = f.app.Stop(time.Second)
+	}
+	if f.lab != nil {
+		err = errors.Join(err, f.lab.Stop())
+	}
+	f.others, f.key, f.app, f.lab = nil, nil, nil, nil
+	return err
+}
+
+// round measures once.
+func (f *flooded) round(ctx context.Context, o options) (r floodRound, err error) {
+	length := time.Duration(o.seconds * float64(time.Second))
+	if _, err := runOnly(ctx, f.others, o.rate, time.Second); err != nil { // warm up
+		return r, err
+	}
+	before, err := f.watch(ctx, length, o.rate)
+	if err != nil {
+		return r, err
+	}
+	var hot loadtest.Calls
+	finished := make(chan error, 1)
+	go func() {
+		_, err1 := runOnly(ctx, f.key, o.flood, floodWarmUp)
+		got, err2 := runOnly(ctx, f.key, o.flood, length)
+		hot = got
+		finished <- errors.Join(err1, err2)
+	}()
+	_, err1 := runOnly(ctx, f.others, o.rate, floodWarmUp)
+	during, err2 := f.watch(ctx, length, o.rate)
+	err3 := <-finished
+	_, err4 := runOnly(ctx, f.others, o.rate, 2*time.Second)
+	after, err5 := f.watch(ctx, length, o.rate)
+	took := hot.Elapsed.Seconds()
+	return floodRound{
+		Before: before.p99, During: during.p99, After: after.p99, Sent: float64(hot.Answered()) / took, Admitted: float64(hot.OK) / took,
+		Calls: during.calls, Misrouted: during.misrouted, Stray: before.misrouted / max(1, before.calls), Owner: during.cpu,
+		Failed: before.failed + during.failed + after.failed + hot.Errors,
+	}, errors.Join(err1, err2, err3, err4, err5)
+}
+
+// floodGlance is the cluster over a time; all but failed and p99 are per second.
+type floodGlance struct {
+	p99, calls, misrouted, cpu float64
+	failed                     int
+}
+
+func (f *flooded) watch(ctx context.Context, length time.Duration, rate float64) (g floodGlance, err error) {
+	calls1, misrouted1, cpu1, err1 := f.totals(ctx)
+	m, err2 := runOnly(ctx, f.others, rate, length)
+	calls2, misrouted2, cpu2, err3 := f.totals(ctx)
+	took := m.Elapsed.Seconds()
+	return floodGlance{microseconds(m.Latency.Quantile(0.99)), (calls2 - calls1) / took, (misrouted2 - misrouted1) / took, (cpu2 - cpu1) / took, m.Errors},
+		errors.Join(err1, err2, err3)
+}
+
+func (f *flooded) totals(ctx context.Context) (calls, misrouted, cpu float64, err error) {
+	for _, e := range f.envoys {
+		hosts, err := e.Requests(ctx, "keyward")
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		for _, n := range hosts {
+			calls += float64(n)
+		}
+	}
+	for _, s := range f.lab.Sidecars {
+		body, err := lab.Get(ctx, "http://"+s.Metrics+"/metrics")
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		misrouted += series(body, "keyward_misrouted_total{")
+	}
+	spent, err := f.lab.Sidecars[0].CPU()
+	return calls, misrouted, spent.Seconds(), err
+}
+
+// print reports the medians of the rounds.
+func (f *flooded) print(out io.Writer) {
+	if len(f.rounds) == 0 {
+		return
+	}
+	of := func(what func(r floodRound) float64) float64 {
+		all := make([]float64, len(f.rounds))
+		for i, r := range f.rounds {
+			all[i] = what(r)
+		}
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	ratio := of(func(r floodRound) float64 { return r.During / ((r.Before + r.After) / 2) })
+	fmt.Fprintf(out, "\n%s, medians: %.0f requests per second for the key, %.0f admitted, limit %d; %.0f calls per second, %.0f misrouted (%.2f %% without the key); owner %.0f %% of a CPU\n",
+		f.title, of(func(r floodRound) float64 { return r.Sent }), of(func(r floodRound) float64 { return r.Admitted }), f.limit,
+		of(func(r floodRound) float64 { return r.Calls }), of(func(r floodRound) float64 { return r.Misrouted }),
+		of(func(r floodRound) float64 { return r.Stray * 100 }), of(func(r floodRound) float64 { return r.Owner * 100 }))
+	fmt.Fprintf(out, "p99 of the owner's other keys: %.2f ms before, %.2f ms meanwhile, %.2f ms after: %.2f x", of(func(r floodRound) float64 { return r.Before / 1000 }),
+		of(func(r floodRound) float64 { return r.During / 1000 }), of(func(r floodRound) float64 { return r.After / 1000 }), ratio)
+	if f.aim {
+		fmt.Fprintf(out, " (aim: at most %.1f x), %s", aimFlood, met(ratio, aimFlood))
+	}
+	fmt.Fprintln(out)
+}
