@@ -134,7 +134,7 @@ func calls() []panel {
 			},
 		}, {
 			Kind: seriesPanel, Title: "Hot keys capped at Envoy", Unit: "reqps", Width: 6,
-			About: "Requests for hot keys that Envoys denied themselves, by limits from xDS; for Envoys with " +
+			About: "Requests for hot keys that Envoys denied themselves; for Envoys with --caps, --hot-filters or " +
 				"--hot-routes.",
 			Queries: []query{ask(`sum(rate(envoy_http_local_rate_limit_enforced{@,envoy_local_http_ratelimit_prefix="keyward_cap"}[~])) or vector(0)`, "denied by Envoy")},
 		},
