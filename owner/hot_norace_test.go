@@ -50,6 +50,34 @@ func TestHotKeyIsLeasedAndCools(t *testing.T) {
 	}
 }
 
+// TestHundredThousandRequestsPerSecond requires that members which decide 100,000 requests per second of one key from
+// leases exchange at most 1,000 messages and forwarded requests per second with its owner.
+func TestHundredThousandRequestsPerSecond(t *testing.T) {
+	const rate, most = 100_000, 1000
+	for _, members := range []int{3, 10} {
+		w := newNetwork(t, 3, Options{}, many(members)...)
+		req := leased(1, 2*rate, time.Second)
+		exchanged := func() (n uint64) {
+			for _, m := range w.nodes {
+				n += m.Stats(w.now).Forwarded
+			}
+			return n + uint64(w.leased)
+		}
+		var before, sum tally
+		w.pour(req, rate, time.Second, &before) // until the leases fit the demand
+		was := exchanged()
+		w.pour(req, rate, time.Second, &sum)
+		n := exchanged() - was
+		t.Logf("%d members: %+v, %d messages and forwarded requests", members, sum, n)
+		if n > most {
+			t.Errorf("%d members: %d messages and forwarded requests for %d requests, want at most %d", members, n, rate, most)
+		}
+		if sum.admitted != sum.asked {
+			t.Errorf("%d members: %d of %d requests admitted below the limit", members, sum.admitted, sum.asked)
+		}
+	}
+}
+
 // TestHotKeyRarelyReachesItsOwner requires that a hot key with more hits than its limit causes at most one message to
 // its owner for twenty requests, and that its limit is used completely.
 func TestHotKeyRarelyReachesItsOwner(t *testing.T) {
