@@ -36,7 +36,7 @@ deep: ## What takes hours: 100,000 virtual clusters, soak, fuzzing, the simulato
 lint: ## Formatting, go vet, go mod tidy, golangci-lint
 	@echo "== lint"
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
-	$(GO) test -run 'TestPromises|TestNamedTests|TestLanguage|TestGlossary|TestTypeNames' .
+	$(GO) test -run 'TestPromises|TestNamedTests|TestCoverage|TestLanguage|TestGlossary|TestTypeNames' .
 	$(GO) mod tidy -diff
 	cd bench && $(GO) mod tidy -diff
 	cd test/page && $(GO) mod tidy -diff && $(GO) vet ./...
