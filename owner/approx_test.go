@@ -133,3 +133,37 @@ func TestApproximateReportsWhatHasDrained(t *testing.T) {
 		t.Errorf("the owner's bucket has %d hits, not %d", used, want)
 	}
 }
+
+// TestApproximateReportsAtItsInterval requires that a member reports few hits after the rule's interval, 2 s by default,
+// and not before.
+func TestApproximateReportsAtItsInterval(t *testing.T) {
+	for sync, interval := range map[time.Duration]time.Duration{
+		0: 2 * time.Second, 300 * time.Millisecond: 300 * time.Millisecond, 5 * time.Second: 5 * time.Second,
+	} {
+		w := newNetwork(t, 1, Options{}, "a", "b", "c", "d")
+		req := ask(1, 1_000_000, time.Hour, 1)
+		req.Mechanism, req.LeaseTerms = policy.Approximate, &lease.Terms{Slack: 400, Sync: sync}
+		holder := w.ids()[0]
+		if holder == w.ring().At(w.ring().Owner(req.RingPos)).ID {
+			holder = w.ids()[1]
+		}
+		n, begin := w.nodes[holder], w.now
+		unsynced := func(after time.Duration) uint64 {
+			w.run(after - time.Duration(w.now-begin))
+			return n.Stats(w.now).Lease.Unsynced
+		}
+		take(n, w.now, req)
+		if u := unsynced(100 * time.Millisecond); u != 0 { // the first report is sent at once
+			t.Fatalf("sync_interval %v: the first hit is not reported", sync)
+		}
+		if res := take(n, w.now, req); res.Path != Leased {
+			t.Fatalf("sync_interval %v: %+v", sync, res)
+		}
+		if u := unsynced(interval - 20*time.Millisecond); u != 1 {
+			t.Errorf("sync_interval %v: %d hits are not reported before the interval ends, want 1", sync, u)
+		}
+		if u := unsynced(interval + 300*time.Millisecond); u != 0 {
+			t.Errorf("sync_interval %v: %d hits are not reported after the interval", sync, u)
+		}
+	}
+}
