@@ -150,7 +150,8 @@ func (t coverageTables) summaryFaults(counts map[string]map[string]int) (faults 
 			want, sum = append(want, strconv.Itoa(states[s])), sum+states[s]
 		}
 		if want = append(want, strconv.Itoa(sum)); !found || !slices.Equal(row.cells, want) {
-			faults = append(faults, fmt.Sprintf("%s:%d: the summary has %q; write | %s |", coveragePage, row.line, row.cells, strings.Join(want, " | ")))
+			faults = append(faults, fmt.Sprintf("%s:%d: the summary has %q; write | %s |",
+				coveragePage, row.line, row.cells, strings.Join(want, " | ")))
 		}
 	}
 	slices.Sort(faults)

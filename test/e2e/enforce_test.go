@@ -27,7 +27,8 @@ func TestEnforcedForAPartOfTheRequests(t *testing.T) {
 		if !strings.Contains(config, at) {
 			t.Fatalf("no filter in\n%s", config)
 		}
-		e, err := l.AddEnvoy(lab.EnvoyOptions{Name: "envoy-" + version, Path: path, Config: strings.Replace(config, at, enforcing+at, 1)})
+		config = strings.Replace(config, at, enforcing+at, 1)
+		e, err := l.AddEnvoy(lab.EnvoyOptions{Name: "envoy-" + version, Path: path, Config: config})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +46,8 @@ func TestEnforcedForAPartOfTheRequests(t *testing.T) {
 		if denied < 200 || denied > 400 { // 30 % of the 1,000 beyond the limit; each bound is seven deviations away
 			t.Errorf("%s: %d of %d requests beyond the limit were denied, want about 300", version, denied, sent-limit)
 		}
-		if s := ask(t, dial(t, l.Sidecars[0].RLS, nil), peek("app", "api_key", "key-"+version)).Statuses[0]; s.LimitRemaining != 0 {
+		s := ask(t, dial(t, l.Sidecars[0].RLS, nil), peek("app", "api_key", "key-"+version)).Statuses[0]
+		if s.LimitRemaining != 0 {
 			t.Errorf("%s: %d left: not all requests were counted", version, s.LimitRemaining)
 		}
 	}
