@@ -7,6 +7,7 @@ import (
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
@@ -269,7 +270,7 @@ func (l *Leases) tickLent(now int64) {
 }
 
 // reclaim refunds the hits that holders of lent's key have lost. A member that is cut off does not take other members
-// for failed: it reclaims nothing for ReclaimCrash while it does not decide with the full limit.
+// for failed: it reclaims nothing for ReclaimCrash while the members that it sees are not a whole cluster.
 func (l *Leases) reclaim(now int64, key Key, lent *lentKey) {
 	if !lent.terms.Reclaim && !lent.terms.ReclaimCrash {
 		return
@@ -280,7 +281,7 @@ func (l *Leases) reclaim(now int64, key Key, lent *lentKey) {
 	}
 	w := l.windowOf(e, lent.rule, now)
 	hits := lent.Reclaim(now, w)
-	if extent, _, _ := l.view.Extent(now); extent == handoff.ExtentFull && l.owns(key, lent.ringPos) {
+	if extent, _, _ := l.view.Extent(now, policy.PartShare); extent == handoff.ExtentFull && l.owns(key, lent.ringPos) {
 		hits = limit.SaturatingAdd(hits, lent.ReclaimFailed(w, l.lender.isLive))
 	}
 	if hits > 0 {
