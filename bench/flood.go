@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/net/http2/hpack"
-
 	"github.com/keyward/keyward/internal/lab"
 	"github.com/keyward/keyward/internal/ops/loadtest"
 	"github.com/keyward/keyward/ring"
@@ -24,31 +22,40 @@ const aimFlood = 1.2
 // floodWarmUp is how long a key floods before it is measured: it must be found hot, and Envoys must have its filters.
 const floodWarmUp = 6 * time.Second
 
-// flooded is a cluster of three members, behind three Envoys with routes of their own.
+// flooded is a cluster of three members behind four Envoys with routes of their own. The hot key arrives through three
+// of them, which have the machine's idle time, as if on machines of their own: what other keys notice, through the
+// fourth, is what the hot key does to members. Otherwise they would measure how many requests this machine's Envoys can
+// take, with or without rate limits.
 type flooded struct {
-	title  string
-	limit  int // of each key, per second
-	extra  string
-	args   []string                   // of keyward envoy-config
-	change func(config string) string // of the printed configuration; nil: none
-	aim    bool                       // its other keys have one
+	title   string
+	refused bool // nearly all requests of the hot key are
+	limit   int  // of each key, per second
+	extra   string
+	args    []string                   // of keyward envoy-config
+	change  func(config string) string // of the printed configuration; nil: none
+	aim     bool                       // its other keys have one
+	self    string                     // path of this program
 
 	lab    *lab.Lab
 	app    *lab.Process
 	envoys []*lab.Envoy
 	others *loadtest.Load // keys of the hot key's owner
-	key    *loadtest.Load // the hot key
+	key    floodLoad      // the hot key
 	rounds []floodRound
 }
 
-// floodRound is one round: without the hot key, with it, without it.
+// controlPath is the path of requests that have no rate limit.
+const controlPath = "/flood"
+
+// floodRound is one round: without a flood, with one of requests that have no rate limit, with one for the hot key.
 type floodRound struct {
-	Before, During, After float64 // p99 of the other keys, microseconds
-	Sent, Admitted        float64 // of the hot key, per second
-	Calls, Misrouted      float64 // of all Envoys to members, and of these to others than the owner, per second
-	Stray                 float64 // share of misrouted calls without the hot key
-	Owner                 float64 // CPU seconds of the owner per second
-	Failed                int
+	Idle, Control, Hot float64 // p99 of the other keys, microseconds
+	Unlimited          float64 // requests per second of the control
+	Sent, Admitted     float64 // of the hot key, per second
+	Calls, Misrouted   float64 // of all Envoys to members, and of these to others than the owner, per second
+	Stray              float64 // share of misrouted calls without the hot key
+	Owner              float64 // CPU seconds of the owner per second
+	Failed             int
 }
 
 // flood sends requests for one key through three Envoys with routes of their own, as fast as asked for, and measures
@@ -65,12 +72,12 @@ func flood(ctx context.Context, out io.Writer, o options) (err error) {
 	if a.envoy == "" {
 		return errors.New("there is no Envoy: " + a.noEnvoy)
 	}
-	low, high := max(1, int(o.flood)/10), 4*int(o.flood)
+	low, high := max(1, int(o.flood)/200), 4*int(o.flood)
 	filters := []string{"--hot-filters"}
 	all := []*flooded{
-		{title: "far above its limit, no relief", limit: low},
-		{title: "far above its limit, --caps", limit: low, args: []string{"--caps"}, aim: true},
-		{title: "far above its limit, --hot-filters", limit: low, args: filters, aim: true},
+		{title: "far above its limit, no relief", refused: true, limit: low},
+		{title: "far above its limit, --caps", refused: true, limit: low, args: []string{"--caps"}, aim: true},
+		{title: "far above its limit, --hot-filters", refused: true, limit: low, args: filters, aim: true},
 		{title: "below its limit, no relief", limit: high},
 		{title: "below its limit, --hot-filters", limit: high, args: filters, aim: true},
 		{title: "below its limit, --hot-filters, dedicated", limit: high, args: filters, extra: ", metadata: {keyward: {dedicated: true}}"},
@@ -112,7 +119,19 @@ func boundLoads(config string) string {
 	return strings.Replace(config, at, at+"              hash_balance_factor: 51200\n", 1)
 }
 
+// controlRoute adds a route without rate limits, which costs Envoy what the hot key's requests cost it otherwise: a
+// response of its own if nearly all are refused, or a call to the application.
+func (f *flooded) controlRoute(config string) string {
+	const at = "              routes:\n"
+	route := "{match: {prefix: " + controlPath + "}, route: {cluster: upstream}}"
+	if f.refused {
+		route = "{match: {prefix: " + controlPath + "}, direct_response: {status: 429}}"
+	}
+	return strings.Replace(config, at, at+"              - "+route+"\n", 1)
+}
+
 func (f *flooded) start(ctx context.Context, a *arena, dir string) (err error) {
+	f.self = a.self
 	rules := fmt.Sprintf("domain: bench\ndescriptors:\n- {key: api_key, rate_limit: {unit: second, requests_per_unit: %d}%s}\n", f.limit, f.extra)
 	members := []string{"a", "b", "c"}
 	if f.lab, err = lab.New(lab.Options{Dir: dir, Bin: a.bin, Expect: len(members), Insecure: true,
@@ -142,15 +161,16 @@ func (f *flooded) start(ctx context.Context, a *arena, dir string) (err error) {
 		return err
 	}
 	args := append([]string{"--from", "api_key=header:x-api-key", "--failure-mode-deny", "--timeout", "1s"}, f.args...)
+	if f.change == nil {
+		printed = []string{"--xds", f.lab.Sidecars[0].XDS}
+	}
+	config, err := f.printed(a, addr, append(args, printed...))
+	if err != nil {
+		return err
+	}
 	var targets []loadtest.Target
-	for i := range 3 {
-		o := lab.EnvoyOptions{Name: fmt.Sprint("envoy", i), Path: a.envoy, Shape: "owner-direct", XDS: f.lab.Sidecars[0].XDS, Upstream: addr, Args: args}
-		if f.change != nil {
-			if o.Config, err = f.printed(a, addr, append(args, printed...)); err != nil {
-				return err
-			}
-		}
-		e, err := f.lab.AddEnvoy(o)
+	for i := range 4 {
+		e, err := f.lab.AddEnvoy(lab.EnvoyOptions{Name: fmt.Sprint("envoy", i), Path: a.envoy, Config: config})
 		if err != nil {
 			return err
 		}
@@ -160,25 +180,23 @@ func (f *flooded) start(ctx context.Context, a *arena, dir string) (err error) {
 		f.envoys, targets = append(f.envoys, e), append(targets, loadtest.Target{Addr: e.Listener})
 	}
 	r := ring.New(on)
-	load := func(n int) (*loadtest.Load, error) {
-		o := loadtest.Options{Service: loadtest.HTTP("/"), Targets: targets, Conns: a.conns}
-		for i := 0; len(o.Calls) < n; i++ {
-			if r.At(r.Owner(ring.Hash(keyName(i)))).ID == "a" {
-				o.Calls = append(o.Calls, loadtest.LoadCall{Headers: []hpack.HeaderField{{Name: "x-api-key", Value: keyName(i)}}})
-			}
+	var keys []string // of a, the hot one first
+	for i := 0; len(keys) <= a.keys; i++ {
+		if r.At(r.Owner(ring.Hash(keyName(i)))).ID == "a" {
+			keys = append(keys, keyName(i))
 		}
-		if n > 1 {
-			o.Calls = o.Calls[1:] // all but the hot one
-		}
-		return loadtest.New(ctx, o)
 	}
-	var err1, err2 error
-	f.key, err1 = load(1)
-	f.others, err2 = load(a.keys)
-	return errors.Join(err1, err2)
+	for _, e := range f.envoys[:3] {
+		if err := runIdle(e.PID()); err != nil {
+			return err
+		}
+	}
+	f.key = floodLoad{Key: keys[0], Targets: targets[:3], Conns: a.conns, Rate: a.flood, Seconds: a.seconds}
+	f.others, err = startFlood(ctx, "/", keys[1:], targets[3:], a.conns)
+	return err
 }
 
-// printed returns a changed configuration without xDS.
+// printed returns the configuration that `keyward envoy-config` prints, changed, and with a route for the control.
 func (f *flooded) printed(a *arena, app string, args []string) (string, error) {
 	args = append([]string{"envoy-config", "--shape", "owner-direct", "--rules", filepath.Join(f.lab.Sidecars[0].Runtime, "ratelimit", "config"),
 		"--upstream", app, "--listen", "127.0.0.1:1", "--envoy-admin", "127.0.0.1:2"}, args...)
@@ -186,8 +204,11 @@ func (f *flooded) printed(a *arena, app string, args []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("keyward envoy-config: %w", err)
 	}
-	config := f.change(string(text))
-	if config == string(text) {
+	config := f.controlRoute(string(text))
+	if f.change != nil {
+		config = f.change(config)
+	}
+	if !strings.Contains(config, controlPath) || f.change != nil && !strings.Contains(config, "hash_balance_factor") {
 		return "", errors.New("the printed configuration is not as expected")
 	}
 	return strings.NewReplacer(
@@ -197,10 +218,8 @@ func (f *flooded) printed(a *arena, app string, args []string) (string, error) {
 }
 
 func (f *flooded) close() (err error) {
-	for _, l := range []*loadtest.Load{f.others, f.key} {
-		if l != nil {
-			l.Close()
-		}
+	if f.others != nil {
+		f.others.Close()
 	}
 	if f.app != nil {
 		err = f.app.Stop(time.Second)
@@ -208,7 +227,7 @@ func (f *flooded) close() (err error) {
 	if f.lab != nil {
 		err = errors.Join(err, f.lab.Stop())
 	}
-	f.others, f.key, f.app, f.lab = nil, nil, nil, nil
+	f.others, f.app, f.lab = nil, nil, nil
 	return err
 }
 
@@ -218,29 +237,33 @@ func (f *flooded) round(ctx context.Context, o options) (r floodRound, err error
 	if _, err := runOnly(ctx, f.others, o.rate, time.Second); err != nil { // warm up
 		return r, err
 	}
-	before, err := f.watch(ctx, length, o.rate)
-	if err != nil {
-		return r, err
+	idle, err1 := f.watch(ctx, length, o.rate)
+	control, unlimited, err2 := f.under(ctx, o, controlPath)
+	hot, sent, err3 := f.under(ctx, o, "/")
+	return floodRound{
+		Idle: idle.p99, Control: control.p99, Hot: hot.p99, Unlimited: unlimited.Sent, Sent: sent.Sent, Admitted: sent.Admitted,
+		Calls: hot.calls, Misrouted: hot.misrouted, Stray: idle.misrouted / max(1, idle.calls), Owner: hot.cpu,
+		Failed: idle.failed + control.failed + hot.failed + unlimited.Failed + sent.Failed,
+	}, errors.Join(err1, err2, err3)
+}
+
+// under measures the other keys while three Envoys get requests for path as fast as asked for.
+func (f *flooded) under(ctx context.Context, o options, path string) (g floodGlance, r floodResult, err error) {
+	l := f.key
+	if l.Path = path; path == controlPath {
+		l.Key = ""
 	}
-	var hot loadtest.Calls
 	finished := make(chan error, 1)
 	go func() {
-		_, err1 := runOnly(ctx, f.key, o.flood, floodWarmUp)
-		got, err2 := runOnly(ctx, f.key, o.flood, length)
-		hot = got
-		finished <- errors.Join(err1, err2)
+		var err error
+		r, err = l.run(ctx, f.self)
+		finished <- err
 	}()
 	_, err1 := runOnly(ctx, f.others, o.rate, floodWarmUp)
-	during, err2 := f.watch(ctx, length, o.rate)
+	g, err2 := f.watch(ctx, time.Duration(o.seconds*float64(time.Second)), o.rate)
 	err3 := <-finished
-	_, err4 := runOnly(ctx, f.others, o.rate, 2*time.Second)
-	after, err5 := f.watch(ctx, length, o.rate)
-	took := hot.Elapsed.Seconds()
-	return floodRound{
-		Before: before.p99, During: during.p99, After: after.p99, Sent: float64(hot.Answered()) / took, Admitted: float64(hot.OK) / took,
-		Calls: during.calls, Misrouted: during.misrouted, Stray: before.misrouted / max(1, before.calls), Owner: during.cpu,
-		Failed: before.failed + during.failed + after.failed + hot.Errors,
-	}, errors.Join(err1, err2, err3, err4, err5)
+	_, err4 := runOnly(ctx, f.others, o.rate, time.Second) // buckets fill, queues drain
+	return g, r, errors.Join(err1, err2, err3, err4)
 }
 
 // floodGlance is the cluster over a time; all but failed and p99 are per second.
@@ -292,13 +315,14 @@ func (f *flooded) print(out io.Writer) {
 		slices.Sort(all)
 		return all[len(all)/2]
 	}
-	ratio := of(func(r floodRound) float64 { return r.During / ((r.Before + r.After) / 2) })
+	ratio := of(func(r floodRound) float64 { return r.Hot / r.Control })
 	fmt.Fprintf(out, "\n%s, medians: %.0f requests per second for the key, %.0f admitted, limit %d; %.0f calls per second, %.0f misrouted (%.2f %% without the key); owner %.0f %% of a CPU\n",
 		f.title, of(func(r floodRound) float64 { return r.Sent }), of(func(r floodRound) float64 { return r.Admitted }), f.limit,
 		of(func(r floodRound) float64 { return r.Calls }), of(func(r floodRound) float64 { return r.Misrouted }),
 		of(func(r floodRound) float64 { return r.Stray * 100 }), of(func(r floodRound) float64 { return r.Owner * 100 }))
-	fmt.Fprintf(out, "p99 of the owner's other keys: %.2f ms before, %.2f ms meanwhile, %.2f ms after: %.2f x", of(func(r floodRound) float64 { return r.Before / 1000 }),
-		of(func(r floodRound) float64 { return r.During / 1000 }), of(func(r floodRound) float64 { return r.After / 1000 }), ratio)
+	fmt.Fprintf(out, "p99 of the owner's other keys: %.2f ms on the idle machine, %.2f ms beside %.0f requests per second without a rate limit, %.2f ms beside the key: %.2f x",
+		of(func(r floodRound) float64 { return r.Idle / 1000 }), of(func(r floodRound) float64 { return r.Control / 1000 }),
+		of(func(r floodRound) float64 { return r.Unlimited }), of(func(r floodRound) float64 { return r.Hot / 1000 }), ratio)
 	if f.aim {
 		fmt.Fprintf(out, " (aim: at most %.1f x), %s", aimFlood, met(ratio, aimFlood))
 	}

@@ -118,6 +118,7 @@ func main() {
 			constantCommand: serveConstant,
 			floorCommand:    func(addr string) error { return serveConns(addr, serveFloor) },
 			upstreamCommand: func(addr string) error { return serveConns(addr, serveUpstream) },
+			floodCommand:    sendFlood,
 		}[os.Args[1]]
 		if serve != nil {
 			fail(serve(os.Args[2]))

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+	"golang.org/x/sys/unix"
+
+	"github.com/keyward/keyward/internal/ops/loadtest"
+)
+
+// floodCommand sends requests for one key, in a process that runs when no other process wants to.
+const floodCommand = "flood"
+
+// floodLoad is the load of the hot key.
+type floodLoad struct {
+	Path    string
+	Key     string // empty: without one
+	Targets []loadtest.Target
+	Conns   int
+	Rate    float64 // requests per second
+	Seconds float64 // that are measured, after floodWarmUp
+}
+
+// floodResult is what became of a floodLoad.
+type floodResult struct {
+	Sent, Admitted float64 // per second
+	Failed         int
+}
+
+// run runs the load in a process of its own.
+func (l *floodLoad) run(ctx context.Context, self string) (r floodResult, err error) {
+	arg, err := json.Marshal(l)
+	if err != nil {
+		return r, err
+	}
+	cmd := exec.CommandContext(ctx, self, floodCommand, string(arg))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return r, fmt.Errorf("send requests for the hot key: %w", err)
+	}
+	return r, json.Unmarshal(out, &r)
+}
+
+// sendFlood sends the requests of a floodLoad, in JSON, and prints a floodResult.
+func sendFlood(arg string) error {
+	var l floodLoad
+	if err := json.Unmarshal([]byte(arg), &l); err != nil {
+		return err
+	}
+	if err := runIdle(os.Getpid()); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	load, err := startFlood(ctx, l.Path, []string{l.Key}, l.Targets, l.Conns)
+	if err != nil {
+		return err
+	}
+	defer load.Close()
+	_, err1 := runOnly(ctx, load, l.Rate, floodWarmUp)
+	got, err2 := runOnly(ctx, load, l.Rate, time.Duration(l.Seconds*float64(time.Second)))
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	took := got.Elapsed.Seconds()
+	return json.NewEncoder(os.Stdout).Encode(floodResult{float64(got.Answered()) / took, float64(got.OK) / took, got.Errors})
+}
+
+// startFlood connects a load of requests with these keys.
+func startFlood(ctx context.Context, path string, keys []string, targets []loadtest.Target, conns int) (*loadtest.Load, error) {
+	o := loadtest.Options{Service: loadtest.HTTP(path), Targets: targets, Conns: conns}
+	for _, key := range keys {
+		var call loadtest.LoadCall
+		if key != "" {
+			call.Headers = []hpack.HeaderField{{Name: "x-api-key", Value: key}}
+		}
+		o.Calls = append(o.Calls, call)
+	}
+	return loadtest.New(ctx, o)
+}
+
+// runIdle gives the threads of a process only the time that no other process wants (SCHED_IDLE). Threads that they start
+// later inherit it.
+func runIdle(pid int) error {
+	const schedIdle = 5 // linux/sched.h
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	if err != nil {
+		return err
+	}
+	for _, t := range threads {
+		tid, err := strconv.Atoi(filepath.Base(t))
+		if err != nil {
+			return err
+		}
+		a := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: schedIdle}
+		if err := unix.SchedSetAttr(tid, &a, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("give process %d idle time only: %w", pid, err)
+		}
+	}
+	return nil
+}
