@@ -23,9 +23,8 @@ const aimFlood = 1.2
 const floodWarmUp = 6 * time.Second
 
 // flooded is a cluster of three members behind four Envoys with routes of their own. The hot key arrives through three
-// of them, which have the machine's idle time, as if on machines of their own: what other keys notice, through the
-// fourth, is what the hot key does to members. Otherwise they would measure how many requests this machine's Envoys can
-// take, with or without rate limits.
+// of them, which have the machine's idle time, as if on machines of their own. Other keys arrive through the fourth, so
+// their latency shows the load of members and not how many requests this machine's Envoys can take.
 type flooded struct {
 	title   string
 	refused bool // nearly all requests of the hot key are
@@ -320,7 +319,7 @@ func (f *flooded) print(out io.Writer) {
 		f.title, of(func(r floodRound) float64 { return r.Sent }), of(func(r floodRound) float64 { return r.Admitted }), f.limit,
 		of(func(r floodRound) float64 { return r.Calls }), of(func(r floodRound) float64 { return r.Misrouted }),
 		of(func(r floodRound) float64 { return r.Stray * 100 }), of(func(r floodRound) float64 { return r.Owner * 100 }))
-	fmt.Fprintf(out, "p99 of the owner's other keys: %.2f ms on the idle machine, %.2f ms beside %.0f requests per second without a rate limit, %.2f ms beside the key: %.2f x",
+	fmt.Fprintf(out, "p99 of the owner's other keys: %.2f ms on the idle machine, %.2f ms during %.0f requests per second without a rate limit, %.2f ms during those for the key: %.2f x",
 		of(func(r floodRound) float64 { return r.Idle / 1000 }), of(func(r floodRound) float64 { return r.Control / 1000 }),
 		of(func(r floodRound) float64 { return r.Unlimited }), of(func(r floodRound) float64 { return r.Hot / 1000 }), ratio)
 	if f.aim {

@@ -30,7 +30,7 @@ type floodLoad struct {
 	Seconds float64 // that are measured, after floodWarmUp
 }
 
-// floodResult is what became of a floodLoad.
+// floodResult is the outcome of a floodLoad.
 type floodResult struct {
 	Sent, Admitted float64 // per second
 	Failed         int
