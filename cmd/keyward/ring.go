@@ -34,6 +34,7 @@ type keyOwner struct {
 
 func newRingOwner() *cobra.Command {
 	var members []string
+	var kind string
 	cmd := &cobra.Command{
 		Use:     "owner --members a,b,c KEY...",
 		Short:   "Print KEY<tab>OWNER for each key, or for each line of standard input",
@@ -41,7 +42,7 @@ func newRingOwner() *cobra.Command {
 	}
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, keys []string) error {
-		r, err := ringOf(members)
+		r, err := ringOfKind(kind, members)
 		if err != nil {
 			return err
 		}
@@ -62,11 +63,51 @@ func newRingOwner() *cobra.Command {
 	}
 	cmd.Flags().StringSliceVar(&members, "members", nil, "names of the members, as `name` or name=weight")
 	_ = cmd.MarkFlagRequired("members") // the flag exists
+	defineRingKind(cmd, &kind)
 	return cmd
+}
+
+func defineRingKind(cmd *cobra.Command, kind *string) {
+	cmd.Flags().StringVar(kind, "ring", "keyward",
+		"`kind` of ring of --members: keyward, or envoy/MIN/MAX/HASH for a RING_HASH cluster of yours, whose hosts --members "+
+			"are (envoy alone: Envoy's defaults, envoy/1024/8388608/xx)")
+}
+
+// ringOfKind builds the ring of a kind of the members with these names.
+func ringOfKind(kind string, names []string) (*ring.Ring, error) {
+	p := ring.EnvoyParameters(0, 0, ring.XXHash)
+	var err error
+	if kind != "envoy" {
+		if p, err = ring.ParseParameters(kind); err == nil {
+			err = p.Validate()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--ring: %w", err)
+	}
+	members, err := membersOf(names)
+	if err != nil {
+		return nil, err
+	}
+	for i := range members {
+		if p.Envoy {
+			members[i].Host = string(members[i].ID)
+		}
+	}
+	return p.New(members), nil
 }
 
 // ringOf builds the ring of the members with these names.
 func ringOf(names []string) (*ring.Ring, error) {
+	members, err := membersOf(names)
+	if err != nil {
+		return nil, err
+	}
+	return ring.New(members), nil
+}
+
+// membersOf returns the members with these names, or name=weight.
+func membersOf(names []string) ([]ring.Member, error) {
 	members := make([]ring.Member, len(names))
 	for i, n := range names {
 		members[i] = ring.Member{ID: ring.ID(n), Weight: 1}
@@ -82,7 +123,7 @@ func ringOf(names []string) (*ring.Ring, error) {
 	if err := ring.Validate(members, ring.MaxCapacity); err != nil {
 		return nil, fmt.Errorf("--members: %w", err)
 	}
-	return ring.New(members), nil
+	return members, nil
 }
 
 func eachKey(in io.Reader, keys []string, do func(string)) error {

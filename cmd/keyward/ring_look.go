@@ -18,18 +18,20 @@ import (
 // ringFlags select a ring: that of given members, or the one that running members use.
 type ringFlags struct {
 	names   []string
+	kind    string
 	members *[]string
 }
 
 func (f *ringFlags) define(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.names, "members", nil, "members, as `name` or name=weight, instead of running ones")
+	defineRingKind(cmd, &f.kind)
 	f.members = memberFlag(cmd)
 }
 
 // ring returns the selected ring.
 func (f *ringFlags) ring(ctx context.Context) (*ring.Ring, error) {
 	if len(f.names) > 0 {
-		return ringOf(f.names)
+		return ringOfKind(f.kind, f.names)
 	}
 	c, err := askFirst[api.ClusterStatus](ctx, *f.members, "/cluster")
 	if err != nil {
@@ -182,7 +184,10 @@ func newRingDiff() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		after, err := ringOf(to)
+		if len(f.names) == 0 && before.Parameters().Envoy {
+			return fmt.Errorf("the members have adopted the ring %s: give its hosts with --members and --to, and --ring %[1]s", before.Parameters())
+		}
+		after, err := ringOfKind(f.kind, to)
 		if err != nil {
 			return err
 		}
