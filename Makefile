@@ -52,8 +52,8 @@ unit: ## Unit, property and conformance tests, with the race detector and the se
 
 .PHONY: sim
 SEEDS ?= 5000
-sim: ## Run SEEDS (5000) whole clusters in virtual time and hold every decision against its bound; LEASES=1: with leases
-	$(GO) run ./test/sim/main -seeds $(SEEDS) $(if $(LEASES),-leases)
+sim: ## Run SEEDS (5000) whole clusters in virtual time and hold every decision against its bound; KIND=leases (full, still, closed, ...): other worlds
+	$(GO) run ./test/sim/main -seeds $(SEEDS) $(if $(KIND),-$(KIND)) $(if $(LEASES),-leases)
 
 .PHONY: idle
 idle: ## The cost of a sidecar without requests: memory and processor time among 3, 100 and 300 members

@@ -255,20 +255,33 @@ func (m *machine) endToEndEnv(ctx context.Context, all bool) ([]string, error) {
 	return env, nil
 }
 
+// worlds are the kinds of virtual clusters besides the usual one: options of the simulator.
+var worlds = []struct{ kind, about string }{
+	{"leases", "leases"},
+	{"full", "tables too small for their keys"},
+	{"still", "machines that stop"},
+	{"closed", "fail_closed rules"},
+	{"detection", "other detection times"},
+	{"ring", "rings of the user's own"},
+	{"choices", "rules that choose their policies"},
+	{"reclaim", "leases of failed holders lent again"},
+}
+
 // deep is the suite of tests that take hours and are started manually.
 func deep() []*stage {
-	return []*stage{
-		machineStage(nil), buildStage(),
+	stages := []*stage{machineStage(nil), buildStage(),
 		{name: "seeds", about: "100,000 clusters in virtual time", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "100000", "-all")},
-		{name: "leases", about: "20,000 clusters in virtual time, with leases", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "20000", "-leases", "-all")},
-		{name: "full", about: "20,000 clusters in virtual time, with tables too small for their keys", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "20000", "-full", "-all")},
-		{name: "still", about: "20,000 clusters in virtual time, with machines that stop", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "20000", "-still", "-all")},
-		{name: "closed", about: "20,000 clusters in virtual time, with fail_closed rules", budget: time.Hour, jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "20000", "-closed", "-all")},
-		{name: "race", about: "the simulator with the race detector", budget: 20 * time.Minute, jobs: race},
-		{name: "memory", about: "tables of ten million keys", budget: 10 * time.Minute, jobs: memory},
-		{name: "soak", about: "twenty rounds of rolling updates, hot keys of five members, half an hour of faults", budget: 90 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "soak")},
-		{name: "fuzz", about: "every fuzz target for five minutes", budget: 3 * time.Hour, jobs: command(2, "make", "-s", "fuzz", "FUZZTIME=5m")},
 	}
+	for _, w := range worlds {
+		stages = append(stages, &stage{name: w.kind, about: "20,000 clusters in virtual time, with " + w.about, budget: time.Hour,
+			jobs: command(2, "go", "run", "./test/sim/main", "-seeds", "20000", "-"+w.kind, "-all")})
+	}
+	return append(stages,
+		&stage{name: "race", about: "the simulator with the race detector", budget: 20 * time.Minute, jobs: race},
+		&stage{name: "memory", about: "tables of ten million keys", budget: 10 * time.Minute, jobs: memory},
+		&stage{name: "soak", about: "twenty rounds of rolling updates, hot keys of five members, half an hour of faults", budget: 90 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "soak")},
+		&stage{name: "fuzz", about: "every fuzz target for five minutes", budget: 3 * time.Hour, jobs: command(2, "make", "-s", "fuzz", "FUZZTIME=5m")},
+	)
 }
 
 func race(context.Context, *machine) ([]*job, error) {
