@@ -123,6 +123,9 @@ func (n *Node) charge(s *shard, op *shardOp, e *counter.Owned, res *Result) (_ *
 		}
 	}
 	if e != nil && !e.Complete() {
+		if op.Audit {
+			s.auditTakeover(op, e)
+		}
 		e = s.completeEntry(op, e)
 	}
 	var until int64
@@ -153,5 +156,8 @@ func (n *Node) charge(s *shard, op *shardOp, e *counter.Owned, res *Result) (_ *
 func (s *shard) markOwned(op *shardOp, e *counter.Owned) {
 	e.MarkOwned(op.RingPos, s.view.epoch, op.Request.Rule.Limit)
 	s.counters.SetRule(e, op.Request.Rule)
+	if !s.counters.SetAudited(e, op.Audit) {
+		s.leases.LoseAudit()
+	}
 	s.counters.Owned.Adopt(e)
 }

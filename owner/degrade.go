@@ -274,8 +274,8 @@ func (s *shard) decidedPart(op *shardOp, res *Result) {
 	if op.charges() && !res.Over {
 		s.counts.Admitted[res.Authority] += op.Hits
 	}
-	if t := op.LeaseTerms; t != nil && t.Audit && op.charges() {
-		s.degraded.record(op, res)
+	if op.Audit && op.charges() {
+		s.auditDegraded(op, res)
 	}
 }
 

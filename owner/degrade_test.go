@@ -3,17 +3,14 @@ package owner
 import (
 	"fmt"
 	"math"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
-	"github.com/keyward/keyward/owner/internal/lending"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -234,36 +231,5 @@ func TestDegradedDecisionsAreConsistent(t *testing.T) {
 		if req.Op == Take && res.After < res.Before {
 			t.Fatalf("%+v: %+v", req, res)
 		}
-	}
-}
-
-// TestDegradedWindowsAreAudited requires one Audit of the first and one of the last decision without the owner in a
-// window, for rules with audit logs.
-func TestDegradedWindowsAreAudited(t *testing.T) {
-	n := New(Options{Self: "a"})
-	req := ask(1, 100, time.Minute, 2)
-	n.Degrade(t0, &req)
-	req.LeaseTerms = &lease.Terms{Audit: true}
-	n.Degrade(t0, &req)
-	n.Degrade(t0+second, &req)
-	audits := n.Tick(t0 + 2*second).Audits
-	if len(audits) != 1 || audits[0].Kind != lending.AuditDegradedFirst || audits[0].At != t0 {
-		t.Fatalf("%+v", audits)
-	}
-	if audits = n.Tick(t0 + 10*second).Audits; len(audits) != 0 {
-		t.Errorf("too early: %+v", audits)
-	}
-	audits = n.Tick(t0 + 11*second).Audits
-	if len(audits) != 1 || audits[0].Kind != lending.AuditDegradedLast || audits[0].Hits != 4 || audits[0].Since != t0 || audits[0].At != t0+second {
-		t.Errorf("%+v", audits)
-	}
-	n.Degrade(t0+20*second, &req)
-	n.Degrade(t0+65*second, &req) // the next window
-	kinds := []lending.AuditKind{}
-	for _, a := range n.Tick(t0 + 66*second).Audits {
-		kinds = append(kinds, a.Kind)
-	}
-	if want := []lending.AuditKind{lending.AuditDegradedFirst, lending.AuditDegradedLast, lending.AuditDegradedFirst}; !slices.Equal(kinds, want) {
-		t.Errorf("%v, want %v", kinds, want)
 	}
 }

@@ -168,7 +168,7 @@ func TestAuditOfGrantsAndReports(t *testing.T) {
 	}{{lease.Terms{}, 0}, {lease.Terms{Audit: true}, 1}, {lease.Terms{Audit: true, Slack: 5}, 1}} {
 		r.Terms, r.Seq = c.knobs, r.Seq+1
 		fx := n.StepLease(t0, "b", 5, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}})
-		if len(fx.Audits) != c.want || c.want > 0 && (fx.Audits[0].Name != "k=v" || (fx.Audits[0].Kind == lending.AuditReport) != (c.knobs.Slack > 0)) {
+		if len(fx.Audits) != c.want || c.want > 0 && (fx.Audits[0].Name.Name != "k=v" || (fx.Audits[0].Kind == lending.AuditReport) != (c.knobs.Slack > 0)) {
 			t.Errorf("%+v: %+v", c.knobs, fx.Audits)
 		}
 	}

@@ -18,9 +18,6 @@ import (
 // KeyName is the readable name of a key.
 type KeyName = lending.KeyName
 
-// Audit describes an event of a key whose rule has audit logs.
-type Audit = lending.Audit
-
 // HotKey is a key that this member owns and that is hot or lent.
 type HotKey = lending.HotKey
 
@@ -81,7 +78,9 @@ type lendingOwner struct {
 
 // opOf returns c as an operation on the shard. A grant is strict: the successor has its charge before the holder.
 func opOf(c *lending.Charge) *shardOp {
-	req := &Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Full, Partition: c.Partition, Op: DryRun, Strict: true}
+	req := &Request{
+		Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Full, Partition: c.Partition, Audit: c.Audit, Op: DryRun, Strict: true,
+	}
 	if c.Hits > 0 {
 		req.Op, req.Hits = Take, c.Hits
 	}
@@ -235,8 +234,8 @@ func (n *Node) tickLeases(now int64, fx *Ready) {
 		s.mu.Lock()
 		at := s.clock(now)
 		s.leases.Tick(at)
-		fx.Audits = s.leases.TakeAudits(fx.Audits)
-		fx.Audits = s.degraded.take(at, fx.Audits)
+		s.endDegraded(at, false)
+		s.leases.TakeAudits(&fx.Outbox)
 		s.mu.Unlock()
 	}
 }

@@ -37,6 +37,7 @@ type network struct {
 	lossy  float64                          // of messages about leases: so many are lost, and as many come twice
 	mute   bool                             // all of them are lost
 	leased int                              // messages about leases
+	audits map[ring.ID][]Audit
 	o      Options
 }
 
@@ -51,7 +52,7 @@ type envelope struct {
 func (w *network) clock(id ring.ID) int64 { return w.now + w.skew[id] }
 
 func newNetwork(t testing.TB, seed uint64, o Options, ids ...ring.ID) *network {
-	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]membership.MemberState{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[Waiter]Result{}, skew: map[ring.ID]int64{}, o: o}
+	w := &network{t: t, now: t0, rnd: random(seed), nodes: map[ring.ID]*Node{}, states: map[ring.ID]membership.MemberState{}, insts: map[ring.ID]uint64{}, done: map[ring.ID]map[Waiter]Result{}, skew: map[ring.ID]int64{}, audits: map[ring.ID][]Audit{}, o: o}
 	for _, id := range ids {
 		w.boot(id, membership.Active)
 	}
@@ -128,6 +129,9 @@ func (w *network) effects(id ring.ID, fx Ready) {
 		for range copies {
 			w.queue = append(w.queue, envelope{from: id, to: o.To, inst: w.insts[id] | 1, lease: &o.Batch})
 		}
+	}
+	if len(fx.Audits) > 0 {
+		w.audits[id] = append(w.audits[id], fx.Audits...)
 	}
 	for _, d := range fx.Done {
 		if _, twice := w.done[id][d.Waiter]; twice {

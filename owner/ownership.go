@@ -70,7 +70,7 @@ func (n *Node) releaseOwnership(now int64, from ring.ID, msg *protocol.Message, 
 			if m.Losses == nil {
 				m.Losses = n.serial.machine.Losses(now)
 			}
-			n.release(s, hash, now, &record)
+			n.release(s, hash, now, from, &record)
 		}
 		m.Counters = append(m.Counters, record)
 		s.mu.Unlock()
@@ -78,10 +78,11 @@ func (n *Node) releaseOwnership(now int64, from ring.ID, msg *protocol.Message, 
 	fx.Messages = append(fx.Messages, out...)
 }
 
-// release fills c, which names a key that this member gives away, with its counter and what sketches have counted of
-// it.
-func (n *Node) release(s *shard, hash uint64, now int64, c *protocol.CounterRecord) {
+// release fills c, which names a key that this member gives to another one, with its counter and what sketches have
+// counted of it.
+func (n *Node) release(s *shard, hash uint64, now int64, to ring.ID, c *protocol.CounterRecord) {
 	e := s.counters.Owned.Find(hash, c.Key)
+	decidedHere := e != nil && e.Complete()
 	if e != nil && e.RingPos() == c.RingPos {
 		rule := s.counters.Rule(e)
 		req := Request{Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: rule}
@@ -91,6 +92,9 @@ func (n *Node) release(s *shard, hash uint64, now int64, c *protocol.CounterReco
 	case e == nil:
 		s.exportSketch(hash, s.clock(now), c)
 	case e.RingPos() == c.RingPos && !e.Expired(now):
+		if decidedHere {
+			s.auditTransfer(s.clock(now), e, to)
+		}
 		e.SetIncomplete()
 		n.chargeLostEntry(s, s.clock(now), e)
 		s.counters.Export(e, c)

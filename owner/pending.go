@@ -32,7 +32,7 @@ type Done struct {
 // the Ready of other calls. A message, or a transfer, that is lost is repeated by a later Ready.
 type Ready struct {
 	Messages       []protocol.Outbound // to send, those to one member in this order
-	lending.Outbox                     // Leases, to send like Messages, and Audits, to log
+	lending.Outbox                     // Leases, to send like Messages, and Audits and LostAudits, to log
 	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it
 	// has not.
 	ClockStopped time.Duration

@@ -47,6 +47,8 @@ type Request struct {
 	Partition policy.PartitionChoice
 	// Strict requires that no charge is admitted that only this member has recorded (durability: strict).
 	Strict bool
+	// Audit reports whether the rule has audit logs.
+	Audit bool
 }
 
 // ResultKind describes how the caller has to continue.

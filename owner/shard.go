@@ -23,7 +23,7 @@ type shard struct {
 	replicas replica.Backlog   // keys with charges to replicate
 	pending  pendingRequests
 	leases   lending.Leases
-	degraded degradedWindows // of keys with audit logs
+	degraded map[Key]*degradedWindow // of keys with audit logs
 	counts   counts
 	bounds   [boundKinds]expiringMax
 	_        [128]byte // keeps the mutexes of adjacent shards off this cache line

@@ -42,6 +42,9 @@ func TestStatic(t *testing.T) {
 			if got < least || got > 34 {
 				t.Errorf("%v: %s has admitted %d of its third of 100", alg, id, got)
 			}
+			if used := n.RecordedUsage(t0+second, &req); used != got && (alg.Bucket() || used != got+1) {
+				t.Errorf("%v: %s has counted %d, want %d, or one more", alg, id, used, got)
+			}
 			sum += got
 			if f := n.Stats(t0 + second); f.Forwarded != 0 || f.Keys != 0 || f.Unreplicated != 0 || f.Bound() != 0 ||
 				n.FlushIn() == 0 || f.Decided[Static] != got+1 {

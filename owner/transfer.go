@@ -165,6 +165,7 @@ func (c *transferScan) read(n *Node, s *shard, now int64, buf []protocol.Counter
 			return true
 		}
 		away := c.filter.away && s.view.Ownership(e.RingPos(), e.Epoch()).State != handoff.OwnedHere
+		decidedHere := e.Complete()
 		if away {
 			e.SetIncomplete()
 		}
@@ -172,6 +173,9 @@ func (c *transferScan) read(n *Node, s *shard, now int64, buf []protocol.Counter
 			return true
 		}
 		if away {
+			if decidedHere {
+				s.auditTransfer(now, e, c.transfer.To)
+			}
 			t.Disown(e)
 			n.chargeLostOnRelease(s, now, e, &c.transfer)
 		}

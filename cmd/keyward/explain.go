@@ -16,6 +16,7 @@ import (
 	"github.com/keyward/keyward/internal/admin"
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -113,7 +114,7 @@ func (o *offlineRules) explain(domain string, entries []config.Entry) (api.Expla
 		return api.Explanation{}, err
 	}
 	e, found := admin.NewExplanation(rules, domain, entries)
-	if len(o.members) == 0 || found.Kind != config.Limited {
+	if len(o.members) == 0 || found.Kind != config.Limited || found.Extension().Mechanism == policy.Static {
 		return e, nil
 	}
 	r, err := ringOf(o.members)
@@ -196,6 +197,9 @@ func ruleText(r *api.ExplainRule) string {
 
 func ownerText(e *api.Explanation) string {
 	text := "unknown: set --members"
+	if e.Rule != nil && e.Rule.Mechanism == policy.Static.String() {
+		text = "none: each member counts for itself"
+	}
 	if e.Owner != "" {
 		text = printable(e.Owner)
 	}

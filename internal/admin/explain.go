@@ -36,6 +36,7 @@ func NewExplanation(rules *config.Rules, domain string, entries []config.Entry) 
 		e.Verdict = api.VerdictLimited
 		e.OwnerString = string(rules.AppendOwnerString(nil, domain, entries, &t.Match))
 		e.Position = fmt.Sprintf("%016x", t.Match.Owner)
+		e.Digest = fmt.Sprintf("%016x%016x", t.Match.Digest[0], t.Match.Digest[1])
 	default:
 		return e, t.Match
 	}
@@ -82,7 +83,8 @@ func SetDecision(e *api.Explanation, m *config.Match, d KeyDecision) {
 	switch c.Authority {
 	case "full":
 	case "static":
-		so += " (mechanism static: the count includes the shares of the other members)"
+		so = fmt.Sprintf("this member has counted %d hits and may admit %d more, and the others count their own (mechanism static)",
+			c.Count, c.Remaining)
 	default:
 		so += fmt.Sprintf(" (authority %q: the owner did not decide with the complete limit)", c.Authority)
 	}

@@ -18,8 +18,9 @@ type Explanation struct {
 	Rule        *ExplainRule      `json:"rule"`         // null if no rule matches
 	OwnerString string            `json:"owner_string"` // the key's x-keyward-key header
 	Position    string            `json:"owner_position,omitempty"`
-	Owner       string            `json:"owner"` // the member that counts the key; empty without a rule or a ring
-	Successor   string            `json:"heir"`  // the member that would count it if the owner failed; empty in a cluster of one
+	Digest      string            `json:"digest,omitempty"` // of the key, as in audit records and /v1/hotkeys
+	Owner       string            `json:"owner"`            // the member that counts the key; empty without a rule, a ring or an owner
+	Successor   string            `json:"heir"`             // the member that would count it if the owner failed; empty in a cluster of one
 	Counter     *CounterStatus    `json:"counter"`
 	Verdict     string            `json:"verdict"`
 	Why         string            `json:"why"`

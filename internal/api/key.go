@@ -26,10 +26,11 @@ type CounterStatus struct {
 	Limit     uint64  `json:"limit"`
 	Remaining uint64  `json:"remaining"`
 	Reset     float64 `json:"reset_seconds"`
-	Owner     string  `json:"owner"`
+	Owner     string  `json:"owner"`     // empty with mechanism static
 	Authority string  `json:"authority"` // full if the owner answered
 	// Source is where Count comes from: owner, recorded (what the member that was asked has recorded while the owner
-	// is away) or last_answer (the largest earlier answer of that member for the same window).
+	// is away), last_answer (the largest earlier answer of that member for the same window) or this_member (with
+	// mechanism static: what that member has counted, and nothing of the other members).
 	Source string `json:"source,omitempty"`
 	Window string `json:"window"`
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -9,7 +8,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/audit"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -40,8 +41,8 @@ func (m *sidecar) startAudit() (err error) {
 // onAudit writes an audit record of a. It does not block.
 func (m *sidecar) onAudit(a *owner.Audit) {
 	r := audit.Record{
-		Kind: a.Kind.String(), Key: cmp.Or(a.Name, digestText(a.Key)), Peer: string(a.Member), Hits: a.Hits, Used: a.Used,
-		Limit: a.Limit,
+		Kind: a.Kind.String(), Domain: a.Name.Domain, Key: a.Name.Name, Digest: digestText(a.Key), Peer: string(a.Member),
+		Hits: a.Hits, Used: a.Used, Limit: a.Limit,
 	}
 	if a.At != 0 {
 		r.Time = time.Unix(0, a.At)
@@ -53,14 +54,18 @@ func (m *sidecar) onAudit(a *owner.Audit) {
 	m.audit.Add(r)
 }
 
+// onLostAudits counts audit records that could not be made.
+func (m *sidecar) onLostAudits(n uint64) { m.audit.Lose(n) }
+
 // auditReset writes an audit record of a reset of k, if its rule has audit logs.
-func (m *sidecar) auditReset(k *limitedKey, q *owner.Request, before, after uint64) {
-	if q.LeaseTerms == nil || !q.LeaseTerms.Audit {
+func (m *sidecar) auditReset(k *limitedKey, entries []config.Entry, r *api.ResetResult) {
+	if x := k.match.Extension().Lease; x == nil || !x.Audit {
 		return
 	}
 	m.audit.Add(audit.Record{
-		Kind: "reset", Key: k.match.Rule.FullKey, Peer: string(m.ownerOf(k.match.Owner)), Hits: before - min(before, after),
-		Used: after, Limit: q.Rule.Depth(),
+		Kind: "reset", Domain: k.domain, Key: string(k.match.AppendName(nil, entries)),
+		Digest: digestText(owner.Key(k.match.Digest)), Peer: r.Owner, Hits: r.Before - min(r.Before, r.After), Used: r.After,
+		Limit: k.match.Limit.Depth(),
 	})
 }
 

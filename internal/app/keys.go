@@ -40,9 +40,14 @@ func (m *sidecar) findKey(domain string, entries []config.Entry) (*limitedKey, e
 	return k, nil
 }
 
+// request returns a request for k, without its operation and hits.
+func (k *limitedKey) request() owner.Request {
+	return rls.NewRequest(xxhash.Sum64String(k.domain), k.version, &k.match)
+}
+
 // query sends a request for k to its owner. It does not change the rule's statistics.
 func (m *sidecar) query(k *limitedKey, op owner.Op, hits uint64) owner.Result {
-	q := rls.NewRequest(xxhash.Sum64String(k.domain), k.version, &k.match)
+	q := k.request()
 	q.Op, q.Hits = op, hits
 	var a [1]owner.Result
 	m.peer.Decide(policy.Deadline{Silent: time.Now().Add(ownerTimeout)}, false, []owner.Request{q}, a[:])
@@ -58,9 +63,14 @@ func (m *sidecar) counterStatus(domain string, entries []config.Entry) (api.Coun
 	begun, before := m.usage.begin(), m.ownerMember(k.match.Owner)
 	a := m.query(k, owner.Read, 0)
 	c := m.newCounterStatus(k, &a)
+	c.Remaining = uint64(a.Remaining)
+	if a.Authority == owner.Static {
+		c.Source = fromMember // newCounterStatus has set Count
+		return c, nil
+	}
 	at := m.ownerMember(k.match.Owner)
-	c.Remaining, c.Owner = uint64(a.Remaining), string(at.ID)
-	q := rls.NewRequest(xxhash.Sum64String(k.domain), k.version, &k.match)
+	c.Owner = string(at.ID)
+	q := k.request()
 	r := &usageRead{
 		key: q.Key, rule: q.Rule, now: time.Now().UnixNano(), begun: begun, end: a.Reset, count: a.After,
 		isOwner: a.Authority == owner.Full || a.Authority == owner.Overflow,
@@ -75,12 +85,18 @@ func (m *sidecar) counterStatus(domain string, entries []config.Entry) (api.Coun
 	return c, nil
 }
 
-// newCounterStatus returns what a result reports about k's counter, without Count, Remaining and Owner.
+// newCounterStatus returns what a result reports about k's counter, without Count, Remaining and Owner. Count is set for
+// static rules, to what this member has counted.
 func (m *sidecar) newCounterStatus(k *limitedKey, a *owner.Result) api.CounterStatus {
-	return api.CounterStatus{
+	c := api.CounterStatus{
 		Lent: m.lent(owner.Key(k.match.Digest)), Limit: uint64(k.match.Limit.Limit), Reset: a.Reset.Seconds(),
 		Authority: admin.AuthorityName(a.Authority), Window: k.match.Limit.Window.String(),
 	}
+	if a.Authority == owner.Static {
+		q := k.request()
+		c.Count = m.node.RecordedUsage(time.Now().UnixNano(), &q)
+	}
+	return c
 }
 
 // explanation explains what happens to the next hit on a descriptor's key. It charges nothing.
@@ -93,7 +109,7 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (api.Explan
 	if match.Kind != config.Limited {
 		return e, nil
 	}
-	if c := m.cluster.Load(); c != nil {
+	if c := m.cluster.Load(); c != nil && match.Extension().Mechanism != policy.Static {
 		r := c.View().Ring
 		if i := r.Owner(match.Owner); i >= 0 {
 			e.Owner = string(r.At(i).ID)
@@ -105,7 +121,9 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (api.Explan
 	k := &limitedKey{domain, rules.Hash(), match}
 	a := m.query(k, owner.DryRun, 1)
 	c := m.newCounterStatus(k, &a)
-	c.Count, c.Owner = a.Before, e.Owner
+	if c.Owner = e.Owner; a.Authority != owner.Static {
+		c.Count = a.Before
+	}
 	if !a.Over {
 		c.Remaining = uint64(a.Remaining) + 1 // a.Remaining excludes the hit
 	}
@@ -123,7 +141,11 @@ func (m *sidecar) reset(domain string, entries []config.Entry) (api.ResetResult,
 	}
 	r := api.ResetResult{Owner: string(m.ownerOf(k.match.Owner))}
 	before := m.query(k, owner.Read, 0)
-	if before.Authority != owner.Full {
+	switch before.Authority {
+	case owner.Full:
+	case owner.Static:
+		return r, errors.New("mechanism static: each member counts for itself, so nothing was refunded")
+	default:
 		return r, errors.New("the key's owner is unreachable: nothing was refunded")
 	}
 	r.Before = before.After
@@ -135,8 +157,7 @@ func (m *sidecar) reset(domain string, entries []config.Entry) (api.ResetResult,
 	if r.After = after.After; r.After >= r.Before && r.Before > 0 {
 		return r, errors.New("the owner refunded nothing")
 	}
-	q := rls.NewRequest(xxhash.Sum64String(k.domain), k.version, &k.match)
-	m.auditReset(k, &q, r.Before, r.After)
+	m.auditReset(k, entries, &r)
 	m.Log.Info("key reset by an operator", "rule", k.match.Rule.FullKey, "before", r.Before, "after", r.After)
 	return r, nil
 }

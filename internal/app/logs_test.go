@@ -33,7 +33,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 func TestLeasesAreAudited(t *testing.T) {
 	t.Parallel()
 	all := trio(t)
-	line := regexp.MustCompile(`\{"time":"\S+","member":"\S+","kind":"lease","key":"\S*lent\S*","peer":"\S+","hits":\d+,("used":\d+,)?"limit":100000\}`)
+	line := regexp.MustCompile(`\{"time":"\S+","member":"\S+","kind":"lease","domain":"d","key":"\S*lent\S*","digest":"[0-9a-f]{32}","peer":"\S+","hits":\d+,("used":\d+,)?"limit":100000\}`)
 	eventually(t, "a record of a grant", func() bool {
 		for _, p := range all {
 			p.hitKey(t, "lent", "x", 1)

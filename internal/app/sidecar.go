@@ -193,7 +193,7 @@ func (m *sidecar) startCounting() error {
 	po := peer.Options{
 		Node: m.node, Self: ring.ID(m.Flags.Node), BootID: m.bootID, Cluster: m.Flags.Cluster,
 		Detection:  membership.Detection(m.Flags.Detection),
-		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, OnAudit: m.onAudit, Logger: m.Log, Registerer: m.reg,
+		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, OnAudit: m.onAudit, OnLostAudits: m.onLostAudits, Logger: m.Log, Registerer: m.reg,
 	}
 	err := m.security.peer(&po)
 	if err != nil {

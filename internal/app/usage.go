@@ -16,6 +16,7 @@ const (
 	fromOwner  = "owner"       // the key's owner, just now
 	fromRecord = "recorded"    // this member's replica, with what it has admitted without the owner
 	fromLast   = "last_answer" // an earlier answer of this member for the same window
+	fromMember = "this_member" // mechanism static: this member's count; the sum of all members is not known
 )
 
 // usageReads remembers the last answers about the usage of keys, so that the answers for one fixed window do not fall

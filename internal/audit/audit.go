@@ -26,8 +26,10 @@ const (
 type Record struct {
 	Time      time.Time  `json:"time"`
 	Member    string     `json:"member"` // the member that writes it
-	Kind      string     `json:"kind"`   // lease, report, reclaim, transfer, degraded_first, degraded_last or reset
-	Key       string     `json:"key"`    // readable, if the member has its name; otherwise the digest
+	Kind      string     `json:"kind"`   // an owner.Audit's kind, or reset
+	Domain    string     `json:"domain,omitempty"`
+	Key       string     `json:"key,omitempty"` // readable; empty, as Domain, if the member does not have its name
+	Digest    string     `json:"digest"`
 	Peer      string     `json:"peer,omitempty"`
 	Authority string     `json:"authority,omitempty"`
 	Since     *time.Time `json:"since,omitempty"` // degraded_last: the first degraded decision of the window
@@ -116,7 +118,7 @@ func (l *Trail) Add(r Record) {
 	select {
 	case l.queue <- r:
 	default:
-		l.lose(1)
+		l.Lose(1)
 	}
 }
 
@@ -138,8 +140,12 @@ func (l *Trail) Close() {
 	})
 }
 
-func (l *Trail) lose(n int) {
-	l.lost.Add(uint64(n))
+// Lose counts n records that were lost before they could be added. A nil Trail does nothing.
+func (l *Trail) Lose(n uint64) {
+	if l == nil {
+		return
+	}
+	l.lost.Add(n)
 	l.dropped.Add(float64(n))
 }
 
@@ -153,7 +159,7 @@ func (l *Trail) run(ctx context.Context) {
 			batch = append(batch[:0], r)
 		case <-l.stop:
 			if len(l.queue) == 0 || ctx.Err() != nil {
-				l.lose(len(l.queue))
+				l.Lose(uint64(len(l.queue)))
 				return
 			}
 			batch = batch[:0]
@@ -182,7 +188,7 @@ func (l *Trail) write(ctx context.Context, batch []Record) {
 	batch[0].Lost = before
 	if err := l.sink.write(ctx, batch); err != nil {
 		l.lost.Add(before)
-		l.lose(len(batch))
+		l.Lose(uint64(len(batch)))
 		if now := time.Now(); l.o.Logger != nil && now.Sub(l.warned) > warnEvery {
 			l.warned = now
 			l.o.Logger.Warn("audit records lost", "error", err)

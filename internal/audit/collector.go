@@ -64,7 +64,7 @@ func (c *collector) write(ctx context.Context, records []Record) error {
 			TimeUnixNano: uint64(r.Time.UnixNano()), ObservedTimeUnixNano: uint64(r.Time.UnixNano()),
 			SeverityNumber: logs.SeverityNumber_SEVERITY_NUMBER_INFO, EventName: "keyward.audit." + r.Kind,
 			Body:       &common.AnyValue{Value: &common.AnyValue_StringValue{StringValue: string(body)}},
-			Attributes: []*common.KeyValue{text("keyward.kind", r.Kind), text("keyward.key", r.Key), text("keyward.peer", r.Peer)},
+			Attributes: []*common.KeyValue{text("keyward.kind", r.Kind), text("keyward.key", r.Key), text("keyward.digest", r.Digest), text("keyward.peer", r.Peer)},
 		})
 	}
 	// LogsData has the wire format of ExportLogsServiceRequest.

@@ -54,8 +54,22 @@ func (f *lines) write(_ context.Context, records []Record) error {
 		}
 	}
 	n, err := f.file.Write(f.buf.Bytes())
-	f.size += int64(n)
+	if f.size += int64(n); err != nil {
+		f.undo(n)
+	}
 	return err
+}
+
+// undo removes the n bytes of a write that failed from the end of the file, so that no part of a record remains, and
+// makes the next write open the file again.
+func (f *lines) undo(n int) {
+	if f.path == "" {
+		return
+	}
+	if about, err := f.file.Stat(); err == nil && n > 0 && about.Mode().IsRegular() {
+		_ = f.file.Truncate(about.Size() - int64(n))
+	}
+	f.close()
 }
 
 // close implements sink.

@@ -65,6 +65,8 @@ const (
 	// partitionShift is where the rule's policy for partitions begins, a policy.PartitionChoice of two bits. Owners that do
 	// not read it use their own.
 	partitionShift = 3
+	// flagAudit is set by version 2 for rules with audit logs. Owners that do not support it write no records of the key.
+	flagAudit = 32
 )
 
 // Flags of a result.

@@ -102,6 +102,8 @@ func TestRequestRoundTrip(t *testing.T) {
 		{Rule: limit.Rule{Window: 1}, HotFactor: math.MaxUint16},
 		{Rule: limit.Rule{Window: 1}, Partition: policy.Choose(policy.PartQuorum), Strict: true},
 		{Rule: limit.Rule{Window: 1}, Partition: policy.Choose(policy.PartShare), HotFactor: 2},
+		{Rule: limit.Rule{Window: 1}, Audit: true},
+		{Rule: limit.Rule{Window: 1}, Audit: true, HotFactor: 3, Mechanism: policy.Approximate},
 	} {
 		b := appendRequest(nil, &q)
 		record, rest := cutRecord(t, append(b, "next"...))

@@ -32,9 +32,7 @@ func (p *Peer) perform(e owner.Ready, inline bool) {
 			l.enqueueLease(&e.Leases[i].Batch) // the next request repeats a batch that is dropped
 		}
 	}
-	for i := range e.Audits {
-		p.o.OnAudit(&e.Audits[i])
-	}
+	p.reportAudits(e.Audits, e.LostAudits)
 	if e.ClockStopped > 0 {
 		p.reportStoppedClocks(e.ClockStopped)
 	}
@@ -46,6 +44,16 @@ func (p *Peer) perform(e owner.Ready, inline bool) {
 		wake(p.progressChanged)
 	}
 	p.requestFlush(e.FlushIn)
+}
+
+// reportAudits passes on events of keys with audit logs, before which lost ones found no room.
+func (p *Peer) reportAudits(audits []owner.Audit, lost uint64) {
+	if lost > 0 {
+		p.o.OnLostAudits(lost)
+	}
+	for i := range audits {
+		p.o.OnAudit(&audits[i])
+	}
 }
 
 // waiter is the owner.Waiter of a request: a slot of a call, or of a group that was served.

@@ -70,8 +70,10 @@ type Options struct {
 	// OnLinksChanged is called, never concurrently, when the result of Links may have changed.
 	OnLinksChanged func()
 
-	// OnAudit is called for each event of a key whose rule has audit logs. It must not block. Default: none.
-	OnAudit func(*owner.Audit)
+	// OnAudit is called for each event of a key whose rule has audit logs, and OnLostAudits with the number of events
+	// that found no room before. They must not block. Default: none.
+	OnAudit      func(*owner.Audit)
+	OnLostAudits func(n uint64)
 
 	Logger     *slog.Logger          // default: discard
 	Registerer prometheus.Registerer // default: none
@@ -91,6 +93,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.OnAudit == nil {
 		o.OnAudit = func(*owner.Audit) {}
+	}
+	if o.OnLostAudits == nil {
+		o.OnLostAudits = func(uint64) {}
 	}
 	if o.OnRefused == nil {
 		o.OnRefused = func(string) {}
@@ -256,6 +261,7 @@ func (p *Peer) Close() error {
 		err = p.listener.Close()
 	}
 	p.wg.Wait()
+	p.reportAudits(p.o.Node.TakeAudits(p.clock.now()))
 	return err
 }
 

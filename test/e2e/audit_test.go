@@ -5,11 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/audit"
 	"github.com/keyward/keyward/internal/lab"
 )
@@ -98,4 +101,97 @@ func auditRecords(t *testing.T, path string) (all []audit.Record) {
 		all = append(all, r)
 	}
 	return all
+}
+
+const movesRules = `domain: app
+descriptors:
+  - key: audited
+    rate_limit: {unit: year, requests_per_unit: 100000}
+    metadata: {keyward: {audit: true}}
+  - key: plain
+    rate_limit: {unit: year, requests_per_unit: 100000}
+`
+
+// TestAuditOfMoves requires that an owner writes one record of each audited key that it releases to a member that joins,
+// and that the members that take over the keys of a killed one write one of each.
+func TestAuditOfMoves(t *testing.T) {
+	l := newLab(t, lab.Options{
+		Rules: map[string]string{"app.yaml": movesRules}, Expect: 2, Env: []string{"LOG_LEVEL=error"}, Args: []string{"--detection", "1s"},
+	})
+	dir, members := t.TempDir(), names(3)
+	file := func(name string) string { return filepath.Join(dir, name+".audit") }
+	add := func(name string) *lab.Sidecar {
+		s, err := l.AddSidecar(name, "--audit-log", file(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	first := add(members[0])
+	add(members[1])
+	awaitRing(t, l, members[:2]...)
+	client := dial(t, first.RLS, nil)
+	keys := distinctKeys("m", 60)
+	for _, k := range keys {
+		ask(t, client, request("app", 1, "plain", k))
+		ask(t, client, request("app", 1, "audited", k))
+	}
+	joined := add(members[2])
+	awaitRing(t, l, members...)
+
+	// Of each key that moves, by its digest: the member that releases it, which also takes it over.
+	before, after := owners(t, l, members[:2], keys), owners(t, l, members, keys)
+	want := map[string]string{}
+	var moved []string
+	for _, k := range keys {
+		if after[k] == joined.Name {
+			var e api.Explanation
+			read(t, first, "/v1/explain?"+url.Values{"domain": {"app"}, "key": {"audited=" + k}}.Encode(), &e)
+			want[e.Digest] = before[k]
+			moved = append(moved, k)
+		}
+	}
+	if len(want) < 5 {
+		t.Fatalf("only %d keys move", len(want))
+	}
+	await := func(kind string, again func()) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := lab.Await(ctx, "records of kind "+kind, func(context.Context) error {
+			again()
+			got := map[string]string{}
+			for _, n := range members {
+				for _, r := range auditRecords(t, file(n)) {
+					switch {
+					case r.Kind != kind:
+						continue
+					case got[r.Digest] != "" || r.Peer != joined.Name || r.Used == 0 || r.Limit != 100000:
+						t.Fatalf("%+v: twice, or of another event", r)
+					}
+					got[r.Digest] = n
+				}
+			}
+			if !maps.Equal(got, want) {
+				return fmt.Errorf("%d of %d", len(got), len(want))
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await("transfer", func() {})
+	awaitReplicas(t, joined)
+	joined.Kill()
+	awaitRing(t, l, members[:2]...)
+	await("takeover", func() {
+		for _, k := range moved {
+			ask(t, client, request("app", 1, "audited", k))
+		}
+	})
+	for _, s := range l.Sidecars[:2] {
+		if lost := value(metrics(t, s.Metrics), "keyward_audit_records_total", "result", "lost"); lost != 0 {
+			t.Errorf("%s has lost %v records", s.Name, lost)
+		}
+	}
 }

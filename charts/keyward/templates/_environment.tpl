@@ -66,6 +66,12 @@ LOG_FORMAT: json
 {{- $_ := set $env "KEYWARD_RING_MAX_SIZE" (.Values.ring.maxSize | int | toString) -}}
 {{- $_ := set $env "KEYWARD_RING_HASH" .Values.ring.hash -}}
 {{- end -}}
+{{- if ne .Values.audit.log "stdout" -}}
+{{- $_ := set $env "KEYWARD_AUDIT_LOG" .Values.audit.log -}}
+{{- with .Values.audit.otlpEndpoint -}}
+{{- $_ := set $env "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT" . -}}
+{{- end -}}
+{{- end -}}
 {{- if not (has .Values.preset (list "" "envoy")) -}} {{- /* these gateways do not let Envoy add the header */}}
 {{- $_ := set $env "KEYWARD_RETRY_AFTER" "true" -}}
 {{- end -}}

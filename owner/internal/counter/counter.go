@@ -141,8 +141,8 @@ type Shard struct {
 	store  *Shared
 	bootID uint64
 	slab   slab
-	shapes []limit.Rule // by entry.shape
-	seq    uint32       // of the latest Unreplicated
+	shapes []shape // by entry.shape
+	seq    uint32  // of the latest Unreplicated
 }
 
 // Init makes shard, which must not be copied afterwards, an empty part of the store.

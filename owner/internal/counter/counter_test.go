@@ -121,3 +121,35 @@ func TestRecordsAreCapped(t *testing.T) {
 		t.Errorf("the domain is charged for %d slots after all counters expired", slots)
 	}
 }
+
+// TestAudited requires that a counter keeps whether its rule has audit logs while its rule changes, and that SetAudited
+// reports that it cannot.
+func TestAudited(t *testing.T) {
+	store := New(Config{BootID: 3, MaxKeys: 4096, DomainQuota: 4096})
+	var s Shard
+	var st limit.State
+	store.Init(&s)
+	ref := func(i int, w time.Duration) Ref {
+		r := limit.Rule{Limit: 9, Window: w}
+		return Ref{Key: key(i), Hash: s.Hash(key(i)), Now: t0, Rule: r, Full: r}
+	}
+	s.Insert(ref(1, time.Minute), false, &st)
+	s.Insert(ref(2, 2*time.Hour), false, &st)
+	e, other := s.Find(key(1)), s.Find(key(2))
+	if s.Audited(e) || !s.SetAudited(e, true) || !s.Audited(e) || s.Audited(other) {
+		t.Error("not recorded")
+	}
+	s.SetRule(e, limit.Rule{Limit: 9, Window: time.Hour})
+	if !s.Audited(e) || s.Rule(e).Window != time.Hour || s.Rule(other).Window != 2*time.Hour {
+		t.Errorf("lost with %+v", s.Rule(e))
+	}
+	for i := range maxShapes {
+		s.Insert(ref(3+i, time.Duration(i+1)*time.Second), false, &st)
+	}
+	if e, other = s.Find(key(1)), s.Find(key(2)); s.SetAudited(other, true) || s.Audited(other) || s.Rule(other).Window != 2*time.Hour {
+		t.Error("recorded without room")
+	}
+	if !s.SetAudited(e, true) || !s.SetAudited(other, false) {
+		t.Error("no change needs no room")
+	}
+}

@@ -268,21 +268,40 @@ func (s *Shard) Tally(e *Owned, w int64) limit.Tally {
 }
 
 // SetRule makes e count by rule r, apart from its limit, unless the shard stores too many rules.
-func (s *Shard) SetRule(e *Owned, r limit.Rule) {
-	x := (*entry)(e)
-	if s.shapes[x.shape()] == shapeOf(r) {
-		return
+func (s *Shard) SetRule(e *Owned, r limit.Rule) { s.setShape(e, shape{shapeOf(r), s.Audited(e)}) }
+
+// SetAudited records with e whether its rule has audit logs. It returns false if the shard stores too many rules.
+func (s *Shard) SetAudited(e *Owned, audited bool) bool {
+	x := s.shapes[(*entry)(e).shape()]
+	x.audited = audited
+	return s.setShape(e, x)
+}
+
+// Audited reports whether SetAudited has recorded that the rule of e has audit logs.
+func (s *Shard) Audited(e *Owned) bool { return s.shapes[(*entry)(e).shape()].audited }
+
+func (s *Shard) setShape(e *Owned, x shape) bool {
+	if s.shapes[(*entry)(e).shape()] == x {
+		return true
 	}
-	if n, ok := s.shape(r); ok {
-		x.setShape(n)
+	n, ok := s.shape(x)
+	if ok {
+		(*entry)(e).setShape(n)
 	}
+	return ok
 }
 
 // Rule returns the rule by which e was last charged or received.
 func (s *Shard) Rule(e *Owned) limit.Rule {
-	r := s.shapes[(*entry)(e).shape()]
+	r := s.shapes[(*entry)(e).shape()].rule
 	r.Limit = e.limit
 	return r
+}
+
+// shape holds the properties that all entries of a rule have in common.
+type shape struct {
+	rule    limit.Rule // without what entries hold themselves
+	audited bool       // the rule has audit logs
 }
 
 // shapeOf returns r without what entries hold themselves.
@@ -294,16 +313,15 @@ func shapeOf(r limit.Rule) limit.Rule {
 	return r
 }
 
-// shape returns the number of rule r apart from its limit, for an entry to hold. ok is false if there are too many.
-func (s *Shard) shape(r limit.Rule) (n uint16, ok bool) {
-	r = shapeOf(r)
-	if i := slices.Index(s.shapes, r); i >= 0 {
+// shape returns the number of x, for an entry to hold. ok is false if there are too many.
+func (s *Shard) shape(x shape) (n uint16, ok bool) {
+	if i := slices.Index(s.shapes, x); i >= 0 {
 		return uint16(i), true
 	}
 	if len(s.shapes) >= maxShapes {
 		return 0, false
 	}
-	s.shapes = append(s.shapes, r)
+	s.shapes = append(s.shapes, x)
 	return uint16(len(s.shapes) - 1), true
 }
 
@@ -344,7 +362,7 @@ func (s *Shard) InsertLocal(r Ref) *Local {
 
 // insert adds an empty entry that lasts until the end of r's window.
 func (s *Shard) insert(r *Ref, copied bool) *entry {
-	shape, ok := s.shape(r.Rule)
+	n, ok := s.shape(shape{rule: shapeOf(r.Rule)})
 	if !ok {
 		return nil
 	}
@@ -352,7 +370,7 @@ func (s *Shard) insert(r *Ref, copied bool) *entry {
 	if e == nil {
 		return nil
 	}
-	e.setShape(shape)
+	e.setShape(n)
 	w := r.Rule.Index(r.Now)
 	if r.Rule.Algorithm == limit.SlidingWindow {
 		w++

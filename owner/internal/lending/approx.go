@@ -202,6 +202,9 @@ func (l *Leases) reconcile(op *grantOp, out *Outbox) {
 	l.stats.Reconciled++
 	c.Entry = l.counters.Owned.Find(c.Hash, c.Key)
 	l.owner.Charge(c)
+	if c.Entry != nil && !l.counters.SetAudited(c.Entry, op.Terms.Audit) {
+		l.LoseAudit()
+	}
 	g := lease.Grant{
 		Key: op.Key, Seq: op.Seq, Window: l.windowOf(c.Entry, op.Rule, op.now), Used: c.Before, Limit: op.Rule.Depth(),
 		Flags: lease.Hot,
@@ -214,6 +217,6 @@ func (l *Leases) reconcile(op *grantOp, out *Outbox) {
 		l.counters.Load(c.Entry, op.Rule, &l.state)
 		g.State = limit.State{TAT: l.state.TAT, Slots: slices.Clone(l.state.Slots)}
 	}
-	l.audit(op, op.Left, g.Used, out)
+	l.auditGrant(op, op.Left, g.Used, out)
 	(&PendingGrant{op.from.ID, g}).Send(out)
 }

@@ -58,7 +58,7 @@ func (l *Leases) Refuse() { l.stats.Refused++ }
 func (l *Leases) Grant(now int64, from lease.Holder, r *lease.GrantRequest, out *Outbox) {
 	op := &grantOp{GrantRequest: r, from: from, now: now}
 	op.charge.Ref = l.ref(r.Key, r.RingPos, r.Rule, now)
-	op.charge.Domain, op.charge.Partition = r.Domain, r.Terms.Partition
+	op.charge.Domain, op.charge.Partition, op.charge.Audit = r.Domain, r.Terms.Partition, r.Terms.Audit
 	if r.Terms.Slack > 0 {
 		l.reconcile(op, out)
 		return
@@ -180,25 +180,10 @@ func (l *Leases) grant(op *grantOp, out *Outbox) {
 	if op.charge.Entry != nil {
 		l.updateLevel(lent, r, usage{op.window, g.Used, false})
 	}
-	l.audit(op, op.size, g.Used, out)
+	l.auditGrant(op, op.size, g.Used, out)
 	if p := (PendingGrant{op.from.ID, g}); op.size == 0 || l.owner.AwaitReplication(&op.charge, &p) {
 		p.Send(out)
 	}
-}
-
-// audit adds an Audit if op's rule requires it.
-func (l *Leases) audit(op *grantOp, hits, count uint64, out *Outbox) {
-	if !op.Terms.Audit {
-		return
-	}
-	x := Audit{Key: op.Key, Member: op.from.ID, Hits: hits, Used: count, Limit: op.Rule.Depth()}
-	if op.Terms.Slack > 0 {
-		x.Kind = AuditReport
-	}
-	if m := l.names[op.Key]; m != nil {
-		x.Name = m.Name
-	}
-	out.Audits = append(out.Audits, x)
 }
 
 // refill returns the hits that drain from a bucket in the life of a slice. A part of a bucket that is lent is charged
@@ -287,7 +272,9 @@ func (l *Leases) reclaim(now int64, key Key, lent *lentKey) {
 	if hits > 0 {
 		l.credit(&Charge{Ref: l.ref(key, lent.ringPos, lent.rule, now), Entry: e}, w, hits)
 		l.stats.Reclaimed += hits
-		l.noteAudit(AuditReclaim, lent, "", hits)
+		if lent.terms.Audit {
+			l.AddAudit(Audit{Key: key, Kind: AuditReclaim, Hits: hits, Limit: lent.rule.Depth(), At: now})
+		}
 		l.owner.RecordReclaim(now, l.counters.End(e, lent.rule), hits)
 	}
 }
@@ -297,8 +284,6 @@ func (l *Leases) DropUnowned() {
 	for key, lent := range l.lent {
 		if !l.owns(key, lent.ringPos) {
 			l.stats.Violations.Add(lent.TakeViolations())
-			next := l.view.Ownership(lent.ringPos, l.counters.Find(key).OwnedEpoch(lent.ringPos))
-			l.noteAudit(AuditTransfer, lent, next.Member, lent.Unspent(0))
 			delete(l.lent, key)
 		}
 	}

@@ -30,7 +30,7 @@ type Leases struct {
 	requests []Key              // held leases with a request for their grantors
 	names    map[Key]*name
 	hot      hotStats
-	audits   []Audit    // of events without an Outbox, until TakeAudits
+	audits   auditQueue
 	stats    LeaseStats // the fields that only increase
 }
 
@@ -55,6 +55,7 @@ type Owner interface {
 type Charge struct {
 	counter.Ref
 	Partition policy.PartitionChoice
+	Audit     bool           // the rule has audit logs
 	Hits      uint64         // 0: decide only
 	Entry     *counter.Owned // the key's counter; nil if there is none. Charge sets it.
 	Overflow  bool           // Charge has used a sketch
@@ -71,63 +72,8 @@ type PendingGrant struct {
 type Outbox struct {
 	Leases []lease.Delivery
 	Audits []Audit
-}
-
-// AuditKind is the kind of event that an Audit describes.
-type AuditKind uint8
-
-// The kinds.
-const (
-	AuditGrant         AuditKind = iota // hits lent to Member
-	AuditReport                         // hits of an approximate rule that Member has reported
-	AuditReclaim                        // hits of silent or failed holders that are lent again
-	AuditTransfer                       // a key with leases now has another owner, Member if that is known
-	AuditDegradedFirst                  // the first decision of a window without the owner
-	AuditDegradedLast                   // the last decision of a window without the owner; Hits were admitted since Since
-)
-
-// String returns the name of k in audit records.
-func (k AuditKind) String() string {
-	names := [...]string{"lease", "report", "reclaim", "transfer", "degraded_first", "degraded_last"}
-	if int(k) < len(names) {
-		return names[k]
-	}
-	return "unknown"
-}
-
-// Audit describes an event of a key whose rule has audit logs.
-type Audit struct {
-	Key    Key
-	Name   string // the key's readable name; empty if it is not known
-	Kind   AuditKind
-	Member ring.ID // the other member; empty if there is none
-	Hits   uint64  // granted, reported, reclaimed or admitted
-	Used   uint64  // the count then
-	Limit  uint32
-	At     int64 // time of the event; 0: now
-	Since  int64 // AuditDegradedLast: time of the first decision
-}
-
-// maxAudits is the number of Audits of one shard that wait for TakeAudits. More are dropped.
-const maxAudits = 1024
-
-// TakeAudits appends the Audits of events since the last call to all.
-func (l *Leases) TakeAudits(all []Audit) []Audit {
-	all = append(all, l.audits...)
-	l.audits = l.audits[:0]
-	return all
-}
-
-// noteAudit adds an Audit of lent's key if the terms require it.
-func (l *Leases) noteAudit(kind AuditKind, lent *lentKey, to ring.ID, hits uint64) {
-	if !lent.terms.Audit || len(l.audits) >= maxAudits {
-		return
-	}
-	x := Audit{Key: lent.key, Kind: kind, Member: to, Hits: hits, Limit: lent.rule.Depth()}
-	if m := l.names[lent.key]; m != nil {
-		x.Name = m.Name
-	}
-	l.audits = append(l.audits, x)
+	// LostAudits is the number of Audits that found no room before those in Audits.
+	LostAudits uint64
 }
 
 // Send adds g to o.
