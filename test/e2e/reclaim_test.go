@@ -3,10 +3,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/lab"
 )
 
@@ -101,13 +103,15 @@ func TestReclaimAfterACrash(t *testing.T) {
 	if n := value(metrics(t, owner.Metrics), "keyward_lease_hits_total", "event", "reclaimed"); n != reclaimed {
 		t.Errorf("%v hits were reclaimed later", n-reclaimed)
 	}
+	var e api.Explanation
+	read(t, owner, "/v1/explain?"+url.Values{"domain": {"app"}, "key": {"crash=" + key}}.Encode(), &e)
 	await("a record", func() error {
 		for _, r := range auditRecords(t, log) {
-			if r.Kind == "reclaim" && r.Hits == uint64(reclaimed) && r.Key == "crash="+key {
+			if r.Kind == "reclaim" && r.Hits == uint64(reclaimed) && r.Used > 0 && r.Digest == e.Digest {
 				return nil
 			}
 		}
-		return fmt.Errorf("none of %v hits", reclaimed)
+		return fmt.Errorf("none of %v hits in %+v", reclaimed, auditRecords(t, log))
 	})
 	t.Logf("%v hits were reclaimed; %d and %d of %d admitted", reclaimed, admitted["crash"], admitted["none"], limit)
 }

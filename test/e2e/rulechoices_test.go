@@ -138,17 +138,17 @@ func TestChoicesOfRules(t *testing.T) {
 			t.Errorf("%s admits %d of its third of 30", f.live[i].Name, got)
 		}
 	}
-	for _, s := range f.live { // no member knows what the others have counted
-		c, err := lab.CounterOf(t.Context(), s.Metrics, "app", "static", "x")
-		if err != nil || c.Count != 20 || c.Remaining != 0 || c.Source != "this_member" || c.Authority != "static" || c.Owner != "" {
-			t.Errorf("%s: %+v, %v", s.Name, c, err)
-		}
-	}
 	if n := f.sum("keyward_authority_total", "authority", "static"); n != 60 {
 		t.Errorf("%v decisions by static rules, want 60", n)
 	}
 	if n := f.sum("keyward_owner_requests_total"); n != 0 {
 		t.Errorf("%v requests between members", n)
+	}
+	for _, s := range f.live { // no member has what the others have counted
+		c, err := lab.CounterOf(t.Context(), s.Metrics, "app", "static", "x")
+		if err != nil || c.Count != 20 || c.Remaining != 0 || c.Source != "this_member" || c.Authority != "static" || c.Owner != "" {
+			t.Errorf("%s: %+v, %v", s.Name, c, err)
+		}
 	}
 	// The members have started in this window: earlier boots may have admitted as much.
 	if n := f.sum("keyward_overadmission_bound_by_cause", "cause", "share"); n != 30 {

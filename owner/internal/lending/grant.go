@@ -273,7 +273,9 @@ func (l *Leases) reclaim(now int64, key Key, lent *lentKey) {
 		l.credit(&Charge{Ref: l.ref(key, lent.ringPos, lent.rule, now), Entry: e}, w, hits)
 		l.stats.Reclaimed += hits
 		if lent.terms.Audit {
-			l.AddAudit(Audit{Key: key, Kind: AuditReclaim, Hits: hits, Limit: lent.rule.Depth(), At: now})
+			l.counters.Load(e, lent.rule, &l.state)
+			used := lent.rule.Used(&l.state, now)
+			l.AddAudit(Audit{Key: key, Kind: AuditReclaim, Hits: hits, Used: used, Limit: lent.rule.Depth(), At: now})
 		}
 		l.owner.RecordReclaim(now, l.counters.End(e, lent.rule), hits)
 	}
