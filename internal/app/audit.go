@@ -19,7 +19,7 @@ func (m *sidecar) startAudit() (err error) {
 	m.audit, err = audit.New(audit.Options{
 		Target: m.Flags.AuditLog, Member: m.Flags.Node, Service: m.Settings.Tracing.Service, Logger: m.Log, Registerer: m.reg,
 	})
-	if err != nil || m.Flags.AuditLog == "stdout" || m.Flags.AuditLog == "otlp" {
+	if err != nil || !audit.IsFile(m.Flags.AuditLog) {
 		return err
 	}
 	renamed := make(chan os.Signal, 1)

@@ -74,6 +74,9 @@ type Trail struct {
 	done   chan struct{}
 }
 
+// IsFile reports whether target is the path of a file.
+func IsFile(target string) bool { return target != "" && target != "stdout" && target != "otlp" }
+
 // New returns a Trail that writes to o.Target. It returns an error if a file cannot be opened.
 func New(o Options) (*Trail, error) {
 	var s sink
