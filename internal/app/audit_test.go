@@ -41,6 +41,7 @@ func auditRecords(t *testing.T, path string) (all []audit.Record) {
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
+	b = b[:bytes.LastIndexByte(b, '\n')+1] // the rest is being written
 	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
 		var r audit.Record
 		if err := json.Unmarshal(s.Bytes(), &r); err != nil {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -88,12 +89,12 @@ func TestAuditLog(t *testing.T) {
 // auditRecords returns the records of an audit log.
 func auditRecords(t *testing.T, path string) (all []audit.Record) {
 	t.Helper()
-	f, err := os.Open(path)
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
+	b = b[:bytes.LastIndexByte(b, '\n')+1] // the rest is being written
+	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
 		var r audit.Record
 		if err := json.Unmarshal(s.Bytes(), &r); err != nil {
 			t.Fatalf("%s: %v", s.Bytes(), err)
@@ -189,7 +190,27 @@ func TestAuditOfMoves(t *testing.T) {
 			ask(t, client, request("app", 1, "audited", k))
 		}
 	})
-	for _, s := range l.Sidecars[:2] {
+	want = map[string]string{} // of pod-b, which leaves, all keys go to pod-a
+	for _, k := range keys {
+		if before[k] == members[1] {
+			var e api.Explanation
+			read(t, first, "/v1/explain?"+url.Values{"domain": {"app"}, "key": {"audited=" + k}}.Encode(), &e)
+			want[e.Digest] = members[0]
+		}
+	}
+	if err := l.Sidecars[1].Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, r := range auditRecords(t, file(members[1])) {
+		if r.Kind == "transfer" && r.Peer == members[0] {
+			got[r.Digest] = r.Peer
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%d records of a member that leaves, want %d", len(got), len(want))
+	}
+	for _, s := range l.Sidecars[:1] {
 		if lost := value(metrics(t, s.Metrics), "keyward_audit_records_total", "result", "lost"); lost != 0 {
 			t.Errorf("%s has lost %v records", s.Name, lost)
 		}
