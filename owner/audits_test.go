@@ -117,7 +117,7 @@ func TestApproximateKeysAreAudited(t *testing.T) {
 	}
 	n.StepLease(t0, "b", 5, &lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{r}})
 	s, hash := n.shard(req.Key)
-	if e := s.counters.Owned.Find(hash, req.Key); e == nil || !s.counters.Audited(e) {
+	if e := s.counters.Owned.Find(hash, req.Key); e == nil || !s.counters.Audited(e) || !e.Complete() {
 		t.Errorf("%+v is not a counter with audit logs", e)
 	}
 }

@@ -73,6 +73,23 @@ func TestAuditLog(t *testing.T) {
 	victim.Kill()
 	client = dial(t, l.Sidecars[2].RLS, nil) // it has no lease
 	await(l.Sidecars[2].Name, "degraded_first", "")
+	if err := l.Sidecars[2].Stop(20 * time.Second); err != nil { // this ends the window
+		t.Fatal(err)
+	}
+	var firsts, lasts int
+	for _, r := range auditRecords(t, file(members[2])) {
+		switch r.Kind {
+		case "degraded_first":
+			firsts++
+		case "degraded_last":
+			if lasts++; r.Since == nil || r.Hits == 0 || r.Since.After(r.Time) {
+				t.Errorf("%+v", r)
+			}
+		}
+	}
+	if firsts == 0 || firsts != lasts {
+		t.Errorf("%d records of first and %d of last decisions without the owner", firsts, lasts)
+	}
 	plain := 0
 	for _, n := range members {
 		for _, r := range auditRecords(t, file(n)) {
