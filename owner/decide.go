@@ -95,11 +95,11 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 	e, overflow := n.charge(s, op, e, res)
 	s.counts.Decided[res.Authority]++
 	n.updateDenyCache(s, op, res)
-	if e != nil {
+	if res.FairShare = op.unfair; e != nil && op.Tenant == 0 { // what is lent could not be divided between tenants
 		s.leases.RecordHit(op.now, e, op.HotFactor)
 		res.Hot = s.leases.IsHot(e, op.RingPos)
 	}
-	if e != nil && s.leases.LendsAny() {
+	if e != nil && op.Tenant == 0 && s.leases.LendsAny() {
 		s.updateHolders(op, e, res)
 	}
 	if s.view.copies && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {

@@ -10,8 +10,8 @@ import (
 // updateDenyCache updates the deny cache after an owner, this member or another, has decided op. A key above its limit
 // stays there until its window ends; a refund changes that. As in envoyproxy/ratelimit, the first refusal adds the key.
 func (n *Node) updateDenyCache(s *shard, op *shardOp, res *Result) {
-	if n.options.DenyCache <= 0 || op.rule.Algorithm != limit.FixedWindow {
-		return // in other windows the count can fall before the end
+	if n.options.DenyCache <= 0 || op.rule.Algorithm != limit.FixedWindow || op.Tenant != 0 {
+		return // in other windows the count can fall before the end, and other tenants may have room
 	}
 	t := &s.counters.Deny
 	if op.Op == Refund {
@@ -35,7 +35,7 @@ func (n *Node) updateDenyCache(s *shard, op *shardOp, res *Result) {
 // denyCached refuses op if its key is in the deny cache, above a limit at least as high, for the present ring. It
 // reports whether it has.
 func (n *Node) denyCached(s *shard, op *shardOp, res *Result) bool {
-	if n.options.DenyCache <= 0 {
+	if n.options.DenyCache <= 0 || op.Tenant != 0 {
 		return false
 	}
 	t := &s.counters.Deny

@@ -158,6 +158,7 @@ func (n *Node) Tick(now int64) (fx Ready) {
 		at := s.clock(now)
 		rest := s.counters.Sweep(at, s.view.epoch, sweepStep)
 		n.counters.Sketches.Drop(i, at)
+		s.fair.Sweep(at)
 		if s.counters.Empty() {
 			s.replicas.Reset()
 		}

@@ -159,7 +159,7 @@ func (n *Node) decideFromLease(s *shard, op *shardOp, existing bool, res *Result
 	if op.Op == Refund && s.leases.Holds(op.Key) {
 		s.leases.AllowHits(s.clock(op.now), op.Key)
 	}
-	if !op.charges() || existing && !s.leases.Holds(op.Key) {
+	if !op.charges() || op.Tenant != 0 || existing && !s.leases.Holds(op.Key) {
 		return false
 	}
 	op.now = s.clock(op.now)

@@ -38,11 +38,14 @@ type Request struct {
 	Rule   limit.Rule
 	// LeaseTerms holds the rule's settings for leases; nil is all defaults. It is not forwarded with the request.
 	LeaseTerms *lease.Terms
-	LocalCap   uint32 // of FailOpen; 0 means this member's local share of the limit, at least 1
-	HotFactor  uint16 // a key is hot above this multiple of the mean rate; 0 means 10
-	Op         Op
-	Mechanism  policy.Mechanism
-	Degraded   policy.Degraded
+	// Tenant is the digest of the tenant that asks, if the rule divides its limit between tenants; 0: it does not.
+	Tenant       uint64
+	TenantWeight uint32 // of the tenant, at least 1
+	LocalCap     uint32 // of FailOpen; 0 means this member's local share of the limit, at least 1
+	HotFactor    uint16 // a key is hot above this multiple of the mean rate; 0 means 10
+	Op           Op
+	Mechanism    policy.Mechanism
+	Degraded     policy.Degraded
 	// Partition is the rule's policy for partitions; 0 is Options.Policy of the owner.
 	Partition policy.PartitionChoice
 	// Strict requires that no charge is admitted that only this member has recorded (durability: strict).
@@ -96,5 +99,6 @@ type Result struct {
 	Kind      ResultKind
 	Authority Authority
 	Path      Path
+	FairShare bool // refused to leave the rest of the limit to other tenants
 	Hot       bool // the key is hot or leased: a caller that has its name passes it to Name
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/fair"
 	"github.com/keyward/keyward/owner/internal/lending"
 	"github.com/keyward/keyward/owner/internal/replica"
 )
@@ -24,6 +25,7 @@ type shard struct {
 	pending  pendingRequests
 	leases   lending.Leases
 	degraded map[Key]*degradedWindow // of keys with audit logs
+	fair     fair.Divider            // of keys whose limits are divided between tenants
 	counts   counts
 	bounds   [boundKinds]expiringMax
 	_        [128]byte // keeps the mutexes of adjacent shards off this cache line
@@ -54,8 +56,9 @@ type shardOp struct {
 	// partial reports whether the limit of rule is only a part of the request's, so that other members may have room for
 	// what it refuses.
 	partial bool
-	// uncharged reports whether the request was refused and not charged; see keepsUncharged.
+	// uncharged reports whether the request was refused and not charged; see keepsUncharged and decideFairly.
 	uncharged bool
+	unfair    bool // the limit has room for the request, but leaves it to other tenants
 }
 
 // ref names the counter of op.
@@ -110,20 +113,32 @@ func (s *shard) countWindow(op *shardOp, e *counter.Owned, w int64, d *limit.Dec
 	sum := st
 	sum.Charged = limit.SaturatingAdd(st.Charged, op.elsewhere)
 	refunded := sum.Refunded
-	if sum = op.decideTally(sum, d); op.charges() && d.Over && (op.partial || s.hasLostState(e, w)) {
+	sum = op.decideTally(sum, d)
+	s.decideFairly(op, d)
+	if op.charges() && d.Over && (op.uncharged || op.partial || s.hasLostState(e, w)) {
 		op.uncharged = true // see keepsUncharged
 	} else if op.charges() {
 		if !s.counters.Charge(e, op.rule, w, op.Hits) {
-			s.counts.Refused++
-			op.overflow(d)
+			s.refuseForRoom(op, d)
 			return false
 		}
 	} else if refunded = sum.Refunded - refunded; refunded > 0 && !s.counters.Refund(e, w, refunded) {
 		s.counts.RefundsDropped++
 		*d = op.rule.PeekTally(st, op.now, 0)
 		d.Over = false
+	} else if op.Op == Refund {
+		s.refundFairly(op, refunded)
 	}
 	return true
+}
+
+// refuseForRoom changes d, the decision about op, to a refusal, because there is no room for the charge.
+func (s *shard) refuseForRoom(op *shardOp, d *limit.Decision) {
+	s.counts.Refused++
+	if !d.Over {
+		s.refundFairly(op, op.Hits)
+	}
+	op.overflow(d)
 }
 
 // keepsUncharged reports whether op, which exceeds the limit, is not charged to e: because its part of the limit has
@@ -154,7 +169,8 @@ func (s *shard) countState(op *shardOp, e *counter.Owned, d *limit.Decision) boo
 	st := &s.state
 	s.counters.Load(e, op.rule, st)
 	op.decideState(st, s.bootID, d)
-	if op.charges() && d.Over && s.keepsUncharged(op, e) {
+	s.decideFairly(op, d)
+	if op.charges() && d.Over && (op.uncharged || s.keepsUncharged(op, e)) {
 		op.uncharged = true
 		return true
 	}
@@ -163,6 +179,9 @@ func (s *shard) countState(op *shardOp, e *counter.Owned, d *limit.Decision) boo
 	}
 	op.rule.Trim(st, op.now)
 	if s.counters.Store(e, op.rule, st) {
+		if op.Op == Refund {
+			s.refundFairly(op, saturatingSub(d.Before, d.After))
+		}
 		return true
 	}
 	if op.Op == Refund {
@@ -172,8 +191,7 @@ func (s *shard) countState(op *shardOp, e *counter.Owned, d *limit.Decision) boo
 		d.Over = false
 		return true
 	}
-	s.counts.Refused++
-	op.overflow(d)
+	s.refuseForRoom(op, d)
 	return false
 }
 
@@ -191,10 +209,12 @@ func (s *shard) decideWithoutEntry(op *shardOp, d *limit.Decision) (overflow boo
 	if st.Charged == 0 && op.rule.Algorithm != limit.FixedWindow {
 		s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
 		op.decideState(&s.state, s.bootID, d)
+		s.decideFairly(op, d)
 		return false
 	}
 	op.rule = r
 	op.decideTally(st, d)
+	s.decideFairly(op, d)
 	return est > 0
 }
 

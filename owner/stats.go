@@ -4,6 +4,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/fair"
 	"github.com/keyward/keyward/owner/internal/lending"
 )
 
@@ -17,6 +18,9 @@ type Stats struct {
 	DenyKeys   int // keys in the deny cache
 
 	Sketches int // sketches in memory, 64 KiB each
+
+	FairRows int         // rows of tenants for which there is memory, 24 bytes each
+	Fair     fair.Counts // decisions of rules that divide their limits between tenants
 
 	Owned       int // counters whose keys this member owns; counted slot by slot, while they change
 	Confirming  int // members of the ring that confirm this one, including itself; 0 if it is not in the ring
@@ -116,6 +120,8 @@ func (n *Node) Stats(now int64) Stats {
 		f.OpenAdmitted = max(f.OpenAdmitted, s.bounds[openAdmitted].at(now))
 		s.leases.AddStats(now, &f.Lease)
 		f.counts.add(&s.counts)
+		f.FairRows += s.fair.Tracked()
+		f.Fair.Add(s.fair.Counts())
 		s.mu.Unlock()
 		f.Owned += s.countOwned()
 	}

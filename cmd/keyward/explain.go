@@ -147,6 +147,9 @@ func writeExplain(out io.Writer, e *api.Explanation) error {
 	}
 	if c := e.Counter; c != nil {
 		row("count", "%d of %d, %d left, resets in %.0f s%s", c.Count, c.Limit, c.Remaining, c.Reset, lentText(c))
+		for _, t := range c.Tenants {
+			row("tenant", "%s: weight %d, %d admitted of %d, %d more now", printable(t.Tenant), t.Weight, t.Used, t.Asked, t.Remaining)
+		}
 	}
 	row("verdict", "%s", e.Verdict)
 	row("why", "%s", printable(e.Why))
@@ -185,6 +188,9 @@ func ruleText(r *api.ExplainRule) string {
 	parts = append(parts, "degraded "+r.Degraded)
 	if r.Partition != "" {
 		parts = append(parts, "partition "+r.Partition)
+	}
+	if r.Fair != "" {
+		parts = append(parts, "fair by "+r.Fair)
 	}
 	if r.Shadow {
 		parts = append(parts, "shadow_mode")

@@ -16,8 +16,8 @@ import (
 type Additions struct {
 	RetryAfter       bool   // response header Retry-After of a response that is over the limit
 	RateLimitFields  bool   // response headers RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10
-	DecisionHeaders  bool   // response headers x-keyward-authority, x-keyward-path and x-keyward-delay
-	DecisionMetadata bool   // MetadataField of the dynamic metadata: authority, path and delay
+	DecisionHeaders  bool   // response headers x-keyward-authority, x-keyward-path, x-keyward-reason and x-keyward-delay
+	DecisionMetadata bool   // MetadataField of the dynamic metadata: authority, path, reason and delay
 	DelayHeader      string // request header with the delay of a leaky bucket in milliseconds; "": none
 
 	// Names of authorities and paths; required for DecisionHeaders and DecisionMetadata.
@@ -32,13 +32,17 @@ const (
 	headerRateLimitPolicy = "RateLimit-Policy"
 	headerAuthority       = "x-keyward-authority"
 	headerPath            = "x-keyward-path"
+	headerReason          = "x-keyward-reason"
 	headerDelay           = "x-keyward-delay"
 )
+
+// reasonFairShare is the reason of a denial that leaves the rest of a limit to other tenants.
+const reasonFairShare = "fair_share"
 
 // IsAddition reports whether only Additions add the response header. LIMIT_RESET_HEADER may have the name Retry-After.
 func IsAddition(header string) bool {
 	return slices.Contains([]string{headerRetryAfter, headerRateLimit, headerRateLimitPolicy, headerAuthority, headerPath,
-		headerDelay}, header)
+		headerReason, headerDelay}, header)
 }
 
 // MetadataField is the field of the dynamic metadata that DecisionMetadata adds.
@@ -87,6 +91,7 @@ type callSummary struct {
 	delay     time.Duration // until the leaky buckets have drained what came before; 0: none
 	decided   bool          // a descriptor has a limit, and so authority and path are set
 	leaky     bool          // one of the limits is a leaky bucket
+	fairShare bool          // all descriptors that deny the call leave the rest of their limits to other tenants
 }
 
 // exact lists the authorities from the most exact to the least exact.
@@ -124,6 +129,7 @@ func (c *Call) summary() (t callSummary) {
 		if c.Response.Code == OverLimit && st.Code != OverLimit {
 			continue
 		}
+		t.fairShare = st.Code == OverLimit && a.FairShare && (!t.decided || t.fairShare)
 		if !t.decided || t.lessExact(a) {
 			t.authority, t.path, t.decided = a.Authority, a.Path, true
 		}
@@ -154,6 +160,9 @@ func (a *Additions) describe(c *Call) {
 	millis := (t.delay + time.Millisecond - 1).Milliseconds()
 	if a.DecisionHeaders {
 		r.Headers = append(r.Headers, responseHeader{headerAuthority, authority}, responseHeader{headerPath, path})
+		if t.fairShare {
+			r.Headers = append(r.Headers, responseHeader{headerReason, reasonFairShare})
+		}
 		if t.leaky {
 			text := strconv.FormatFloat(float64(millis)/1000, 'f', -1, 64)
 			r.Headers = append(r.Headers, responseHeader{headerDelay, text})
@@ -163,24 +172,39 @@ func (a *Additions) describe(c *Call) {
 		r.RequestHeaders = append(r.RequestHeaders, responseHeader{a.DelayHeader, strconv.FormatInt(millis, 10)})
 	}
 	if a.DecisionMetadata {
+		d := decisionFields{authority: authority, path: path, leaky: t.leaky, delay: float64(millis) / 1000}
+		if t.fairShare {
+			d.reason = reasonFairShare
+		}
 		if r.Metadata == nil {
-			r.buffer = appendDecision(r.buffer[:0], authority, path, t.leaky, float64(millis)/1000)
+			r.buffer = d.append(r.buffer[:0])
 			r.Metadata = r.buffer
 		} else {
-			r.Metadata = appendDecision(r.Metadata, authority, path, t.leaky, float64(millis)/1000)
+			r.Metadata = d.append(r.Metadata)
 		}
 	}
 }
 
-// appendDecision appends MetadataField to an encoded google.protobuf.Struct.
-func appendDecision(b []byte, authority, path string, leaky bool, delay float64) []byte {
-	var buffer [96]byte
-	fields := appendStructText(buffer[:0], "authority", authority)
-	fields = appendStructText(fields, "path", path)
-	if leaky {
+// decisionFields are the fields of MetadataField.
+type decisionFields struct {
+	authority, path string
+	reason          string // of a denial; "" if the limit is used up
+	leaky           bool   // delay is set
+	delay           float64
+}
+
+// append appends MetadataField to an encoded google.protobuf.Struct.
+func (d *decisionFields) append(b []byte) []byte {
+	var buffer [128]byte
+	fields := appendStructText(buffer[:0], "authority", d.authority)
+	fields = appendStructText(fields, "path", d.path)
+	if d.reason != "" {
+		fields = appendStructText(fields, "reason", d.reason)
+	}
+	if d.leaky {
 		fields = appendStructKey(fields, "delay", 9)
 		fields = protowire.AppendTag(fields, 2, protowire.Fixed64Type)
-		fields = protowire.AppendFixed64(fields, math.Float64bits(delay))
+		fields = protowire.AppendFixed64(fields, math.Float64bits(d.delay))
 	}
 	b = appendStructKey(b, MetadataField, 1+protowire.SizeBytes(len(fields)))
 	b = appendLen(b, 5, len(fields))

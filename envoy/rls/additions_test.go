@@ -225,3 +225,44 @@ func TestLeakyBucketDelays(t *testing.T) {
 		t.Errorf("with half a hit left in the bucket: %q", got)
 	}
 }
+
+// TestFairReason checks that a denial which leaves the rest of a limit to other tenants has a reason, unless another
+// limit is used up.
+func TestFairReason(t *testing.T) {
+	fair := map[string]bool{}
+	var asked []string
+	r := newRig(t, additionRules, func(o *Options, _ *Switches) {
+		o.Additions = allAdditions()
+		o.Additions.RateLimitFields, o.Additions.RetryAfter = false, false
+	})
+	r.lone.after = func(_ []owner.Request, as []owner.Result) {
+		for i := range as {
+			if fair[asked[i]] {
+				as[i].Over, as[i].FairShare = true, true
+			}
+		}
+	}
+	for _, tt := range []struct {
+		keys   []string
+		fair   map[string]bool
+		hits   uint64
+		reason string
+	}{
+		{[]string{"named", "short"}, nil, 1, ""},
+		{[]string{"named", "short"}, map[string]bool{"short": true}, 1, "fair_share"},
+		{[]string{"short", "named"}, map[string]bool{"short": true}, 100, ""}, // named is used up
+		{[]string{"named", "short"}, map[string]bool{"short": true}, 100, ""},
+	} {
+		asked, fair = tt.keys, tt.fair
+		req := &pb.RateLimitRequest{Domain: "d"}
+		for _, k := range tt.keys {
+			req.Descriptors = append(req.Descriptors, addend(descriptor(k, fmt.Sprint(tt.hits)), tt.hits))
+		}
+		resp := r.ask(t, req)
+		header := strings.Contains(added(resp.ResponseHeadersToAdd), "x-keyward-reason=fair_share")
+		reason := resp.DynamicMetadata.GetFields()["keyward"].GetStructValue().GetFields()["reason"].GetStringValue()
+		if reason != tt.reason || header != (tt.reason != "") {
+			t.Errorf("%v: reason %q, headers %v", tt, reason, resp.ResponseHeadersToAdd)
+		}
+	}
+}

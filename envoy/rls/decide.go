@@ -87,6 +87,7 @@ func NewRequest(domain, version uint64, m *config.Match) owner.Request {
 		Key: owner.Key(m.Digest), RingPos: m.Owner, Domain: domain, Rules: version, Rule: m.Limit,
 		Degraded: x.Degraded, Partition: x.Partition, LocalCap: x.LocalCap, Strict: x.Strict,
 		Mechanism: x.Mechanism, LeaseTerms: x.Lease, HotFactor: x.HotFactor, Audit: x.Lease != nil && x.Lease.Audit,
+		Tenant: m.Tenant, TenantWeight: m.Weight,
 	}
 }
 

@@ -61,6 +61,9 @@ func explainRule(r *config.RuleSpec) *api.ExplainRule {
 	e.Limit, e.Unit, e.Window = r.Limit.Limit, r.Unit.String(), r.Limit.Window.String()
 	e.Partition = r.Extension.Partition.String()
 	e.Algorithm, e.Mechanism, e.Degraded = r.Limit.Algorithm.String(), r.Extension.Mechanism.String(), r.Extension.Degraded.String()
+	if f := r.Extension.Fair; f != nil {
+		e.Fair = f.String()
+	}
 	e.Burst = r.Limit.Burst
 	return e
 }
@@ -69,7 +72,9 @@ func explainRule(r *config.RuleSpec) *api.ExplainRule {
 type KeyDecision struct {
 	Counter api.CounterStatus
 	Over    bool // the hit is over the limit
-	Lenient bool // SHADOW_MODE or QUOTA_MODE is set
+	// FairShare reports whether the limit has room for the hit, but leaves it to other tenants.
+	FairShare bool
+	Lenient   bool // SHADOW_MODE or QUOTA_MODE is set
 }
 
 // SetDecision adds the owner's decision to e. m is the match of its descriptor.
@@ -87,6 +92,9 @@ func SetDecision(e *api.Explanation, m *config.Match, d KeyDecision) {
 			c.Count, c.Remaining)
 	default:
 		so += fmt.Sprintf(" (authority %q: the owner did not decide with the complete limit)", c.Authority)
+	}
+	if d.FairShare {
+		so += ", and the rest is left to other tenants (fair): this tenant has its share of what they all want"
 	}
 	switch {
 	case !d.Over:

@@ -48,6 +48,11 @@ func decisionMetrics() []metric {
 			return map[string]uint64{"hit": s.DenyHits, "miss": s.DenyMisses}
 		}},
 		counter("charges_refused_total", "Charges refused for lack of room to track them.", func(s *owner.Stats) uint64 { return s.Refused }),
+		gauge("fair_rows", "Rows of tenants for which this member has memory, 24 bytes each.", func(s *owner.Stats) int { return s.FairRows }),
+		counter("fair_refused_hits_total", "Hits that a limit had room for, refused to leave them to other tenants.", func(s *owner.Stats) uint64 { return s.Fair.Refused }),
+		{"fair_requests_total", "Requests of fair rules whose tenant shares a row with others, or has none: then the limit alone decides.", "result", false, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"shared": s.Fair.Shared, "untracked": s.Fair.Untracked}
+		}},
 		counter("share_untold_hits_total", "Hits admitted from a local share that are never reported to the owner, for lack of room.", func(s *owner.Stats) uint64 { return s.ShareUnreported }),
 	}
 }

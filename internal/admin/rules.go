@@ -39,6 +39,9 @@ func newRule(r *config.RuleSpec, totals *api.RuleTotals) api.RuleStatus {
 		Algorithm: x.Algorithm.String(), Burst: x.Burst, Mechanism: x.Mechanism.String(), Degraded: x.Degraded.String(), Partition: x.Partition.String(), Durability: "async",
 		Shadow: r.Shadow, Quota: r.Quota, Unlimited: r.Unlimited, File: r.File, Line: r.Line, RuleTotals: totals,
 	}
+	if x.Fair != nil {
+		out.Fair = x.Fair.String()
+	}
 	if x.Strict {
 		out.Durability = "strict"
 	}

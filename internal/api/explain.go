@@ -39,6 +39,7 @@ type ExplainRule struct {
 	Mechanism string   `json:"mechanism,omitempty"`
 	Degraded  string   `json:"degraded,omitempty"`
 	Partition string   `json:"partition,omitempty"` // the rule's own policy
+	Fair      string   `json:"fair,omitempty"`      // the entry that names the tenants, with their weights
 	Burst     uint32   `json:"burst,omitempty"`
 	Shadow    bool     `json:"shadow"`
 	Quota     bool     `json:"quota"`

@@ -33,6 +33,19 @@ type CounterStatus struct {
 	// mechanism static: what that member has counted, and nothing of the other members).
 	Source string `json:"source,omitempty"`
 	Window string `json:"window"`
+	// Tenants are those between which the limit is divided (fair), in the order in which they came; nil unless the owner
+	// answers.
+	Tenants []TenantStatus `json:"tenants,omitempty"`
+}
+
+// TenantStatus is one tenant of a counter.
+type TenantStatus struct {
+	Tenant      string `json:"tenant"`       // its name if the rule or the request names it, else a digest; * for those that share a row
+	Weight      uint32 `json:"weight"`       // for those that share a row, of all of them
+	Used        uint64 `json:"used"`         // hits admitted in this window
+	Asked       uint64 `json:"asked"`        // hits asked for in this window
+	AskedBefore uint64 `json:"asked_before"` // hits asked for in the last window
+	Remaining   uint64 `json:"remaining"`    // hits that it would be admitted now
 }
 
 // ResetOrder is the body of POST /reset: the key whose hits are refunded.

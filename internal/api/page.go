@@ -48,6 +48,7 @@ type RuleStatus struct {
 	Mechanism  string   `json:"mechanism"`
 	Degraded   string   `json:"degraded"`
 	Partition  string   `json:"partition,omitempty"` // the rule's own policy
+	Fair       string   `json:"fair,omitempty"`      // the entry that names the tenants, with their weights
 	Durability string   `json:"durability"`
 	Shadow     bool     `json:"shadow"`
 	Quota      bool     `json:"quota"`

@@ -232,9 +232,9 @@ func (f *responseFlags) define(s *pflag.FlagSet) {
 	s.BoolVar(&f.RateLimitFields, "ratelimit-fields", false,
 		"add the headers RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10 to responses")
 	s.BoolVar(&f.DecisionHeaders, "decision-headers", false,
-		"add the headers x-keyward-authority and x-keyward-path, and x-keyward-delay for leaky buckets, to responses")
+		"add the headers x-keyward-authority and x-keyward-path, x-keyward-reason for fair_share, and x-keyward-delay for leaky buckets, to responses")
 	s.BoolVar(&f.DecisionMetadata, "decision-metadata", false,
-		"add keyward: {authority, path}, and delay for leaky buckets, to the dynamic metadata of responses, for access logs")
+		"add keyward: {authority, path}, reason: fair_share, and delay for leaky buckets, to the dynamic metadata of responses, for access logs")
 	s.StringVar(&f.DelayHeader, "delay-header", "",
 		"`header` of the forwarded request with the delay of a leaky bucket in milliseconds; x-envoy-fault-delay-request makes "+
 			"Envoy's fault filter wait; empty: none")

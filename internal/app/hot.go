@@ -110,7 +110,7 @@ func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err e
 	}
 	r.Name, r.Owner = string(found.AppendName(nil, entries)), string(rules.AppendOwnerString(nil, o.Domain, entries, &found))
 	r.Limit, r.Window = found.Limit.Limit, int64(found.Limit.Window)
-	if !found.Rule.ShareThreshold {
+	if !found.Rule.SharesCounter {
 		r.Entries = routeEntries(entries)
 	}
 	return r, subs, nil

@@ -2,6 +2,7 @@ package app
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -24,6 +25,7 @@ type limitedKey struct {
 	domain  string
 	version uint64 // of the rules
 	match   config.Match
+	tenants map[uint64]string // names of tenants by digest; nil if the limit is not divided
 }
 
 // findKey returns the key of a descriptor, or ErrNoCounter if no rule limits it.
@@ -37,6 +39,7 @@ func (m *sidecar) findKey(domain string, entries []config.Entry) (*limitedKey, e
 	if k.match.Kind != config.Limited {
 		return nil, api.ErrNoCounter
 	}
+	k.tenants = rules.TenantNames(&k.match, entries)
 	return k, nil
 }
 
@@ -89,7 +92,7 @@ func (m *sidecar) counterStatus(domain string, entries []config.Entry) (api.Coun
 // static rules, to what this member has counted.
 func (m *sidecar) newCounterStatus(k *limitedKey, a *owner.Result) api.CounterStatus {
 	c := api.CounterStatus{
-		Lent: m.lent(owner.Key(k.match.Digest)), Limit: uint64(k.match.Limit.Limit), Reset: a.Reset.Seconds(),
+		Tenants: m.tenantsOf(k), Lent: m.lent(owner.Key(k.match.Digest)), Limit: uint64(k.match.Limit.Limit), Reset: a.Reset.Seconds(),
 		Authority: admin.AuthorityName(a.Authority), Window: k.match.Limit.Window.String(),
 	}
 	if a.Authority == owner.Static {
@@ -97,6 +100,27 @@ func (m *sidecar) newCounterStatus(k *limitedKey, a *owner.Result) api.CounterSt
 		c.Count = m.node.RecordedUsage(time.Now().UnixNano(), &q)
 	}
 	return c
+}
+
+// tenantsOf returns the tenants of k, or nil unless this member owns k and its rule is fair.
+func (m *sidecar) tenantsOf(k *limitedKey) (all []api.TenantStatus) {
+	if k.tenants == nil || m.ownerOf(k.match.Owner) != ring.ID(m.Flags.Node) && m.cluster.Load() != nil {
+		return nil
+	}
+	q := k.request()
+	for _, t := range m.node.Tenants(time.Now().UnixNano(), &q) {
+		name := k.tenants[t.Digest]
+		switch {
+		case t.Digest == 0:
+			name = "*"
+		case name == "":
+			name = fmt.Sprintf("%016x", t.Digest)
+		}
+		all = append(all, api.TenantStatus{
+			Tenant: name, Weight: t.Weight, Used: t.Used, Asked: t.Offered, AskedBefore: t.Last, Remaining: t.Left,
+		})
+	}
+	return all
 }
 
 // explanation explains what happens to the next hit on a descriptor's key. It charges nothing.
@@ -118,7 +142,7 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (api.Explan
 			e.Successor = string(r.At(i).ID)
 		}
 	}
-	k := &limitedKey{domain, rules.Hash(), match}
+	k := &limitedKey{domain, rules.Hash(), match, rules.TenantNames(&match, entries)}
 	a := m.query(k, owner.DryRun, 1)
 	c := m.newCounterStatus(k, &a)
 	if c.Owner = e.Owner; a.Authority != owner.Static {
@@ -128,7 +152,7 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (api.Explan
 		c.Remaining = uint64(a.Remaining) + 1 // a.Remaining excludes the hit
 	}
 	sw, _ := settings.ReadReloadable(m.Getenv) // applyRules logs a fault
-	admin.SetDecision(&e, &match, admin.KeyDecision{Counter: c, Over: a.Over, Lenient: sw.Shadow || sw.Quota})
+	admin.SetDecision(&e, &match, admin.KeyDecision{Counter: c, Over: a.Over, FairShare: a.FairShare, Lenient: sw.Shadow || sw.Quota})
 	return e, nil
 }
 

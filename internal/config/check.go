@@ -247,6 +247,7 @@ func (b *builder) finish(r *RuleSpec, n *node, down ancestry) {
 		r.ValueToMetric = r.ValueToMetric || p.level.ValueToMetric
 		r.ShareThreshold = r.ShareThreshold || p.level.Shared
 	}
+	r.SharesCounter = r.ShareThreshold || !r.Unlimited && r.Extension.Fair != nil
 	r.statedUnit, r.statedTimes = express(r.Limit.Window, r.Unit)
 	r.placeOwner()
 	r.Index = len(b.rules.rules)

@@ -94,6 +94,7 @@ type RuleSpec struct {
 	DetailedMetric bool
 	ValueToMetric  bool // a level has value_to_metric
 	ShareThreshold bool // a level has share_threshold
+	SharesCounter  bool // different descriptors have one counter: share_threshold or fair
 	Replaces       []string
 	Levels         []Level
 	Metadata       *structpb.Struct // without the key keyward; nil if empty. It must not be modified

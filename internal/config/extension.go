@@ -27,6 +27,7 @@ type Extension struct {
 	Strict    bool         // durability: strict. A charge is acknowledged once the successor has it
 	Unknown   bool         // identity: unknown. Approximate uses a quarter of the slack
 	Identity  *Identity    // which callers may use how much of the slack; nil: all of them the same
+	Fair      *Fair        // how the limit is divided between tenants; nil: it is not
 	HotFactor uint16       // a key is hot above this multiple of the mean rate; 0 means 10
 	Epsilon   float64      // for Approximate: the fraction of the limit that members may admit above it
 	Lease     *lease.Terms // settings of leases and of Approximate; nil means all defaults. Shared and immutable

@@ -12,12 +12,18 @@ func appendPart(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// counted returns the value under which e is counted: the pattern at share_threshold levels, except under an override.
+// counted returns the value under which e is counted: the pattern at share_threshold levels and for tenants, except
+// under an override.
 func (m *Match) counted(i int, e *Entry) string {
-	if m.Rule != nil && m.Rule.ShareThreshold {
-		if p := m.Rule.path[i].shared(e); p != "" {
-			return p
-		}
+	if m.Rule == nil || !m.Rule.SharesCounter {
+		return e.Value
+	}
+	n := m.Rule.path[i]
+	if f := m.Rule.Extension.Fair; f != nil && f.level == i {
+		return n.patternOf(e)
+	}
+	if p := n.shared(e); p != "" {
+		return p
 	}
 	return e.Value
 }
@@ -38,14 +44,15 @@ func (r *Rules) digest(d *domain, entries []Entry, m *Match) [2]uint64 {
 	return [2]uint64{h0, h1}
 }
 
-// placeOwner selects the levels that form the rule's owner string: those of shard_by, or else the first variable one.
-// If there is none, all requests of the rule have the same owner string.
+// placeOwner selects the levels that form the rule's owner string: those of shard_by, or else the first variable one
+// that is not the tenant's. If there is none, all requests of the rule have the same owner string.
 func (r *RuleSpec) placeOwner() {
 	for _, k := range r.Extension.ShardBy {
 		r.ownerLevels = append(r.ownerLevels, levelOf(r.path, k))
 	}
+	f := r.Extension.Fair
 	for i := 0; len(r.ownerLevels) == 0 && i < len(r.Levels); i++ {
-		if r.Levels[i].Variable {
+		if r.Levels[i].Variable && (f == nil || f.level != i) {
 			r.ownerLevels = []int{i}
 		}
 	}

@@ -37,6 +37,8 @@ type Match struct {
 	Unit   Unit       // with Times: how responses state the window; UnitUnknown if it is not a multiple of a second
 	Times  uint32     // units in the window
 	Kind   MatchKind
+	Tenant uint64 // digest of the tenant that asks, if the rule divides its limit between tenants; else 0
+	Weight uint32 // of the tenant
 	// unknown reports whether the descriptor names no caller, by the rule's Identity.
 	unknown bool
 	Static  bool // the statistics' key is Rule.FullKey; otherwise see AppendStatKey
@@ -82,6 +84,9 @@ func (r *Rules) Match(domain string, entries []Entry, override *Override, m *Mat
 	}
 	if m.ownerRule != nil && m.ownerRule.Extension.Identity != nil {
 		m.unknown = m.ownerRule.Extension.Identity.isUnknown(entries)
+	}
+	if m.Rule != nil && m.Rule.Extension.Fair != nil {
+		r.setTenant(m.Rule.Extension.Fair, entries, m)
 	}
 	m.Digest = r.digest(d, entries, m)
 	m.Owner = ownerHash(domain, entries, m)
@@ -212,6 +217,15 @@ func (n *node) foundBy(e *Entry) matchedBy {
 func (n *node) shared(e *Entry) string {
 	if !n.level.Shared || n.foundBy(e) != byWildcard {
 		return ""
+	}
+	value, _ := trimKey(n.glued, e.Key)
+	return value
+}
+
+// patternOf returns the text for all values that n matches: its pattern, or * without one.
+func (n *node) patternOf(e *Entry) string {
+	if n.foundBy(e) != byWildcard {
+		return "*"
 	}
 	value, _ := trimKey(n.glued, e.Key)
 	return value

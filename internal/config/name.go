@@ -63,7 +63,7 @@ func (n *nameReader) read(text string, head []Entry) (found bool) {
 func (n *nameReader) is(entries []Entry) bool {
 	n.tried++
 	n.rules.Match(n.domain, entries, nil, n.m)
-	if n.m.Kind != Limited || n.m.Digest != n.digest || n.m.Rule.ShareThreshold {
+	if n.m.Kind != Limited || n.m.Digest != n.digest || n.m.Rule.SharesCounter {
 		return false
 	}
 	n.entries = append([]Entry(nil), entries...)

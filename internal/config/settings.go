@@ -75,6 +75,11 @@ func settings() []setting {
 		{"durability", "`async`, `strict`", "`async`", owned,
 			into(func(x *Extension) *bool { return &x.Strict }, either("durability", "async", "strict"))},
 
+		{"fair", "[a map](rules.md#fairness-between-tenants)", "none", owned,
+			func(x *Extension, v any, path []*node) (fault string) {
+				x.Fair, fault = parseFair(v, path)
+				return fault
+			}},
 		{"mechanism", "`owner`, `lease`, `approximate`, `static`", "`owner`", always,
 			into(func(x *Extension) *policy.Mechanism { return &x.Mechanism }, parseMechanism)},
 		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts,
@@ -278,6 +283,9 @@ func (x *Extension) conflicts() (faults []extensionFault) {
 	if x.Mechanism == policy.Static && x.Strict {
 		fault("durability", "durability: strict contradicts mechanism: static, of which no other member has the counts")
 	}
+	if text := x.fairConflict(); text != "" {
+		fault("fair", "%s", text)
+	}
 	if k := x.Lease; k != nil && k.Max > 0 && k.Min > k.Max {
 		fault("lease_min", "lease_min %d is above lease_max %d", k.Min, k.Max)
 	}
@@ -357,6 +365,8 @@ func (r *RuleSpec) unused(given map[string]*structpb.Value) (reasons []string) {
 			by = "mechanism: " + x.Mechanism.String()
 		case of == lends && x.Algorithm == limit.SlidingLog, k.of&windows != 0 && x.Algorithm.Bucket():
 			by = "algorithm: " + x.Algorithm.String()
+		case x.Fair != nil && (of == lends || k.key == "hot_factor" || k.key == "sub_keys" || k.key == "dedicated"):
+			by = "fair"
 		case k.key == "sub_keys" && x.Lease.Dedicated:
 			by = "dedicated: true"
 		case k.key == "local_cap" && x.Degraded != policy.FailOpen:

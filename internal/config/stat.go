@@ -134,6 +134,9 @@ func (r *RuleSpec) settings() string {
 	if x.Partition != 0 {
 		text += ", partition: " + x.Partition.String()
 	}
+	if f := x.Fair; f != nil {
+		text += fmt.Sprintf(", fair: %s", f)
+	}
 	if x.Epsilon > 0 {
 		text += ", epsilon: " + percent(x.Epsilon)
 	}

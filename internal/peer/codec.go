@@ -48,7 +48,8 @@ const (
 	frameHead        = frameLength + 1 // and the type
 	requestHeadSize  = 23
 	requestSize      = 72
-	requestExtraSize = 3 // a flags byte follows the record if a flag is set; a hot factor, if the rule has one
+	requestExtraSize = 3  // a flags byte follows the record if a flag is set; a hot factor, if the rule has one
+	tenantSize       = 12 // of the tenant and its weight, which follow the hot factor
 	resultSize       = 32
 	recordHead       = 2
 )
@@ -73,6 +74,7 @@ const (
 const (
 	flagOver = 1 // the hits exceed the limit
 	flagHot  = 2 // the key is hot or leased
+	flagFair = 4 // refused to leave the rest of the limit to other tenants
 )
 
 const (

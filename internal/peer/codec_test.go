@@ -104,13 +104,15 @@ func TestRequestRoundTrip(t *testing.T) {
 		{Rule: limit.Rule{Window: 1}, Partition: policy.Choose(policy.PartShare), HotFactor: 2},
 		{Rule: limit.Rule{Window: 1}, Audit: true},
 		{Rule: limit.Rule{Window: 1}, Audit: true, HotFactor: 3, Mechanism: policy.Approximate},
+		{Rule: limit.Rule{Window: 1}, Tenant: math.MaxUint64, TenantWeight: 1},
+		{Rule: limit.Rule{Window: 1}, Tenant: 1, TenantWeight: math.MaxUint32, HotFactor: 3, Strict: true},
 	} {
 		b := appendRequest(nil, &q)
 		record, rest := cutRecord(t, append(b, "next"...))
 		if string(rest) != "next" {
 			t.Fatalf("rest %q", rest)
 		}
-		whole := append(bytes.Clone(record), make([]byte, requestSize+requestExtraSize-len(record))...)
+		whole := append(bytes.Clone(record), make([]byte, requestSize+requestExtraSize+tenantSize-len(record))...)
 		for _, record := range [][]byte{record, append(whole, "fields of a later version"...)} {
 			var got owner.Request
 			o, err := parseRequest(wire.NewReader(record), &got)

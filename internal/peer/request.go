@@ -55,6 +55,8 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 	flags, mechanism := requestFlags(q)
 	size := requestSize
 	switch {
+	case q.Tenant != 0:
+		size += requestExtraSize + tenantSize
 	case q.HotFactor > 0:
 		size += requestExtraSize
 	case flags != 0:
@@ -67,8 +69,11 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 	if size > requestSize {
 		w = w.U8(flags)
 	}
-	if q.HotFactor > 0 {
+	if size >= requestSize+requestExtraSize {
 		w = w.U16(q.HotFactor)
+	}
+	if q.Tenant != 0 {
+		w = w.U64(q.Tenant).U32(q.TenantWeight)
 	}
 	return w
 }
@@ -127,6 +132,9 @@ func parseRequestExtra(r *wire.Reader, q *owner.Request) {
 	if r.Len() >= 2 {
 		q.HotFactor = r.U16()
 	}
+	if r.Len() >= tenantSize {
+		q.Tenant, q.TenantWeight = r.U64(), r.U32()
+	}
 }
 
 // supported reports whether this build can decide q, of which the fields of version 1 have been read.
@@ -177,7 +185,7 @@ func appendResult(b []byte, a *owner.Result) []byte {
 		w = w.U16(uint16(2 + min(len(a.Member), maxID))).U8(statusNotOwner)
 		return appendID(w, a.Member)
 	}
-	flags := bit(a.Over, flagOver) | bit(a.Hot, flagHot)
+	flags := bit(a.Over, flagOver) | bit(a.Hot, flagHot) | bit(a.FairShare, flagFair)
 	w = append(w.U16(resultSize), statusDecided, byte(a.Authority), flags, 0)
 	return w.U64(a.Before).U64(a.After).I64(int64(a.Reset)).U32(a.Remaining)
 }
@@ -189,7 +197,7 @@ func parseResult(r wire.Reader, a *owner.Result) error {
 		*a = owner.Result{Kind: owner.Decided, Path: owner.Forwarded}
 		a.Authority = authority(r.U8())
 		flags := r.U8()
-		a.Over, a.Hot = flags&flagOver != 0, flags&flagHot != 0
+		a.Over, a.Hot, a.FairShare = flags&flagOver != 0, flags&flagHot != 0, flags&flagFair != 0
 		r.U8() // reserved
 		a.Before, a.After = r.U64(), r.U64()
 		a.Reset, a.Remaining = readDuration(&r), r.U32()

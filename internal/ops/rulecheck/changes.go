@@ -87,6 +87,7 @@ func resetBy(was, r *config.RuleSpec) string {
 		{"window", was.Limit.Window != r.Limit.Window},
 		{"algorithm", was.Limit.Algorithm != r.Limit.Algorithm},
 		{"share_threshold", !slices.EqualFunc(was.Levels, r.Levels, equalSharing)},
+		{"fair", fairEntry(was) != fairEntry(r)},
 		{"mechanism", (was.Extension.Mechanism == policy.Static) != (r.Extension.Mechanism == policy.Static)},
 		{"shard_by", movedByEntry && !slices.Equal(was.Extension.ShardBy, r.Extension.ShardBy)},
 		{"owner", movedByEntry || was.OwnerString() != r.OwnerString()},
@@ -116,7 +117,24 @@ func otherDifferences(was, r *config.RuleSpec) (texts []string) {
 	add("degraded", was.Extension.Degraded, r.Extension.Degraded)
 	add("partition", partition(was), partition(r))
 	add("mechanism", was.Extension.Mechanism, r.Extension.Mechanism)
+	add("fair", fairness(was), fairness(r))
 	return texts
+}
+
+// fairEntry returns the key of the entry by which the rule's limit is divided, or "".
+func fairEntry(r *config.RuleSpec) string {
+	if f := r.Extension.Fair; f != nil {
+		return f.Entry
+	}
+	return ""
+}
+
+// fairness returns how the rule's limit is divided between tenants.
+func fairness(r *config.RuleSpec) string {
+	if f := r.Extension.Fair; f != nil {
+		return f.String()
+	}
+	return "none"
 }
 
 // partition returns the setting as it is written in a rules file.
