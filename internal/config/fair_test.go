@@ -37,7 +37,7 @@ func matchOf(t *testing.T, r *Rules, override *Override, pairs ...string) (m Mat
 	return m
 }
 
-// TestFairCounter checks that all tenants of a parent have one counter and one owner, and are told apart by digests.
+// TestFairCounter checks that all tenants of a parent have one counter and one owner, and have different digests.
 func TestFairCounter(t *testing.T) {
 	r := load(t, Options{}, fairYAML)
 	gold, silver := matchOf(t, r, nil, "tenant=gold"), matchOf(t, r, nil, "tenant=silver")

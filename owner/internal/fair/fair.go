@@ -1,6 +1,6 @@
 // Package fair divides what is left of a limit between tenants: max-min fairness by weight, for the keys of one shard.
 //
-// A request of a tenant is admitted if, after it, what is left of the limit could bring every other tenant to the same
+// A request of a tenant is admitted if the rest of the limit could then bring every other tenant to the same
 // level, or to all that it still wants in this window. A tenant's level is what it has used, divided by its
 // weight. So the tenant with the lowest level is never refused while there is room, and hits that no other tenant wants
 // go to the one that asks.
@@ -82,7 +82,7 @@ type group struct {
 	weight [2]uint32 // of the shared row: in this window and in the last one
 }
 
-// row is what one tenant has asked for and used. The shared row has tenant 0.
+// row holds the demand and the usage of one tenant. The shared row has tenant 0.
 type row struct {
 	tenant  uint64
 	weight  uint32
