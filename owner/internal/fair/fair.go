@@ -1,7 +1,7 @@
 // Package fair divides what is left of a limit between tenants: max-min fairness by weight, for the keys of one shard.
 //
 // A request of a tenant is admitted if the rest of the limit could then bring every other tenant to the same
-// level, or to all that it still wants in this window. A tenant's level is what it has used, divided by its
+// level, or to all that it still wants in this window. The level of a tenant is its usage divided by its
 // weight. So the tenant with the lowest level is never refused while there is room, and hits that no other tenant wants
 // go to the one that asks.
 //
