@@ -14,6 +14,7 @@ import (
 	"github.com/keyward/keyward/internal/admin"
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -84,16 +85,19 @@ func (m *sidecar) orderHot(o api.HotOrder) (api.HotRoute, error) {
 // that its rule asks for.
 func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err error) {
 	r = hotkey.Route{Domain: o.Domain, Owner: o.OwnerString}
+	why := ""
 	if o.Descriptor == nil {
 		for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
 			if k.Domain == o.Domain && k.Owner == o.OwnerString {
-				r.Name, r.Limit, r.Window, subs = k.Name, k.Rule.Limit, int64(k.Rule.Window), int(k.LeaseTerms.SubKeys)
+				r.Name, subs = k.Name, int(k.LeaseTerms.SubKeys)
+				r.Limit, r.Window = capLimit(k.Rule), int64(k.Rule.Window)
+				why = whyUncapped(k.Rule, &k.LeaseTerms, replacedKey(&k, m.service.Rules()))
 			}
 		}
-		if r.Limit == 0 && hotkey.Mode(*o.Mode) == hotkey.Cap {
+		if r.Name == "" && hotkey.Mode(*o.Mode) == hotkey.Cap {
 			return r, 0, errors.New("this member does not know the key's limit: name the key by its descriptor")
 		}
-		return r, subs, nil
+		return r, subs, refuseCap(o, why)
 	}
 	rules := m.service.Rules()
 	if rules == nil {
@@ -105,15 +109,34 @@ func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err e
 	if found.Kind != config.Limited {
 		return r, 0, api.ErrNoCounter
 	}
-	if k := found.Extension().Lease; k != nil {
-		subs = int(k.SubKeys)
+	terms := found.Extension().Lease
+	if terms != nil {
+		subs = int(terms.SubKeys)
 	}
+	why = whyUncapped(found.Limit, terms, rules.Replaced()[found.Rule.Name])
 	r.Name, r.Owner = string(found.AppendName(nil, entries)), string(rules.AppendOwnerString(nil, o.Domain, entries, &found))
-	r.Limit, r.Window = found.Limit.Limit, int64(found.Limit.Window)
+	r.Limit, r.Window = capLimit(found.Limit), int64(found.Limit.Window)
 	if !found.Rule.SharesCounter {
 		r.Entries = routeEntries(entries)
 	}
-	return r, subs, nil
+	return r, subs, refuseCap(o, why)
+}
+
+// capLimit returns the limit of a rule's caps: all that a bucket may admit at once.
+func capLimit(r limit.Rule) uint32 { return max(r.Limit, r.Depth()) }
+
+// replacedKey reports whether another rule replaces the rule of k.
+func replacedKey(k *owner.HotKey, rules *config.Rules) bool {
+	var m config.Match
+	return rules != nil && rules.EntriesOf(k.Domain, k.Name, k.Key, &m) != nil && rules.Replaced()[m.Rule.Name]
+}
+
+// refuseCap returns an error if o orders a cap, and why is a reason against it.
+func refuseCap(o *api.HotOrder, why string) error {
+	if why == "" || hotkey.Mode(*o.Mode) != hotkey.Cap {
+		return nil
+	}
+	return errors.New("Envoy cannot cap this key: " + why)
 }
 
 // refreshManual places the sub-keys of this member's orders on a new ring.
@@ -144,7 +167,7 @@ func (m *sidecar) hotKeys() api.HotKeys {
 	rules := m.service.Rules()
 	for _, k := range m.node.HotKeys(time.Now().UnixNano()) {
 		status := hotKeyStatus(&k)
-		if k.Hot && k.Owner != "" && rules != nil {
+		if k.Hot && k.Name != "" && rules != nil {
 			status.Relief = reliefOf(&k, rules)
 		}
 		h.Keys = append(h.Keys, status)

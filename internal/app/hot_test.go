@@ -12,6 +12,7 @@ import (
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/api"
+	"github.com/keyward/keyward/internal/config"
 )
 
 // admin sends a request to p's admin socket.
@@ -96,6 +97,34 @@ func TestOrdersRefused(t *testing.T) {
 		if res := p.admin(t, http.MethodPost, "/hot", body); res.StatusCode != want {
 			t.Errorf("%s: %s", body, res.Status)
 		}
+	}
+	for key, want := range map[string]string{
+		"shadow": "refuses no request", "quota": "refuses no request", "none": "limit is 0", "short": "shorter than 50ms", "replaced": "replaces",
+	} {
+		body := `{"domain":"d","descriptor":{"entries":[{"key":"` + key + `","value":"x"}]},"mode":"cap"}`
+		res := p.admin(t, http.MethodPost, "/hot", body)
+		text, _ := io.ReadAll(res.Body)
+		if res.StatusCode != http.StatusConflict || !strings.Contains(string(text), want) {
+			t.Errorf("%s: %s %s, want %q", key, res.Status, text, want)
+		}
+	}
+}
+
+// TestOrderedCapHoldsTheBurst: the cap that an operator orders admits what a bucket admits at once.
+func TestOrderedCapHoldsTheBurst(t *testing.T) {
+	rules, err := config.Load([]config.File{{Name: "a.yaml", Content: []byte(`domain: d
+descriptors:
+- key: k
+  rate_limit: {unit: second, requests_per_unit: 10}
+  metadata: {keyward: {algorithm: token_bucket, burst: 1000}}
+`)}}, config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m config.Match
+	rules.Match("d", []config.Entry{{Key: "k", Value: "x"}}, nil, &m)
+	if got := capLimit(m.Limit); got != 1000 {
+		t.Errorf("the cap's limit is %d, want 1000", got)
 	}
 }
 

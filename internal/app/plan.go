@@ -41,7 +41,7 @@ func routable(keys []owner.HotKey, rules *config.Rules) (hot []hotkey.HotCounter
 			continue
 		}
 		h := hotkey.HotCounter{
-			Domain: k.Domain, Name: k.Name, Owner: k.Owner, Hash: k.RingPos, Rate: k.Rate, Limit: max(k.Rule.Limit, k.Rule.Depth()), Window: int64(k.Rule.Window),
+			Domain: k.Domain, Name: k.Name, Owner: k.Owner, Hash: k.RingPos, Rate: k.Rate, Limit: capLimit(k.Rule), Window: int64(k.Rule.Window),
 			SubKeys: k.LeaseTerms.SubKeys, Dedicated: k.LeaseTerms.Dedicated, Uncapped: k.LeaseTerms.Uncapped, Splittable: k.Splittable, Since: k.Since,
 		}
 		var m config.Match

@@ -87,6 +87,12 @@ descriptors:
   - key: lent
     rate_limit: {unit: hour, requests_per_unit: 100000}
     metadata: {keyward: {mechanism: lease, audit: true}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1000}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1000}}
+  - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: short, rate_limit: {unit: second, requests_per_unit: 1000}, metadata: {keyward: {window: 20ms}}}
+  - {key: replaced, rate_limit: {unit: hour, requests_per_unit: 1000, name: replaced}}
+  - {key: by, rate_limit: {unit: hour, requests_per_unit: 1000, replaces: [{name: replaced}]}}
 `
 
 // launch starts a sidecar that ends with the test.

@@ -1,13 +1,16 @@
 package app
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/keyward/keyward/envoy/xds"
+	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -27,7 +30,7 @@ func reliefOf(k *owner.HotKey, rules *config.Rules) []api.HotRelief {
 	default:
 		lease.Why = "5 % of its limit is less than one hit for each member"
 	}
-	split := api.HotRelief{Kind: "split", Why: lease.Why}
+	split := api.HotRelief{Kind: "split", Why: cmp.Or(lease.Why, whyUnannounced(k))}
 	if split.Why == "" && (k.RingPos != ring.Hash(k.Owner) || k.Owner != strings.Trim(k.Owner, " \t")) {
 		split.Why = "no header has its owner string as the value"
 	}
@@ -35,26 +38,51 @@ func reliefOf(k *owner.HotKey, rules *config.Rules) []api.HotRelief {
 }
 
 func capOf(k *owner.HotKey, rules *config.Rules) api.HotRelief {
-	relief := api.HotRelief{Kind: "cap"}
+	relief := api.HotRelief{Kind: "cap", Why: whyUnannounced(k)}
+	if relief.Why != "" {
+		return relief
+	}
 	var m config.Match
 	entries := rules.EntriesOf(k.Domain, k.Name, k.Key, &m)
 	_, value, _ := strings.Cut(k.Name, "=")
 	inRoute := value == k.Owner
+	replaced := entries != nil && rules.Replaced()[m.Rule.Name]
+	relief.Why = whyUncapped(k.Rule, &k.LeaseTerms, replaced)
 	switch {
-	case k.LeaseTerms.Uncapped:
-		relief.Why = "its rule refuses no request"
-	case k.Rule.Limit == 0:
-		relief.Why = "its limit is 0"
-	case k.Rule.Window < shortestCap:
-		relief.Why = "its window is shorter than 50ms"
-	case entries != nil && m.Rule.Name != "" && rules.Replaced()[m.Rule.Name]:
-		relief.Why = "another rule replaces its rule for some requests"
+	case relief.Why != "":
 	case entries == nil && !inRoute:
 		relief.Why = "its descriptor is not known exactly: several values share the counter, or the name is long"
 	case !inRoute:
 		relief.With = "hot-filters"
 	}
 	return relief
+}
+
+// whyUncapped returns why Envoy must not or cannot cap keys of a rule, or "" if it can.
+func whyUncapped(r limit.Rule, terms *lease.Terms, replaced bool) string {
+	switch {
+	case terms != nil && terms.Uncapped:
+		return "its rule refuses no request"
+	case r.Limit == 0:
+		return "its limit is 0"
+	case r.Window < shortestCap:
+		return "its window is shorter than 50ms"
+	case replaced:
+		return "another rule replaces its rule for some requests"
+	}
+	return ""
+}
+
+// whyUnannounced returns why no route can contain a key's owner string, or "" if one can.
+func whyUnannounced(k *owner.HotKey) string {
+	if k.Owner == "" {
+		return "its owner string is empty"
+	}
+	r := hotkey.Route{Domain: k.Domain, Owner: k.Owner, Author: "member", Version: 1, Mode: hotkey.Never, Manual: true}
+	if err := r.Validate(); err != nil {
+		return "no route can contain it: " + err.Error()
+	}
+	return ""
 }
 
 // hotEnvoys returns what the clients of an xDS server take for hot keys.

@@ -45,6 +45,12 @@ descriptors:
 		"shadow":         {[]config.Entry{{Key: "k", Value: "v"}}, func(k *owner.HotKey) { k.LeaseTerms = lease.Terms{Uncapped: true} }, "lease; split; no cap: its rule refuses no request"},
 		"limit 0":        {[]config.Entry{{Key: "k", Value: "v"}}, func(k *owner.HotKey) { k.Rule.Limit = 0 }, "lease; split; no cap: its limit is 0"},
 		"a short window": {[]config.Entry{{Key: "k", Value: "v"}}, func(k *owner.HotKey) { k.Rule.Window = time.Millisecond }, "lease; split; no cap: its window"},
+		"empty": {[]config.Entry{{Key: "k"}}, func(*owner.HotKey) {},
+			"lease; no split: its owner string is empty; no cap: its owner string is empty"},
+		"control characters": {[]config.Entry{{Key: "k", Value: "a\tb"}}, func(*owner.HotKey) {},
+			"lease; no split: no route can contain it: owner \"a\\tb\"; no cap: no route can contain it"},
+		"no UTF-8": {[]config.Entry{{Key: "k", Value: "a\xff"}}, func(k *owner.HotKey) { k.Owner = "a\xff" },
+			"lease; no split: no route can contain it: owner \"a\\xff\"; no cap: no route can contain it"},
 	} {
 		var m config.Match
 		rules.Match("d", c.entries, nil, &m)
