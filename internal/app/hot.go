@@ -162,6 +162,50 @@ func (m *sidecar) refreshManual(at *ring.Ring) {
 	}
 }
 
+// refreshCaps gives the caps that this member's operators have ordered the limits of new rules.
+func (m *sidecar) refreshCaps(rules *config.Rules) {
+	c := m.cluster.Load()
+	if c == nil {
+		return
+	}
+	m.manual.mu.Lock()
+	defer m.manual.mu.Unlock()
+	for _, old := range m.manual.routes() {
+		r, changed := recapped(old, rules)
+		if !changed || !old.Manual || old.Author != ring.ID(m.Flags.Node) {
+			continue
+		}
+		r.Version = max(time.Now().UnixNano(), old.Version+1)
+		if err := c.SetManualRoute(r); err != nil {
+			m.Log.Warn("cap of a hot key not updated after a change of its rule", "key", r.Name, "error", err)
+		} else if r.Mode == hotkey.Auto {
+			m.Log.Warn("cap of a hot key withdrawn, since its new rule cannot be capped", "key", r.Name)
+		}
+	}
+}
+
+// recapped returns a manual route with the limit of its key's rule, and whether it differs from old. It withdraws a cap
+// if the rule must not be capped any more. Without an exact descriptor, the rule is not known.
+func recapped(old hotkey.Route, rules *config.Rules) (r hotkey.Route, changed bool) {
+	if old.Mode != hotkey.Cap || len(old.Entries) == 0 {
+		return old, false
+	}
+	var entries []config.Entry
+	for _, e := range old.Entries {
+		entries = append(entries, config.Entry(e))
+	}
+	var found config.Match
+	rules.Match(old.Domain, entries, nil, &found)
+	r = old
+	if found.Kind != config.Limited ||
+		whyUncapped(found.Limit, found.Extension().Lease, rules.Replaced()[found.Rule.Name]) != "" {
+		r.Mode, r.Limit, r.Window = hotkey.Auto, 0, 0
+		return r, true
+	}
+	r.Limit, r.Window = capLimit(found.Limit), int64(found.Limit.Window)
+	return r, r.Limit != old.Limit || r.Window != old.Window
+}
+
 func (m *sidecar) hotKeys() api.HotKeys {
 	h := api.HotKeys{Member: m.Flags.Node, Keys: []api.HotKeyStatus{}, Routes: []api.HotRoute{}}
 	rules := m.service.Rules()

@@ -3,12 +3,16 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/api"
@@ -110,22 +114,56 @@ func TestOrdersRefused(t *testing.T) {
 	}
 }
 
-// TestOrderedCapHoldsTheBurst: the cap that an operator orders admits what a bucket admits at once.
-func TestOrderedCapHoldsTheBurst(t *testing.T) {
-	rules, err := config.Load([]config.File{{Name: "a.yaml", Content: []byte(`domain: d
-descriptors:
-- key: k
-  rate_limit: {unit: second, requests_per_unit: 10}
-  metadata: {keyward: {algorithm: token_bucket, burst: 1000}}
-`)}}, config.Options{})
-	if err != nil {
+// TestCapsFollowRules: a cap that was ordered gets the limit of new rules, and ends if its rule must not be capped.
+func TestCapsFollowRules(t *testing.T) {
+	old := hotkey.Route{
+		Domain: "d", Name: "k=x", Owner: "x", Author: "a", Version: 1, Mode: hotkey.Cap, Manual: true, Limit: 10,
+		Window: int64(time.Second), Entries: []hotkey.RouteEntry{{Key: "k", Value: "x"}},
+	}
+	for rule, want := range map[string]string{
+		"rate_limit: {unit: second, requests_per_unit: 10}":                                                               "1 10 1s false",
+		"rate_limit: {unit: second, requests_per_unit: 500}":                                                              "1 500 1s true",
+		"rate_limit: {unit: minute, requests_per_unit: 10}":                                                               "1 10 1m0s true",
+		"rate_limit: {unit: second, requests_per_unit: 10}\n  metadata: {keyward: {algorithm: token_bucket, burst: 300}}": "1 300 1s true",
+		"shadow_mode: true\n  rate_limit: {unit: second, requests_per_unit: 10}":                                          "0 0 0s true",
+		"rate_limit: {unlimited: true}":                                                                                   "0 0 0s true",
+	} {
+		rules, err := config.Load([]config.File{{Name: "a", Content: []byte("domain: d\ndescriptors:\n- key: k\n  " + rule)}}, config.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, changed := recapped(old, rules)
+		if got := fmt.Sprintln(r.Mode, r.Limit, time.Duration(r.Window), changed); strings.TrimSpace(got) != want {
+			t.Errorf("%s: %s, want %s", rule, got, want)
+		}
+		if changed {
+			r.Version++
+			if err := r.Validate(); err != nil {
+				t.Errorf("%s: %v", rule, err)
+			}
+		}
+	}
+	shared := old
+	shared.Entries = nil
+	if _, changed := recapped(shared, nil); changed {
+		t.Error("a cap without a descriptor changed")
+	}
+}
+
+// TestCapEndsWithItsRule: members apply new rules to the caps that were ordered from them.
+func TestCapEndsWithItsRule(t *testing.T) {
+	t.Parallel()
+	p := launch(t, "alone")
+	eventually(t, "up", p.up)
+	if status, _, text := p.order(t, "cap"); status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	eventually(t, "the cap", func() bool { return len(p.hotKeys(t).Routes) == 1 })
+	file := filepath.Join(filepath.Dir(p.socket), "ratelimit", "config", "a.yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(rules, "- key: k\n", "- key: k\n    shadow_mode: true\n", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var m config.Match
-	rules.Match("d", []config.Entry{{Key: "k", Value: "x"}}, nil, &m)
-	if got := capLimit(m.Limit); got != 1000 {
-		t.Errorf("the cap's limit is %d, want 1000", got)
-	}
+	eventually(t, "no cap of a rule in shadow mode", func() bool { return len(p.hotKeys(t).Routes) == 0 })
 }
 
 func TestTapShowsWhatIsAsked(t *testing.T) {

@@ -251,6 +251,7 @@ func (m *sidecar) applyRules(r *config.Rules) {
 		Shadow: sw.Shadow, Quota: sw.Quota, DynamicMetadata: sw.DynamicMetadata,
 		Headers: sw.Headers, LimitHeader: sw.LimitHeader, RemainingHeader: sw.RemainingHeader, ResetHeader: sw.ResetHeader,
 	})
+	m.refreshCaps(r)
 	m.health.Set(partRules, !m.Settings.Behavior.HealthyWithRulesOnly || !r.Empty())
 }
 
