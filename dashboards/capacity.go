@@ -174,13 +174,17 @@ func ports() []panel {
 				"few calls. Close to 0, unless a client floods a listener.",
 			Queries: []query{ask(`sum by (instance, surface) (rate(keyward_connection_wait_seconds_total{@}[~]))`, "{{instance}} {{surface}}")},
 		}, {
-			Kind: seriesPanel, Title: "Certificates expire in", Unit: "s", Width: 12, Runbook: "KeywardCertificateExpiring",
+			Kind: seriesPanel, Title: "Certificates expire in", Unit: "s", Width: 8, Runbook: "KeywardCertificateExpiring",
 			About:   "Time until the certificates and CAs in the files of each process expire.",
 			Queries: []query{ask(`min by (instance, kind) (keyward_certificate_expiry_timestamp_seconds{@} - time())`, "{{instance}} {{kind}}")},
 		}, {
-			Kind: seriesPanel, Title: "Certificate reloads", Unit: "short", Width: 12, Runbook: "KeywardCertificateNotReloaded",
+			Kind: seriesPanel, Title: "Certificate reloads", Unit: "short", Width: 8, Runbook: "KeywardCertificateNotReloaded",
 			About:   "Reloads of changed files in the last hour, by result.",
 			Queries: []query{ask(`sum by (instance, result) (increase(keyward_certificate_reloads_total{@}[1h]))`, "{{instance}} {{result}}")},
+		}, {
+			Kind: seriesPanel, Title: "Lost audit records", Unit: "ops", Width: 8, Runbook: "KeywardAuditLost",
+			About:   "Records of rules with audit logs that the sink did not take.",
+			Queries: []query{whenWrong(`sum by (instance) (rate(keyward_audit_records_total{@, result="lost"}[~]))`, "{{instance}}")},
 		},
 	}
 }

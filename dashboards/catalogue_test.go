@@ -16,6 +16,7 @@ import (
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/envoy/xds"
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/audit"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config/source"
@@ -99,6 +100,11 @@ func metricsOfTheCode(t *testing.T) catalogue {
 	maps.Copy(r.all, statistics(t))
 	r.all["keyward_build_info"], r.all["keyward_drains_incomplete_total"] = []string{"version"}, []string{} // the programs' own
 	r.all["keyward_keys_max"] = []string{"of"}
+	trail, err := audit.New(audit.Options{Registerer: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trail.Close()
 	connguard.New(r)
 	certs.NewMetrics(r, nil)
 	if len(r.all) < 60 {
