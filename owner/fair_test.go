@@ -6,6 +6,7 @@ import (
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 )
 
 // byTenant returns req as a request of a tenant with that weight.
@@ -173,6 +174,29 @@ func TestFairTakeover(t *testing.T) {
 	}
 	if got := len(w.nodes[next].Tenants(w.now, &req)); got != 3 {
 		t.Errorf("the new owner has %d tenants, want 3", got)
+	}
+}
+
+// TestFairDegraded requires that degraded policies decide without fairness, and within their own bounds.
+func TestFairDegraded(t *testing.T) {
+	for d, want := range map[policy.Degraded]int{policy.LocalShare: 30, policy.FailOpen: 30, policy.FailClosed: 0} {
+		n := member(Options{Self: "a"}, t0, "a", "b", "c")
+		req := withDegraded(ask(ownedBy(t, ringOf("a", "b", "c"), "b", 0), 90, time.Minute, 1), d)
+		admitted := 0
+		for i := range uint64(100) {
+			other := byTenant(req, 1+i%2, 1)
+			if res := n.Degrade(t0+second, &other); !res.Over {
+				admitted++
+			} else if res.FairShare {
+				t.Fatalf("%v: %+v", d, res)
+			}
+		}
+		if admitted != want {
+			t.Errorf("%v: %d admitted, want %d", d, admitted, want)
+		}
+		if all := n.Tenants(t0+second, &req); len(all) != 0 {
+			t.Errorf("%v: tenants %+v", d, all)
+		}
 	}
 }
 

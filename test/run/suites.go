@@ -264,6 +264,7 @@ var worlds = []struct{ kind, about string }{
 	{"detection", "other detection times"},
 	{"ring", "rings of the user's own"},
 	{"choices", "rules that choose their policies"},
+	{"fair", "rules that divide their limits between tenants"},
 	{"reclaim", "leases of failed holders lent again"},
 }
 

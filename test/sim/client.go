@@ -88,6 +88,7 @@ func (w *world) sendTo(k int, m *member) {
 		if r.by == policy.Static {
 			q.req.Mechanism = r.by
 		}
+		w.setTenant(&q.req, k, r)
 		if w.o.Domains > 0 {
 			q.req.Domain = uint64(k % w.o.Domains)
 		}
@@ -176,6 +177,7 @@ func (q *request) handleResult(a owner.Result) {
 	default:
 		v := decision{result: a, by: m, earliest: q.startedAt, latest: m.clock()}
 		m.w.sabotageRefusal(m, &q.req, &a)
+		m.w.sabotageFair(m, &q.req, &a)
 		m.w.oracle.classifyPath(q, &v)
 		m.w.oracle.decided(q, &v)
 		q.finish(&v)
@@ -250,6 +252,7 @@ func (q *request) reply(m *member, a owner.Result, took int64) {
 	v := decision{result: a, by: m, earliest: took, latest: m.clock()}
 	if a.Kind == owner.Decided {
 		m.w.sabotageRefusal(m, &q.req, &a)
+		m.w.sabotageFair(m, &q.req, &a)
 		m.w.oracle.decided(q, &v)
 	}
 	if m.w.verbose {

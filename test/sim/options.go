@@ -61,6 +61,7 @@ type options struct {
 	Detection [5]membership.Detection // of the members, by slot, in turn; 0: the default
 	Ring      ring.Parameters
 
+	Fair    bool // most rules divide their limits between tenants; see expandFair
 	Choices bool // rules choose their policies; see expandChoices
 
 	Leases leaseOptions

@@ -220,6 +220,7 @@ func (o *oracle) decided(q *request, v *decision) {
 	x.limit = max(x.limit, uint64(q.req.Rule.Depth()))
 	x.addCharge(q, v)
 	o.addCarried(a, x, q, v)
+	o.decidedFair(q, v)
 	whole := v.onCounter()
 	if whole && !slices.Contains(x.deciders, v.by) {
 		x.deciders = append(x.deciders, v.by)
@@ -234,7 +235,7 @@ func (o *oracle) decided(q *request, v *decision) {
 		a.credit += float64(q.req.Hits)
 	case q.req.Op != owner.Take || q.req.Hits == 0:
 		return
-	case v.result.Authority == owner.Full && v.result.Over != (v.result.After > uint64(q.req.Rule.Depth())):
+	case v.result.Authority == owner.Full && v.result.Over != (v.result.FairShare || v.result.After > uint64(q.req.Rule.Depth())):
 		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.req.Hits, v.result.Before, v.result.Over,
 			q.req.Rule.Depth())
 	}
@@ -242,7 +243,7 @@ func (o *oracle) decided(q *request, v *decision) {
 		o.addAhead(x, q, v)
 	}
 	if v.result.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow && !v.fromCopy && !a.lends &&
-		o.w.o.MaxKeys == 0 {
+		o.w.o.MaxKeys == 0 && !v.refusedUncharged(q) {
 		o.checkChain(a, x, q, v)
 	}
 	o.checkClosed(a, x, q, v)

@@ -8,9 +8,9 @@ import (
 )
 
 // addCharge records what a decision may have charged. Refused hits are charged as well, except if only a part of the
-// limit had no room for them.
+// limit had no room for them, or if the rule divides its limit between tenants.
 func (x *span) addCharge(q *request, v *decision) {
-	if q.req.Op == owner.Take && !(v.result.Over && v.result.Authority == owner.Part) {
+	if q.req.Op == owner.Take && !(v.result.Over && v.result.Authority == owner.Part) && !v.refusedUncharged(q) {
 		x.charged += q.req.Hits
 	}
 }

@@ -23,6 +23,7 @@ var kinds = map[string]worldKind{
 	"detection": {expandDetection, baseBugs},
 	"ring":      {expandRing, baseBugs},
 	"choices":   {expandChoices, baseBugs},
+	"fair":      {expandFair, fairBugs},
 }
 
 // runWorld runs the world of o once. If verbose is set, the result has a trace.

@@ -26,6 +26,7 @@ const (
 	bugKeepAssumption      // what others charged for a loss that did not happen remains charged
 	bugChargeRefusal       // what a part of the cluster refuses is charged
 	bugDropShares          // what members admit without the owner is not reported
+	bugChargeUnfair        // what is left to other tenants is charged
 	bugIgnoreClockStop     // a member whose clocks stopped continues until its wall clock is corrected
 )
 

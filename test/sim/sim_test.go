@@ -62,6 +62,9 @@ func TestClosedSeeds(t *testing.T) { testSeeds(t, expandClosed, seeds(t, 200)) }
 // Rules choose their policies for partitions, their watermarks, and whether they are static.
 func TestChoiceSeeds(t *testing.T) { testSeeds(t, expandChoices, seeds(t, 200)) }
 
+// Rules divide their limits between tenants.
+func TestFairSeeds(t *testing.T) { testSeeds(t, expandFair, seeds(t, 150)) }
+
 // Leases that are lent again when their holders fail are one more kind.
 func TestReclaimSeeds(t *testing.T) { testSeeds(t, expandReclaim, seeds(t, 200)) }
 
@@ -158,6 +161,9 @@ func TestStillBugsAreFound(t *testing.T) { findBugs(t, stillBugs, expandStill) }
 // So are hits that members admit without the owner and do not report.
 func TestClosedBugsAreFound(t *testing.T) { findBugs(t, closedBugs, expandClosed) }
 
+// So are charges of requests that are refused to leave hits to other tenants.
+func TestFairBugsAreFound(t *testing.T) { findBugs(t, fairBugs, expandFair) }
+
 // So are hits that an owner reclaims twice.
 func TestReclaimBugsAreFound(t *testing.T) { findBugs(t, reclaimBugs, expandReclaim) }
 
@@ -219,7 +225,7 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 			t.Fatalf("testdata/bugs.txt:%d: not a seed and a name: %q", n+1, line)
 		}
 		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug &&
-			fullBugs[name] == noBug && closedBugs[name] == noBug && reclaimBugs[name] == noBug {
+			fullBugs[name] == noBug && closedBugs[name] == noBug && reclaimBugs[name] == noBug && fairBugs[name] == noBug {
 			t.Fatalf("testdata/bugs.txt:%d: no bug is called %q", n+1, name)
 		}
 		known[name] = seed
