@@ -171,6 +171,9 @@ func wayOf(b *rulecheck.RuleBounds) string {
 	if x.Mechanism != policy.ByOwner {
 		parts = append(parts, "mechanism "+x.Mechanism.String())
 	}
+	if x.Fair != nil {
+		parts = append(parts, "fair by "+x.Fair.Entry)
+	}
 	if x.Lease != nil && x.Lease.Reclaim {
 		parts = append(parts, "reclaim ttl")
 	}

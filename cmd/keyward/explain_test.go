@@ -86,6 +86,34 @@ func TestExplainLive(t *testing.T) {
 	}
 }
 
+// TestExplainFair requires that an explanation distinguishes a tenant above its share from a limit that is used up, and
+// that it lists the tenants.
+func TestExplainFair(t *testing.T) {
+	rules, err := config.Load([]config.File{{Name: "a.yaml", Content: []byte("domain: edge\ndescriptors:\n" +
+		"- key: tenant\n  rate_limit: {unit: minute, requests_per_unit: 50}\n  metadata: {keyward: {fair: {entry: tenant, weights: {gold: 4}}}}\n")}},
+		config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, m := admin.NewExplanation(rules, "edge", []config.Entry{{Key: "tenant", Value: "gold"}})
+	tenants := []api.TenantStatus{{Tenant: "gold", Weight: 4, Used: 20, Asked: 30, Remaining: 0}}
+	admin.SetDecision(&e, &m, admin.KeyDecision{
+		Counter: api.CounterStatus{Count: 20, Limit: 50, Reset: 12, Authority: "full", Tenants: tenants}, Over: true, FairShare: true,
+	})
+	var b strings.Builder
+	if err := writeExplain(&b, &e); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"fair by tenant (gold 4, others 1)", "gold: weight 4, 20 admitted of 30, 0 more now", "over_limit",
+		"20 of 50 hits are counted in the current window, and the rest is left to other tenants (fair)",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
 // TestExplainRequest requires that a call is denied by exactly the descriptors that are over their limit.
 func TestExplainRequest(t *testing.T) {
 	rules, err := config.Load([]config.File{{Name: "a.yaml", Content: []byte("domain: edge\ndescriptors:\n" +

@@ -109,6 +109,9 @@ func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err e
 	if found.Kind != config.Limited {
 		return r, 0, api.ErrNoCounter
 	}
+	if mode := hotkey.Mode(*o.Mode); found.Rule.Extension.Fair != nil && mode != hotkey.Never && mode != hotkey.Auto {
+		return r, 0, errors.New("its rule divides the limit between tenants (fair), so only its owner decides: mode never is possible")
+	}
 	terms := found.Extension().Lease
 	if terms != nil {
 		subs = int(terms.SubKeys)
@@ -197,7 +200,7 @@ func recapped(old hotkey.Route, rules *config.Rules) (r hotkey.Route, changed bo
 	var found config.Match
 	rules.Match(old.Domain, entries, nil, &found)
 	r = old
-	if found.Kind != config.Limited ||
+	if found.Kind != config.Limited || found.Rule.Extension.Fair != nil ||
 		whyUncapped(found.Limit, found.Extension().Lease, rules.Replaced()[found.Rule.Name]) != "" {
 		r.Mode, r.Limit, r.Window = hotkey.Auto, 0, 0
 		return r, true

@@ -104,6 +104,7 @@ func TestOrdersRefused(t *testing.T) {
 	}
 	for key, want := range map[string]string{
 		"shadow": "refuses no request", "quota": "refuses no request", "none": "limit is 0", "short": "shorter than 50ms", "replaced": "replaces",
+		"fair": "between tenants",
 	} {
 		body := `{"domain":"d","descriptor":{"entries":[{"key":"` + key + `","value":"x"}]},"mode":"cap"}`
 		res := p.admin(t, http.MethodPost, "/hot", body)
@@ -126,6 +127,7 @@ func TestCapsFollowRules(t *testing.T) {
 		"rate_limit: {unit: minute, requests_per_unit: 10}":                                                               "1 10 1m0s true",
 		"rate_limit: {unit: second, requests_per_unit: 10}\n  metadata: {keyward: {algorithm: token_bucket, burst: 300}}": "1 300 1s true",
 		"shadow_mode: true\n  rate_limit: {unit: second, requests_per_unit: 10}":                                          "0 0 0s true",
+		"rate_limit: {unit: second, requests_per_unit: 10}\n  metadata: {keyward: {fair: {entry: k}}}":                    "0 0 0s true",
 		"rate_limit: {unlimited: true}":                                                                                   "0 0 0s true",
 	} {
 		rules, err := config.Load([]config.File{{Name: "a", Content: []byte("domain: d\ndescriptors:\n- key: k\n  " + rule)}}, config.Options{})

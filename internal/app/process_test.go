@@ -91,6 +91,7 @@ descriptors:
   - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1000}}
   - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}
   - {key: short, rate_limit: {unit: second, requests_per_unit: 1000}, metadata: {keyward: {window: 20ms}}}
+  - {key: fair, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {keyward: {fair: {entry: fair}}}}
   - {key: replaced, rate_limit: {unit: hour, requests_per_unit: 1000, name: replaced}}
   - {key: by, rate_limit: {unit: hour, requests_per_unit: 1000, replaces: [{name: replaced}]}}
 `

@@ -25,7 +25,7 @@ descriptors:
 // fairWindow is the window of fairRules.
 const fairWindow = time.Second
 
-// fairDemand is what the tenants ask for in each window. The limit is 30.
+// fairDemand holds the hits that the tenants ask for in each window. The limit is 30.
 var fairDemand = map[string]int{"greedy": 300, "gold": 8, "silver": 6, "bronze": 3}
 
 // TestFairTenants lets one tenant ask for ten times the limit that it shares with three modest ones, at three members.

@@ -25,6 +25,8 @@ func TestResetsByExtension(t *testing.T) {
 		{"algorithm: token_bucket, burst: 7", "algorithm: leaky_bucket", "because its algorithm changes: up to 22 hits"},
 		{"mechanism: static", "mechanism: owner", "because its mechanism changes: up to 10 hits"},
 		{"mechanism: lease", "mechanism: owner", ""},
+		{"durability: async", "fair: {entry: k}", "because its fair changes: up to 10 hits"},
+		{"fair: {entry: k}", "fair: {entry: k}, durability: strict", ""},
 		{"shard_by: k", "window: 24h", ""}, // it is placed by k anyway
 	} {
 		got := resets(load(t, extendedYAML(row.old)), load(t, extendedYAML(row.fresh)))
