@@ -15,6 +15,8 @@ func (g *generator) hotFaults() (faults []error) {
 	}
 	switch {
 	case !g.HotRoutes:
+	case g.Gateway != "":
+		fail("the routes of these Envoys come from %s, and not from xDS: use hot filters where it supports them", g.Gateway)
 	case g.Shape == Plain && !g.Routed:
 		fail("in shape plain, the Envoy in front has them and routes requests here: set routed")
 	case g.Shape == Routes && g.Part == partFilter:

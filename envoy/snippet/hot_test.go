@@ -25,6 +25,7 @@ func TestHotRoutes(t *testing.T) {
 		"routes":             {Options{Shape: Routes, From: header}, "", "", "route_config_name: keyward-routes"},
 		"routes by address":  {Options{Shape: Routes, Rules: load(t, other)}, "no call is placed by one", "", ""},
 		"a single route":     {Options{Shape: Routes, Part: partFilter, From: header}, "no single route", "", ""},
+		"a gateway":          {Options{Gateway: gatewayIstio, From: header}, "come from istio", "", ""},
 		"only filters":       {Options{Part: partFilter, From: header, XDS: "-"}, "", "", "# rds:"},
 	}
 	for name, c := range cases {
