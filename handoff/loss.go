@@ -17,10 +17,12 @@ type loss struct {
 	dead    []bool // by index in ring
 }
 
-// covers reports whether the owner and the successor of the key at h have both failed.
+// covers reports whether all members with the state of the key at h have failed: its owner, its successor, and the
+// member with its zone replica, if there is one.
 func (l *loss) covers(h uint64) bool {
-	o, e := l.ring.Owner(h), l.ring.Successor(h)
-	return o >= 0 && l.dead[o] && (e < 0 || l.dead[e])
+	failed := func(i int) bool { return i < 0 || l.dead[i] }
+	o := l.ring.Owner(h)
+	return o >= 0 && l.dead[o] && failed(l.ring.Successor(h)) && failed(l.ring.ZoneReplica(h))
 }
 
 // same reports whether l and b describe the same ring and the same failed members.
@@ -34,14 +36,15 @@ func (l *loss) describes(x *protocol.Loss) bool {
 		return false
 	}
 	for i, m := range x.Members {
-		if l.ring.At(i) != m || l.dead[i] != slices.Contains(x.Dead, m.ID) {
+		own := l.ring.At(i)
+		if own.Zone = m.Zone; own != m || l.dead[i] != slices.Contains(x.Dead, m.ID) {
 			return false
 		}
 	}
 	return true
 }
 
-// Lost reports whether the state of the key at h was lost because its owner and its successor failed, and when.
+// Lost reports whether the state of the key at h was lost because all members that had it failed, and when.
 func (v *OwnershipView) Lost(h uint64) (at int64, lost bool) {
 	for i := range v.losses {
 		if l := &v.losses[i]; l.covers(h) {
@@ -196,6 +199,9 @@ func (m *Machine) AddLosses(losses []protocol.Loss) {
 			continue // usually the loss is known; building its ring would cost more than the rest of an Ack
 		}
 		l := loss{foundAt: x.FoundAt, ring: x.Parameters.New(x.Members)}
+		if own := m.ringOf(l.ring.Fingerprint()); own != nil {
+			l.ring = own // with the zones, which a sender of an earlier build does not know
+		}
 		l.dead = make([]bool, l.ring.Len())
 		for i := range l.dead {
 			l.dead[i] = slices.Contains(x.Dead, l.ring.At(i).ID)

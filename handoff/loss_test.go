@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -48,5 +49,37 @@ func TestLossKeepsItsDate(t *testing.T) {
 		if next := c.lost(3); next-first < 20*int64(time.Second) {
 			t.Errorf("a stays %v: the next loss is %v after the first", stays, time.Duration(next-first))
 		}
+	}
+}
+
+// TestLossOfAZone requires that no state is lost with a zone whose keys have replicas in another one, and that the state
+// is lost if the member with that replica has failed, too.
+func TestLossOfAZone(t *testing.T) {
+	zones := []string{"1", "1", "2", "2"}
+	members := make([]ring.Member, len(zones))
+	for i, zone := range zones {
+		members[i] = ring.Member{ID: ring.ID("abcd"[i : i+1]), BootID: 1, Weight: 1, Zone: zone}
+	}
+	r := ring.New(members)
+	zone := loss{ring: r, dead: []bool{true, true, false, false}}
+	most := loss{ring: r, dead: []bool{true, true, true, false}}
+	lost := 0
+	for i := range uint64(500) {
+		h := i << 55
+		if zone.covers(h) {
+			t.Fatalf("the state of %x is lost with zone 1", h)
+		}
+		order := r.Order(h, nil)
+		other := slices.IndexFunc(order, func(m int) bool { return zones[m] != zones[order[0]] })
+		want := order[0] != 3 && order[1] != 3 && order[other] != 3 // d is the only live member
+		if most.covers(h) != want {
+			t.Fatalf("the state of %x: lost %v, order %v", h, !want, order)
+		}
+		if want {
+			lost++
+		}
+	}
+	if lost == 0 || lost == 500 {
+		t.Errorf("the state of %d of 500 keys is lost", lost)
 	}
 }

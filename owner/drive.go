@@ -175,8 +175,8 @@ func (n *Node) Tick(now int64) (fx Ready) {
 }
 
 // surplus returns which counters of shard s this member may drop to make room, if little is left: those of keys of
-// which it is neither owner nor successor and has nothing to replicate. They remain from handoffs, and from times in
-// which a successor could not be reached.
+// which it is neither owner nor successor nor holds the zone replica, and has nothing to replicate. They remain from
+// handoffs, and from times in which a successor could not be reached.
 func (n *Node) surplus(s *shard) func(*counter.Owned) bool {
 	v := s.view
 	if !v.Steady() || v.Self() < 0 || !n.counters.HalfFull() {
@@ -185,6 +185,7 @@ func (n *Node) surplus(s *shard) func(*counter.Owned) bool {
 	return func(e *counter.Owned) bool {
 		r := v.Ring()
 		return r.Owner(e.RingPos()) != v.Self() && r.Successor(e.RingPos()) != v.Self() &&
+			r.ZoneReplica(e.RingPos()) != v.Self() &&
 			s.counters.Unreplicated(e) == nil &&
 			!s.counters.HasWriter(e, s.share()) // shares that were reported only increase
 	}

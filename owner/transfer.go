@@ -202,7 +202,7 @@ func extendCounters(buf []protocol.CounterRecord) []protocol.CounterRecord {
 type transferFilter struct {
 	ring, before       *ring.Ring
 	to, toBefore, self int
-	copies             bool // the keys are replicated to their successor
+	copies             bool // the keys are replicated to their successor, and their zone replicas
 	away               bool // their ownership goes with them
 }
 
@@ -229,9 +229,14 @@ func (p *transferFilter) includes(ringPos uint64) bool {
 		return p.ring.Owner(ringPos) == p.to && (p.before == nil || p.before.Owner(ringPos) != p.toBefore || p.toBefore < 0)
 	}
 	// A member that leaves replicates to the successors, too: the new owner may fail before it has done so.
-	if p.self >= 0 && p.ring.Owner(ringPos) != p.self || p.ring.Successor(ringPos) != p.to {
+	if p.self >= 0 && p.ring.Owner(ringPos) != p.self || !replicatesTo(p.ring, ringPos, p.to) {
 		return false
 	}
 	return p.before == nil || p.toBefore < 0 ||
-		p.before.Owner(ringPos) != p.toBefore && p.before.Successor(ringPos) != p.toBefore
+		p.before.Owner(ringPos) != p.toBefore && !replicatesTo(p.before, ringPos, p.toBefore)
+}
+
+// replicatesTo reports whether the owner of the key at ringPos replicates it to member i of r.
+func replicatesTo(r *ring.Ring, ringPos uint64, i int) bool {
+	return r.Successor(ringPos) == i || r.ZoneReplica(ringPos) == i
 }

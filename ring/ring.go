@@ -26,6 +26,7 @@ type Member struct {
 	Incarnation uint64 // increases each time a boot joins again
 	Weight      uint32 // 0 means 1; limited to MaxCapacity-1
 	Host        string // what Envoy hashes for this member, on a ring with Envoy's parameters; empty: the ID
+	Zone        string // the zone in which this boot runs; empty: unknown. It has no effect on who owns a key
 }
 
 // Ring is an immutable map from hashes to members, safe for concurrent use. The zero value has no members.
@@ -35,6 +36,7 @@ type Ring struct {
 	table       table
 	layout      *layout // the layout of table; nil without members
 	fingerprint uint64
+	zones       bool // a member's zone is known
 }
 
 // layout contains the points of a set of members. Rings that lack a few of those members share its hashes and its
@@ -74,7 +76,10 @@ func (p Parameters) Next(r *Ring, members, soon []Member) *Ring {
 		places = l.places(p, wanted)
 	}
 	t := l.table.restrict(places, len(wanted))
-	return &Ring{parameters: p, members: wanted, table: t, layout: l, fingerprint: p.fingerprint(wanted)}
+	zones := slices.ContainsFunc(wanted, func(m Member) bool { return m.Zone != "" })
+	return &Ring{
+		parameters: p, members: wanted, table: t, layout: l, fingerprint: p.fingerprint(wanted), zones: zones,
+	}
 }
 
 func (p Parameters) newLayout(members []Member) *layout {
@@ -190,6 +195,30 @@ func (r *Ring) Owner(h uint64) int { return r.table.owner(h) }
 // Successor returns the index of the next distinct member on the ring after the owner of h: the member that would own h
 // if the owner left, and to which Envoy sends a retry. It is -1 if there are fewer than two members.
 func (r *Ring) Successor(h uint64) int { return r.table.successor(h) }
+
+// ZoneReplica returns the index of the first member after the owner of h whose zone differs from the owner's: the member
+// that would own h if the owner's zone failed. It is -1 if that is the successor, if no member is known to be in another
+// zone than the owner, or if the owner's zone is unknown.
+func (r *Ring) ZoneReplica(h uint64) int {
+	if !r.zones {
+		return -1
+	}
+	zone, rank, found := "", 0, -1
+	r.table.walk(h, func(i int) bool {
+		switch z := r.members[i].Zone; {
+		case rank == 0:
+			zone = z
+		case z != "" && z != zone:
+			found = i
+		}
+		rank++
+		return zone != "" && found < 0
+	})
+	if rank <= 2 {
+		return -1
+	}
+	return found
+}
 
 // Order appends all members to dst in their ring order from h on: the owner, its successor, and so on. It does not
 // allocate if dst has the capacity.

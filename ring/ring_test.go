@@ -375,3 +375,45 @@ func FuzzNew(f *testing.F) {
 		checkMoves(t, half, r, Diff(half, r), seeded(h))
 	})
 }
+
+// The zone replica of a key is on the first member in its order that is in another zone than the owner, unless the
+// successor is. Zones do not change the ring.
+func TestZoneReplica(t *testing.T) {
+	zones := []string{"a", "a", "b", "b", "c", ""}
+	members, plain := make([]Member, len(zones)), make([]Member, len(zones))
+	for i, zone := range zones {
+		plain[i] = Member{ID: ID(fmt.Sprintf("pod-%d", i)), BootID: 1, Weight: 1}
+		members[i] = plain[i]
+		members[i].Zone = zone
+	}
+	r, without := New(members), New(plain)
+	if r.Fingerprint() != without.Fingerprint() {
+		t.Error("zones change the fingerprint")
+	}
+	found := 0
+	for h := uint64(0); h < 2000; h++ {
+		h := Hash(fmt.Sprint(h))
+		order := r.Order(h, nil)
+		want := -1
+		for _, i := range order[1:] {
+			if own, z := zones[order[0]], zones[i]; want < 0 && own != "" && z != "" && z != own {
+				want = i
+			}
+		}
+		if want == order[1] {
+			want = -1
+		}
+		if got := r.ZoneReplica(h); got != want {
+			t.Fatalf("zone replica of %x on member %d, want %d, order %v", h, got, want, order)
+		}
+		if want >= 0 {
+			found++
+		}
+		if got := without.ZoneReplica(h); got != -1 {
+			t.Fatalf("zone replica on member %d, although no zone is known", got)
+		}
+	}
+	if found < 200 || found > 1000 {
+		t.Errorf("%d of 2000 keys have a zone replica", found)
+	}
+}

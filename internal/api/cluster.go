@@ -49,6 +49,7 @@ type MemberStatus struct {
 	Role     string `json:"role"`  // member or observer
 	Weight   uint32 `json:"weight"`
 	RingHost string `json:"ring_host,omitempty"` // --ring-host
+	Zone     string `json:"zone,omitempty"`      // --zone
 	Gossip   string `json:"gossip,omitempty"`
 	Peer     string `json:"peer,omitempty"`
 	RLS      string `json:"rls,omitempty"`

@@ -60,6 +60,7 @@ type clusterFlags struct {
 	RingCapacity  int
 	NRefDecay     time.Duration
 	Detection     time.Duration // see membership.Detection
+	Zone          string        // empty: unknown
 }
 
 // ringFlags describe the ring to use, and this member on it.
@@ -174,6 +175,9 @@ func (f *clusterFlags) define(s *pflag.FlagSet) {
 	s.IntVar(&f.RingCapacity, "ring-capacity", ring.DefaultCapacity, "C: the members' weights sum to at most C-1; at most 8192")
 	s.DurationVar(&f.Detection, "detection", time.Duration(membership.DefaultDetection),
 		"`time` in which the failure of a member is detected, 1s to 30s; heartbeats, probes and the takeover follow from it")
+	s.StringVar(&f.Zone, "zone", "",
+		"`name` of the failure domain of this member, such as its availability zone; keys whose owner and successor are in one "+
+			"zone are replicated to another one as well; empty: unknown")
 	s.DurationVar(&f.NRefDecay, "nref-decay", time.Minute, "how long a failed member still counts when limits are divided")
 }
 

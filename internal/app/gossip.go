@@ -21,7 +21,7 @@ func (f *flags) gossip(role membership.Role, getenv settings.Getenv) cluster.Opt
 		Page:      reachable(f.Metrics, ip),
 	}
 	if role == membership.RoleMember {
-		o.Ring = f.parameters()
+		o.Ring, o.Zone = f.parameters(), f.Zone
 		if o.RingHost = f.Host; strings.HasPrefix(f.Host, ":") {
 			o.RingHost = reachable(f.Host, ip)
 		}

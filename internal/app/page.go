@@ -45,8 +45,8 @@ func clusterStatus(label string, v *membership.View, rules source.VersionsStatus
 	for _, m := range v.Members {
 		a := api.MemberStatus{
 			ID: string(m.ID), Inst: hex(m.BootID), State: m.State.String(), Role: m.Role.String(), Weight: m.Weight,
-			RingHost: m.RingHost,
-			Gossip:   m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.CompleteRing),
+			RingHost: m.RingHost, Zone: m.Zone,
+			Gossip: m.Gossip, Peer: m.Peer, RLS: m.RLS, Route: m.Route, Page: m.Page, Ring: hex(m.Ring), Complete: hex(m.CompleteRing),
 			Protocol: fmt.Sprintf("%d-%d", m.ProtocolMin, m.ProtocolMax),
 		}
 		if m.Detection != 0 {

@@ -85,6 +85,9 @@ func (f *clusterFlags) validateCluster(e *faults) {
 	if f.RingCapacity < 2 || f.RingCapacity > ring.MaxCapacity {
 		e.add("--ring-capacity %d: want 2 to %d", f.RingCapacity, ring.MaxCapacity)
 	}
+	if len(f.Zone) > membership.MaxZone {
+		e.add("--zone %q: %d bytes, at most %d", f.Zone, len(f.Zone), membership.MaxZone)
+	}
 	if err := membership.Detection(f.Detection).Validate(); err != nil || f.Detection == 0 {
 		e.add("--detection %v: want %v to %v, in whole milliseconds", f.Detection,
 			time.Duration(membership.MinDetection), time.Duration(membership.MaxDetection))

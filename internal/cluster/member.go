@@ -53,6 +53,7 @@ const (
 	tagDetection // in milliseconds
 	tagRingParameters
 	tagRingHost
+	tagZone
 	tagEnd // the first unknown tag
 )
 
@@ -109,7 +110,8 @@ func encode(m *membership.Member) []byte {
 	if m.RingParameters.Envoy {
 		b = appendText(b, tagRingParameters, m.RingParameters.String())
 	}
-	return appendText(b, tagRingHost, m.RingHost)
+	b = appendText(b, tagRingHost, m.RingHost)
+	return appendText(b, tagZone, m.Zone)
 }
 
 func appendText(b []byte, tag uint64, s string) []byte {
@@ -162,6 +164,9 @@ func setField(m *membership.Member, tag uint64, value wire.Reader) bool {
 		return setText(&m.Page, value)
 	case tagRingHost:
 		return setText(&m.RingHost, value)
+	case tagZone:
+		m.Zone = string(value.Rest())
+		return len(m.Zone) <= membership.MaxZone
 	case tagRingParameters:
 		// Parameters of a later version are read as invalid ones, which no other member has.
 		p, err := ring.ParseParameters(string(value.Rest()))

@@ -178,3 +178,19 @@ func TestCompleteAddresses(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 }
+
+// A member announces its zone. Without one, its announcement has no more bytes.
+func TestZoneInGossip(t *testing.T) {
+	m := membership.Member{ID: "a", BootID: 1, ProtocolMin: 1, ProtocolMax: 2, Zone: strings.Repeat("z", membership.MaxZone)}
+	if got, err := decode(encode(&m)); err != nil || got.Zone != m.Zone || got.RingMember().Zone != m.Zone {
+		t.Errorf("zone %q, %v", got.Zone, err)
+	}
+	m.Zone += "z"
+	if _, err := decode(encode(&m)); err == nil {
+		t.Error("a zone that is too long is accepted")
+	}
+	with := len(encode(&m))
+	if m.Zone = ""; with-len(encode(&m)) != membership.MaxZone+3 {
+		t.Errorf("%d bytes with a zone of 64, %d without", with, len(encode(&m)))
+	}
+}

@@ -43,6 +43,8 @@ type Options struct {
 	KeyFile   string   // gossip keys, see readKeys; re-read when it changes
 	Insecure  bool     // allows unencrypted gossip
 
+	Zone string // the zone that this member runs in, at most membership.MaxZone bytes; empty: unknown
+
 	RLS, Peer, Route, Page string // advertised addresses, host:port or empty; :port uses the host of Advertise
 
 	// Expect is the number of members that a cold start waits for, or 0 if unknown. A member has joined when it sees
@@ -206,6 +208,7 @@ func (o *Options) validate() error {
 	}
 	fault(o.Ring.Envoy && o.RingHost == "", "ring-host: needed with a ring of Envoy's parameters")
 	fault(len(o.RingHost) > ring.MaxHost, "ring-host: %d bytes, at most %d", len(o.RingHost), ring.MaxHost)
+	fault(len(o.Zone) > membership.MaxZone, "zone: %d bytes, at most %d", len(o.Zone), membership.MaxZone)
 	fault(o.Expect < 0 || o.Expect > ring.MaxCapacity, "expect: %d is not within 0 to %d", o.Expect, ring.MaxCapacity)
 	if err := o.Detection.Validate(); err != nil {
 		fault(true, "detection: %w", err)
@@ -267,7 +270,7 @@ func (o *Options) member(bootID uint64, now time.Time) membership.Member {
 	m := membership.Member{
 		ID: ring.ID(o.Node), BootID: bootID, Incarnation: 1, Weight: o.Weight, Role: o.Role,
 		StartedAt: now.UnixMilli(), Expect: o.Expect, Detection: announcedDetection(o.Detection),
-		RingParameters: o.Ring, RingHost: o.RingHost,
+		RingParameters: o.Ring, RingHost: o.RingHost, Zone: o.Zone,
 		Addresses:   membership.Addresses{RLS: o.RLS, Peer: o.Peer, Route: o.Route, Page: o.Page},
 		ProtocolMin: membership.ProtocolMin, ProtocolMax: membership.ProtocolMax,
 	}

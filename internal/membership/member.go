@@ -22,6 +22,7 @@ const (
 const (
 	MaxID      = ring.MaxID           // bytes of an ID
 	MaxAddress = 128                  // bytes of an address
+	MaxZone    = 63                   // bytes of a zone: the longest value of a Kubernetes label
 	MaxWeight  = ring.MaxCapacity - 1 // Envoy's empty locality takes one place on the ring
 )
 
@@ -105,6 +106,7 @@ type Member struct {
 
 	RingParameters ring.Parameters // the ring that it is configured to use, which it uses if all active members agree
 	RingHost       string          // its host on a ring with Envoy's parameters; empty: the ID
+	Zone           string          // the zone that it runs in; empty: unknown
 
 	Addresses
 
@@ -123,7 +125,9 @@ func (m *Member) IsActive() bool { return m.Role == RoleMember && m.State == Act
 
 // RingMember returns the member's place on the ring.
 func (m *Member) RingMember() ring.Member {
-	return ring.Member{ID: m.ID, BootID: m.BootID, Incarnation: m.Incarnation, Weight: m.Weight, Host: m.RingHost}
+	return ring.Member{
+		ID: m.ID, BootID: m.BootID, Incarnation: m.Incarnation, Weight: m.Weight, Host: m.RingHost, Zone: m.Zone,
+	}
 }
 
 // SharesProtocol reports whether m and this build have a protocol version in common.

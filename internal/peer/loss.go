@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/ring"
@@ -19,22 +20,45 @@ var errLosses = errors.New("invalid loss")
 
 // appendLosses appends losses until one would end behind offset bound or make all rings cost more than maxLostWeight.
 // The rest, which is older or of a ring that is too large, is left out: the receiver does not charge lost state for
-// these keys. Losses on rings with Envoy's parameters follow the others, and builds without such rings skip them.
+// these keys. Losses on rings with Envoy's parameters follow the others, and builds without such rings skip them. So do the zones
+// of the members of all these rings, if any is known.
 func appendLosses(b []byte, losses []protocol.Loss, bound int) []byte {
 	if len(losses) == 0 {
 		return b
 	}
 	left := uint64(maxLostWeight)
-	b = appendLossesOn(b, losses, bound, &left, false)
-	if slices.ContainsFunc(losses, func(l protocol.Loss) bool { return l.Parameters.Envoy }) {
-		b = appendLossesOn(b, losses, bound, &left, true)
+	b, written := appendLossesOn(b, losses, bound, &left, false)
+	zones := slices.ContainsFunc(losses, hasZones)
+	if zones || slices.ContainsFunc(losses, func(l protocol.Loss) bool { return l.Parameters.Envoy }) {
+		var more []protocol.Loss
+		b, more = appendLossesOn(b, losses, bound, &left, true)
+		written = append(written, more...)
 	}
-	return b
+	if !zones {
+		return b
+	}
+	w := wire.Writer(b)
+	for i := range written {
+		for _, m := range written[i].Members {
+			w = appendID(w, ring.ID(m.Zone))
+		}
+	}
+	if len(w) > bound {
+		return b // the receiver charges lost state for keys with zone replicas, too
+	}
+	return w
+}
+
+// hasZones reports whether the zone of a member of l's ring is known.
+func hasZones(l protocol.Loss) bool {
+	return slices.ContainsFunc(l.Members, func(m ring.Member) bool { return m.Zone != "" })
 }
 
 // appendLossesOn appends the losses on rings with Envoy's parameters, or the others. It subtracts the cost of their
-// rings from left.
-func appendLossesOn(b []byte, losses []protocol.Loss, bound int, left *uint64, envoy bool) []byte {
+// rings from left, and returns the losses that it has appended.
+func appendLossesOn(
+	b []byte, losses []protocol.Loss, bound int, left *uint64, envoy bool,
+) (_ []byte, written []protocol.Loss) {
 	at := len(b)
 	b = append(b, 0)
 	for i := range losses {
@@ -49,8 +73,9 @@ func appendLossesOn(b []byte, losses []protocol.Loss, bound int, left *uint64, e
 		b = next
 		b[at]++
 		*left -= cost
+		written = append(written, *l)
 	}
-	return b
+	return b, written
 }
 
 // costOf returns the cost of building the ring of l.
@@ -79,7 +104,7 @@ func appendLoss(b []byte, l *protocol.Loss) []byte {
 }
 
 // parseLosses reads the losses behind a message's counters. Members of an earlier build send none, or none on rings
-// with Envoy's parameters.
+// with Envoy's parameters, or no zones.
 func parseLosses(r wire.Reader) (losses []protocol.Loss, err error) {
 	left := uint64(maxLostWeight)
 	for _, envoy := range [...]bool{false, true} {
@@ -96,6 +121,15 @@ func parseLosses(r wire.Reader) (losses []protocol.Loss, err error) {
 				return nil, err
 			}
 			losses = append(losses, l)
+		}
+	}
+	for i := 0; i < len(losses) && r.Len() > 0; i++ {
+		for j := range losses[i].Members {
+			zone := readID(&r)
+			if len(zone) > membership.MaxZone {
+				return nil, errLosses
+			}
+			losses[i].Members[j].Zone = string(zone)
 		}
 	}
 	return losses, r.Err()

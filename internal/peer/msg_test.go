@@ -478,3 +478,39 @@ func TestEnqueueBounds(t *testing.T) {
 		t.Errorf("%d bytes of messages", n)
 	}
 }
+
+// The zones of the members follow all losses, so that builds without zones read the losses. Without a known zone, there
+// are no more bytes.
+func TestLossesWithZones(t *testing.T) {
+	plain := appendLosses(nil, sampleLosses(), 1<<20)
+	users := protocol.Loss{
+		FoundAt: 7, Parameters: ring.EnvoyParameters(64, 128, ring.Murmur2),
+		Members: []ring.Member{{ID: "a", BootID: 1, Weight: 1, Host: "h", Zone: "zone-c"}},
+	}
+	for _, more := range [][]protocol.Loss{nil, {users}} {
+		want := sampleLosses()
+		for i := range want {
+			want[i].Members[0].Zone = "zone-a"
+		}
+		want = append(want, more...)
+		b := appendLosses(nil, want, 1<<20)
+		got, err := parseLosses(wire.NewReader(b))
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, %v, want %+v", got, err, want)
+		}
+		if !bytes.HasPrefix(b, plain) {
+			t.Error("zones precede losses")
+		}
+		if _, err := parseLosses(wire.NewReader(b[:len(b)-1])); err == nil {
+			t.Error("zones that end early are accepted")
+		}
+		if got, err = parseLosses(wire.NewReader(appendLosses(nil, want, len(b)-1))); err != nil || hasZones(got[0]) {
+			t.Errorf("zones without room: %+v, %v", got, err)
+		}
+	}
+	long := sampleLosses()
+	long[0].Members[0].Zone = strings.Repeat("z", membership.MaxZone+1)
+	if _, err := parseLosses(wire.NewReader(appendLosses(nil, long, 1<<20))); err == nil {
+		t.Error("a zone that is too long is accepted")
+	}
+}

@@ -66,6 +66,8 @@ type span struct {
 	deciders  []*member
 	last      *member // the last of them
 	successor *member // the successor of that one
+	spare     *member // the holder of its zone replica
+	survives  uint64  // hits that the next owner must count, because another zone has them
 	refunds   bool
 	scaled    bool              // some of it was decided with a part of the limit
 	leftAt    map[uint64]uint64 // counts at which a decision was made, with its request

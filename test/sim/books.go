@@ -110,7 +110,7 @@ func (o *oracle) disturbed(kind faultKind) {
 			return
 		}
 		for c := range n {
-			if !within(x.last, part, c) && !within(x.successor, part, c) {
+			if !within(x.last, part, c) && !within(x.successor, part, c) && !within(x.spare, part, c) {
 				x.lostState += o.lostStateAllowance(a, x)
 				return
 			}
@@ -301,6 +301,11 @@ func (o *oracle) setSuccessors(a *account, x *span, m *member) {
 				continue
 			}
 			x.last = o.w.slots[slotOf(m.view.Ring.At(m.view.Ring.Owner(r.owner)).ID)].now
+			if x.spare = nil; o.w.o.Zones > 0 {
+				if i := m.view.Ring.ZoneReplica(r.owner); i >= 0 {
+					x.spare = o.w.slots[slotOf(m.view.Ring.At(i).ID)].now
+				}
+			}
 			if i := m.view.Ring.Successor(r.owner); i >= 0 {
 				x.successor = o.w.slots[slotOf(m.view.Ring.At(i).ID)].now
 			}
@@ -331,6 +336,9 @@ func (o *oracle) sent(m *member, msg *protocol.Message) {
 			continue
 		}
 		for _, s := range c.State.Slots {
+			if s.Writer == limit.LostStateWriter && o.w.o.Zones > 0 {
+				o.w.fail("I12: %s reports lost state of %04x, although only one zone failed", m.name(), c.Key[0]>>48)
+			}
 			if s.Writer == limit.LostStateWriter || s.Writer == noWriter { // noWriter is a deliberate bug, for I10 to find
 				continue
 			}

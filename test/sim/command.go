@@ -28,6 +28,7 @@ func Main() int {
 	pick("closed", "run worlds with fail_closed rules")
 	pick("choices", "run worlds whose rules choose their policies")
 	pick("fair", "run worlds whose rules divide their limits between tenants")
+	pick("zones", "run worlds in which a whole zone fails")
 	all := flag.Bool("all", false, "continue after a failure")
 	hashes := flag.Bool("hashes", false, "print the hash of each seed's events, to compare two versions of the code")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds to run in parallel")

@@ -36,6 +36,9 @@ func (w *world) schedule() {
 	some(w.o.Steps, w.stepSome)
 	some(w.o.Leases.Decrees, w.setRoute)
 	some(w.o.Stills, w.stopMachine)
+	if w.o.Zones > 0 {
+		w.after(w.o.Length/4+w.randomBelow(w.o.Length/2), nil, w.crashZone)
+	}
 }
 
 // leaveSome makes a member leave. At least two remain.

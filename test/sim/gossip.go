@@ -188,7 +188,7 @@ func (m *member) newView(boots []int, r *ring.Ring) *membership.View {
 			v.NRef = max(v.NRef, e.peak)
 			v.Members = append(v.Members, membership.Member{
 				ID: slotID(i), BootID: inst(i, e.boot), State: membership.MemberState(e.state), Weight: weight(i),
-				Detection: m.w.o.detectionOf(i),
+				Detection: m.w.o.detectionOf(i), Zone: zoneOf(i, m.w.o.Zones),
 			})
 		}
 		if at, ok := m.farewell[i]; ok && i != m.slot && m.w.now-at < leftFor {

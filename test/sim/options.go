@@ -64,6 +64,8 @@ type options struct {
 	Fair    bool // most rules divide their limits between tenants; see expandFair
 	Choices bool // rules choose their policies; see expandChoices
 
+	Zones int // in which members run; 0: none. One of them fails; see expandZones
+
 	Leases leaseOptions
 }
 
@@ -190,7 +192,7 @@ func (o *options) addClockStops(r *rand.Rand) {
 
 // onlyPlanned reports whether all changes are planned.
 func (o options) onlyPlanned() bool {
-	return o.Crashes+o.Pauses+o.Cuts+o.OneWay+o.Partitions+o.Steps+o.Stills == 0
+	return o.Crashes+o.Pauses+o.Cuts+o.OneWay+o.Partitions+o.Steps+o.Stills+o.Zones == 0
 }
 
 // plain is Options without methods.

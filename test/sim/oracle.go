@@ -247,6 +247,7 @@ func (o *oracle) decided(q *request, v *decision) {
 		o.checkChain(a, x, q, v)
 	}
 	o.checkClosed(a, x, q, v)
+	o.checkSurvived(a, x, q, v)
 	if q.req.Op == owner.Take && !v.result.Over && v.result.Authority != owner.Cached {
 		o.checkAdmitted(a, x, q, v)
 		if !v.fromLease {
@@ -260,7 +261,10 @@ func (o *oracle) decided(q *request, v *decision) {
 
 // setHolders records which member decides, and which would know the counter if that one were lost.
 func (o *oracle) setHolders(x *span, m *member, h uint64) {
-	x.last, x.successor = m, nil
+	x.last, x.successor, x.spare = m, nil, nil
+	if i := m.view.Ring.ZoneReplica(h); i >= 0 {
+		x.spare = o.w.slots[slotOf(m.view.Ring.At(i).ID)].now
+	}
 	if i := m.view.Ring.Owner(h); i >= 0 && m.view.Ring.At(i).ID != slotID(m.slot) {
 		x.successor = o.w.slots[slotOf(m.view.Ring.At(i).ID)].now
 	} else if i := m.view.Ring.Successor(h); i >= 0 {

@@ -24,6 +24,7 @@ var kinds = map[string]worldKind{
 	"ring":      {expandRing, baseBugs},
 	"choices":   {expandChoices, baseBugs},
 	"fair":      {expandFair, fairBugs},
+	"zones":     {expandZones, zoneBugs},
 }
 
 // runWorld runs the world of o once. If verbose is set, the result has a trace.

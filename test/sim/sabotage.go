@@ -14,20 +14,21 @@ type bug uint8
 
 // The bugs of the core.
 const (
-	noBug              bug = iota
-	bugAnyRing             // the ring in replies and acknowledgements is ignored
-	bugSkipAck             // a joiner does not wait for one of its acknowledgements
-	bugMaxTAT              // states of buckets merge by the larger TAT
-	bugGrantFirst          // decisions do not wait for the replica
-	bugPlainRefund         // a refund subtracts from the charge
-	bugCapSlots            // a handoff has one slot of a counter only
-	bugCapCounters         // a handoff has one counter of a chunk only
-	bugDropSketch          // a handoff omits what the sketch has counted
-	bugKeepAssumption      // what others charged for a loss that did not happen remains charged
-	bugChargeRefusal       // what a part of the cluster refuses is charged
-	bugDropShares          // what members admit without the owner is not reported
-	bugChargeUnfair        // what is left to other tenants is charged
-	bugIgnoreClockStop     // a member whose clocks stopped continues until its wall clock is corrected
+	noBug               bug = iota
+	bugAnyRing              // the ring in replies and acknowledgements is ignored
+	bugSkipAck              // a joiner does not wait for one of its acknowledgements
+	bugMaxTAT               // states of buckets merge by the larger TAT
+	bugGrantFirst           // decisions do not wait for the replica
+	bugPlainRefund          // a refund subtracts from the charge
+	bugCapSlots             // a handoff has one slot of a counter only
+	bugCapCounters          // a handoff has one counter of a chunk only
+	bugDropSketch           // a handoff omits what the sketch has counted
+	bugKeepAssumption       // what others charged for a loss that did not happen remains charged
+	bugChargeRefusal        // what a part of the cluster refuses is charged
+	bugDropShares           // what members admit without the owner is not reported
+	bugChargeUnfair         // what is left to other tenants is charged
+	bugDropZoneReplicas     // zone replicas are lost
+	bugIgnoreClockStop      // a member whose clocks stopped continues until its wall clock is corrected
 )
 
 // baseBugs are the bugs of the base kind, by name.
@@ -61,6 +62,10 @@ func (w *world) sabotage(m *member, msg *protocol.Message) {
 		}
 	case w.bug == bugIgnoreClockStop:
 		msg.Now = 0 // it would reveal the stop
+	case w.bug == bugDropZoneReplicas && msg.Kind == protocol.Replica:
+		msg.Counters = slices.DeleteFunc(msg.Counters, func(c protocol.CounterRecord) bool {
+			return w.zoneReplicaOf(m, c.RingPos)
+		})
 	case w.bug == bugDropSketch:
 		msg.Sketch = nil
 	case w.bug == bugCapCounters && msg.Kind == protocol.Chunk:

@@ -65,6 +65,9 @@ func TestChoiceSeeds(t *testing.T) { testSeeds(t, expandChoices, seeds(t, 200)) 
 // Rules divide their limits between tenants.
 func TestFairSeeds(t *testing.T) { testSeeds(t, expandFair, seeds(t, 150)) }
 
+// A whole zone fails, and members of the other zones have its counters.
+func TestZoneSeeds(t *testing.T) { testSeeds(t, expandZones, seeds(t, 100)) }
+
 // Leases that are lent again when their holders fail are one more kind.
 func TestReclaimSeeds(t *testing.T) { testSeeds(t, expandReclaim, seeds(t, 200)) }
 
@@ -167,6 +170,9 @@ func TestFairBugsAreFound(t *testing.T) { findBugs(t, fairBugs, expandFair) }
 // So are hits that an owner reclaims twice.
 func TestReclaimBugsAreFound(t *testing.T) { findBugs(t, reclaimBugs, expandReclaim) }
 
+// So are zone replicas that do not arrive.
+func TestZoneBugsAreFound(t *testing.T) { findBugs(t, zoneBugs, expandZones) }
+
 // findBugs runs the seed that found a bug when testdata/bugs.txt was written. If that finds nothing, which a change
 // of the core may cause, it runs the first 1,000.
 func findBugs(t *testing.T, bugs map[string]bug, expand func(uint64) options) {
@@ -225,7 +231,8 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 			t.Fatalf("testdata/bugs.txt:%d: not a seed and a name: %q", n+1, line)
 		}
 		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug &&
-			fullBugs[name] == noBug && closedBugs[name] == noBug && reclaimBugs[name] == noBug && fairBugs[name] == noBug {
+			fullBugs[name] == noBug && closedBugs[name] == noBug && reclaimBugs[name] == noBug &&
+			fairBugs[name] == noBug && zoneBugs[name] == noBug {
 			t.Fatalf("testdata/bugs.txt:%d: no bug is called %q", n+1, name)
 		}
 		known[name] = seed

@@ -63,9 +63,9 @@ type slot struct {
 type ringCache struct{ made map[string]*ring.Ring }
 
 // ringOf returns the ring of the given boots by slot. Each call returns another pointer, as adopting a ring does.
-func (w *world) ringOf(boots []int) *ring.Ring { return w.rings.of(boots, w.o.Ring) }
+func (w *world) ringOf(boots []int) *ring.Ring { return w.rings.of(boots, w.o.Ring, w.o.Zones) }
 
-func (c *ringCache) of(boots []int, p ring.Parameters) *ring.Ring {
+func (c *ringCache) of(boots []int, p ring.Parameters, zones int) *ring.Ring {
 	packed := make([]byte, len(boots))
 	for i, b := range boots {
 		packed[i] = byte(b)
@@ -73,6 +73,7 @@ func (c *ringCache) of(boots []int, p ring.Parameters) *ring.Ring {
 	if p.Envoy {
 		packed = append(packed, p.String()...)
 	}
+	packed = append(packed, byte(zones))
 	if c.made == nil || len(c.made) > 800 {
 		c.made = map[string]*ring.Ring{}
 	}
@@ -82,7 +83,7 @@ func (c *ringCache) of(boots []int, p ring.Parameters) *ring.Ring {
 		for i, b := range boots {
 			if b > 0 {
 				members = append(members,
-					ring.Member{ID: slotID(i), BootID: inst(i, b), Incarnation: 1, Weight: weight(i)})
+					ring.Member{ID: slotID(i), BootID: inst(i, b), Incarnation: 1, Weight: weight(i), Zone: zoneOf(i, zones)})
 			}
 		}
 		r = p.New(members)

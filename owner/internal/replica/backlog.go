@@ -48,6 +48,7 @@ type Item struct {
 	seq       uint32 // of the counter.Unreplicated
 	upTo      uint64
 	successor ring.ID // the member that must get the replica, even if another one gets it first
+	zone      bool    // a zone replica: no request waits for it, and no other member gets it instead
 }
 
 // Covers reports whether a confirmation of the item confirms the first hits of the counter.Unreplicated with number

@@ -14,7 +14,8 @@ const maxMisses = 1 << 14
 
 // misses records, for each successor, the keys that another member has confirmed in its place, and in which batch. That
 // is enough for a decision, because two members have the charges. But it is the successor that takes over, and it gets
-// no later charge of a key that is above its limit.
+// no later charge of a key that is above its limit. misses also records the zone replicas that a member has not
+// confirmed in time.
 type misses map[ring.ID]map[counter.Key]uint64
 
 // record records that a member other than key's successor has confirmed batch seq.
@@ -71,12 +72,13 @@ func (r *Replicator) AddMissed(now int64, b *Backlog, key counter.Key) {
 		r.misses.drop(g.to, key)
 		return
 	}
-	if _, successor := r.target(now, e, 0); successor != g.to {
+	_, successor, zone := r.target(now, e, 0)
+	if g.to != successor && g.to != zone {
 		r.misses.drop(g.to, key)
 		return
 	}
-	it := Item{Key: key, successor: g.to}
-	if u := b.counters.Unreplicated(e); u != nil {
+	it := Item{Key: key, successor: g.to, zone: g.to == zone}
+	if u := b.counters.Unreplicated(e); u != nil && !it.zone {
 		it.seq, it.upTo = u.Seq(), u.Charged()
 	}
 	g.add(b, e, it)

@@ -70,8 +70,8 @@ func (r *Replicator) Gather(now int64, b *Backlog) (done []Item, more bool) {
 		if u == nil {
 			continue
 		}
-		to, successor := r.target(now, e, u.Attempts())
-		it := Item{e.Key(), u.Seq(), u.Charged(), successor}
+		to, successor, zone := r.target(now, e, u.Attempts())
+		it := Item{Key: e.Key(), seq: u.Seq(), upTo: u.Charged(), successor: successor}
 		if expired := e.Expired(now); expired || to == "" {
 			if expired || !r.copies {
 				done = append(done, it)
@@ -89,9 +89,24 @@ func (r *Replicator) Gather(now int64, b *Backlog) (done []Item, more bool) {
 		if g.add(b, e, it); g.full() {
 			r.dispatch(now, g)
 		}
+		if zone != "" && zone != to {
+			r.addZoneReplica(now, b, e, zone)
+		}
 	}
 	r.done = done
 	return done, deferred == 0 && b.queue.len() > 0
+}
+
+// addZoneReplica adds e to the open batch for member to, which holds its zone replica.
+func (r *Replicator) addZoneReplica(now int64, b *Backlog, e *counter.Owned, to ring.ID) {
+	if r.machine.IsSilent(now, to) {
+		r.misses.record(to, e.Key(), r.next+1)
+		return
+	}
+	g := r.gatheringFor(to)
+	if g.add(b, e, Item{Key: e.Key(), zone: true}); g.full() {
+		r.dispatch(now, g)
+	}
 }
 
 // isAlone reports whether this member is in a ring without any other member that can hold a replica.
@@ -135,24 +150,33 @@ func (r *Replicator) Send(now int64) []protocol.Outbound {
 
 // target returns the member that e is sent to: its owner, or its successor if this member is the owner. If that member
 // does not confirm, the next ones in the ring's order follow. Charges from a local share are sent only to the owner.
-// successor is the member that must get the replica in the end.
-func (r *Replicator) target(now int64, e *counter.Owned, attempts int) (to, successor ring.ID) {
+// successor is the member that must get the replica in the end. zone is the first member outside this member's zone,
+// which gets it, too; it is empty if that is the successor or there is none.
+func (r *Replicator) target(now int64, e *counter.Owned, attempts int) (to, successor, zone ring.ID) {
 	v, members := r.view, r.view.Ring()
 	r.ranked = members.Order(e.RingPos(), r.ranked[:0])
 	if len(r.ranked) == 0 {
-		return "", ""
+		return "", "", ""
+	}
+	own := ""
+	if v.Self() >= 0 {
+		own = members.At(v.Self()).Zone
 	}
 	if v.Ownership(e.RingPos(), e.Epoch()).State != handoff.OwnedHere && r.ranked[0] != v.Self() {
 		r.ranked = r.ranked[:1]
 	}
 	heard, silent := r.ranked[:0], r.silent[:0]
 	for _, i := range r.ranked {
-		id := members.At(i).ID
+		m := members.At(i)
+		id := m.ID
 		if i == v.Self() || !r.machine.CanReceive(id) {
 			continue
 		}
 		if successor == "" {
 			successor = id
+		}
+		if zone == "" && own != "" && m.Zone != "" && m.Zone != own {
+			zone = id
 		}
 		if r.machine.IsSilent(now, id) {
 			silent = append(silent, i)
@@ -167,11 +191,14 @@ func (r *Replicator) target(now int64, e *counter.Owned, attempts int) (to, succ
 	case len(silent) > 0:
 		to = members.At(silent[attempts%len(silent)]).ID
 	}
-	return to, successor
+	if zone == successor {
+		zone = ""
+	}
+	return to, successor, zone
 }
 
 // Unconfirmed returns the keys of batches that were not confirmed in time. The caller passes each to Requeue, so that
-// it is sent to another member.
+// it is sent to another member. Zone replicas are sent to the same member again.
 func (r *Replicator) Unconfirmed(now int64) (items []Item) {
 	kept := r.order[:0]
 	for _, seq := range r.order {
@@ -183,7 +210,7 @@ func (r *Replicator) Unconfirmed(now int64) (items []Item) {
 			b.resent = true
 			r.inFlight.Add(-1)
 			r.machine.NoReply(now, b.to, b.at)
-			items = append(items, b.items...)
+			items = r.appendUnconfirmed(items, seq)
 		case now-b.at > batchAge:
 			delete(r.batches, seq)
 			continue
@@ -193,7 +220,7 @@ func (r *Replicator) Unconfirmed(now int64) (items []Item) {
 	for len(kept) > maxBatches {
 		if b := r.batches[kept[0]]; !b.resent {
 			r.inFlight.Add(-1)
-			items = append(items, b.items...)
+			items = r.appendUnconfirmed(items, kept[0])
 		}
 		delete(r.batches, kept[0])
 		kept = kept[1:]
@@ -202,8 +229,22 @@ func (r *Replicator) Unconfirmed(now int64) (items []Item) {
 	return items
 }
 
-// Confirm processes the confirmation of batch seq by member from. It returns what the batch contained; the caller
-// passes each to its Backlog's Confirm. The result is nil if no such batch waits for that member.
+// appendUnconfirmed appends the items of batch seq, which was not confirmed in time, without zone replicas. These are
+// missed.
+func (r *Replicator) appendUnconfirmed(items []Item, seq uint64) []Item {
+	b := r.batches[seq]
+	for _, it := range b.items {
+		if it.zone {
+			r.misses.record(b.to, it.Key, seq)
+		} else {
+			items = append(items, it)
+		}
+	}
+	return items
+}
+
+// Confirm processes the confirmation of batch seq by member from. It returns what the batch contained, without zone
+// replicas; the caller passes each to its Backlog's Confirm. The result is nil if no such batch waits for that member.
 func (r *Replicator) Confirm(seq uint64, from ring.ID) []Item {
 	b := r.batches[seq]
 	if b == nil || b.to != from {
@@ -213,10 +254,15 @@ func (r *Replicator) Confirm(seq uint64, from ring.ID) []Item {
 	if !b.resent {
 		r.inFlight.Add(-1)
 	}
+	items := b.items[:0]
 	for _, it := range b.items {
-		if r.misses.clear(from, it.Key, seq); it.successor != from {
+		if r.misses.clear(from, it.Key, seq); it.zone {
+			continue
+		}
+		if it.successor != from {
 			r.misses.record(it.successor, it.Key, seq)
 		}
+		items = append(items, it)
 	}
-	return b.items
+	return items
 }

@@ -30,12 +30,16 @@ type sender struct {
 	backlog  Backlog
 }
 
-func newSender(t *testing.T) *sender {
+func newSender(t *testing.T) *sender { return newSenderIn(t, nil) }
+
+// newSenderIn is newSender with members in these zones.
+func newSenderIn(t *testing.T, zones map[ring.ID]string) *sender {
 	t.Helper()
 	m := handoff.NewMachine(handoff.Options{Self: "a", BootID: 1})
 	s := &sender{Replicator: New(resend, m), t: t, machine: m}
 	s.ring = ring.New([]ring.Member{
-		{ID: "a", BootID: 1, Weight: 1}, {ID: "b", BootID: 3, Weight: 1}, {ID: "c", BootID: 5, Weight: 1},
+		{ID: "a", BootID: 1, Weight: 1, Zone: zones["a"]}, {ID: "b", BootID: 3, Weight: 1, Zone: zones["b"]},
+		{ID: "c", BootID: 5, Weight: 1, Zone: zones["c"]},
 	})
 	m.SetMembership(t0, &membership.View{
 		Self: "a", BootID: 1, Ring: s.ring, NRef: 3, Joined: true,
@@ -178,5 +182,74 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 	}
 	if next != 10*queueChunk {
 		t.Errorf("%d keys came back", next)
+	}
+}
+
+// TestZoneReplicas requires that a charge whose successor is in the owner's zone is sent to another zone as well, that
+// no charge waits for it, and that it is sent again until it is confirmed.
+func TestZoneReplicas(t *testing.T) {
+	s := newSenderIn(t, map[ring.ID]string{"a": "1", "b": "1", "c": "2"})
+	e := s.charge(0)
+	u := s.counters.Unreplicated(e)
+	s.Gather(t0, &s.backlog)
+	out := s.Send(t0)
+	if len(out) != 2 || out[0].To != "b" || out[1].To != "c" || len(out[1].Msg.Counters) != 1 {
+		t.Fatalf("%d messages: %+v", len(out), out)
+	}
+	if items := s.Confirm(out[0].Msg.Seq, "b"); len(items) != 1 || !s.backlog.Confirm(&items[0]) {
+		t.Errorf("the successor confirmed %+v", items)
+	}
+	if u = s.counters.Unreplicated(e); u != nil {
+		t.Errorf("%d hits are not confirmed, although the successor has all", u.Unconfirmed())
+	}
+	late := t0 + int64(resend)
+	if items := s.Unconfirmed(late); len(items) != 0 {
+		t.Errorf("zone replicas are sent to another member: %+v", items)
+	}
+	s.machine.Contact(late, "c") // it is not silent
+	again := func(now int64) []protocol.Outbound {
+		for key := range s.Missed(now) {
+			s.AddMissed(now, &s.backlog, key)
+		}
+		return s.Send(now)
+	}
+	if out = again(late); len(out) != 1 || out[0].To != "c" || len(out[0].Msg.Counters) != 1 {
+		t.Fatalf("sent again: %+v", out)
+	}
+	if items := s.Confirm(out[0].Msg.Seq, "c"); len(items) != 0 {
+		t.Errorf("a zone replica confirms charges: %+v", items)
+	}
+	if out = again(late); len(out) != 0 || s.InFlight() {
+		t.Errorf("sent after the confirmation: %+v", out)
+	}
+}
+
+// TestZoneReplicasOfSilentMembers requires that a silent member gets its zone replicas when it sends something again.
+func TestZoneReplicasOfSilentMembers(t *testing.T) {
+	s := newSenderIn(t, map[ring.ID]string{"a": "1", "b": "1", "c": "2"})
+	s.machine.NoReply(t0, "c", t0)
+	s.charge(0)
+	s.batch(t0, "b")
+	s.machine.Contact(t0+1, "c")
+	for key := range s.Missed(t0 + 1) {
+		s.AddMissed(t0+1, &s.backlog, key)
+	}
+	if out := s.Send(t0 + 1); len(out) != 1 || out[0].To != "c" {
+		t.Errorf("sent: %+v", out)
+	}
+}
+
+// TestNoZoneReplica requires that a charge is sent to one member if its successor is in another zone, or if the zone of
+// the owner or of the other members is unknown.
+func TestNoZoneReplica(t *testing.T) {
+	for name, zones := range map[string]map[ring.ID]string{
+		"other zone": {"a": "1", "b": "2", "c": "3"}, "owner unknown": {"b": "1", "c": "2"},
+		"others unknown": {"a": "1", "b": "1"}, "one zone": {"a": "1", "b": "1", "c": "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSenderIn(t, zones)
+			s.charge(0)
+			s.batch(t0, "b")
+		})
 	}
 }
