@@ -24,7 +24,7 @@ func TestLossOfAZone(t *testing.T) {
 		t.Run(fmt.Sprintf("zones %v", zones), func(t *testing.T) {
 			l := newLab(t, lab.Options{
 				Rules: map[string]string{"app.yaml": zoneRules}, Expect: 6,
-				Args: []string{"--detection", "1s", "--lost-state", "full"},
+				Args: []string{"--detection", "1s", "--nref-decay", "1s", "--lost-state", "full"},
 			})
 			for i, n := range members {
 				var args []string
