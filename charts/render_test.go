@@ -30,7 +30,7 @@ var renderings = map[string][]string{
 	"daemonset":               {"mode=daemonset"},
 	"cert-manager":            {"tls.mode=cert-manager", "service.tls=true", "service.clientCertificates=true"},
 	"monitoring":              {"podMonitor.enabled=true", "serviceMonitor.enabled=true"},
-	"custom":                  {"fullnameOverride=limits", "image.registry=registry.example", "image.digest=sha256:" + strings.Repeat("ab", 32), "imagePullSecrets={pull}", "rulesConfigMap=mine", "test.domain=shop", "commonLabels.team=edge", "extraEnv[0].name=X", "extraEnv[0].value=y", "environment.CACHE_KEY_PREFIX=p", "audit.log=otlp", "audit.otlpEndpoint=http://collector:4318/v1/logs", "extraArgs={--partition=quorum}", "podAnnotations.a=b", "nodeSelector.pool=edge", "priorityClassName=high", "networkPolicy.envoyFrom[0].namespaceSelector.matchLabels.edge=yes"},
+	"custom":                  {"fullnameOverride=limits", "image.registry=registry.example", "image.digest=sha256:" + strings.Repeat("ab", 32), "imagePullSecrets={pull}", "rulesConfigMap=mine", "test.domain=shop", "commonLabels.team=edge", "extraEnv[0].name=X", "extraEnv[0].value=y", "environment.CACHE_KEY_PREFIX=p", "audit.log=otlp", "audit.otlpEndpoint=http://collector:4318/v1/logs", "extraArgs={--partition=quorum}", "podAnnotations.a=b", "nodeSelector.pool=edge", "priorityClassName=high", "zoneLabel=topology.kubernetes.io/zone", "networkPolicy.envoyFrom[0].namespaceSelector.matchLabels.edge=yes"},
 	"preset-envoy":            {"preset=envoy", "mode=sidecar"},
 	"preset-envoy-gateway":    {"preset=envoy-gateway"},
 	"preset-envoy-ai-gateway": {"preset=envoy-ai-gateway"},

@@ -133,6 +133,15 @@ app.kubernetes.io/component: {{ . }}
 {{- toYaml (.Values.rules | default (dict "example.yaml" (.Files.Get "files/example.yaml"))) -}}
 {{- end }}
 
+{{/* The variable with a member's zone, from a label of its pod, as a list. */}}
+{{- define "keyward.zone" -}}
+{{- with .Values.zoneLabel }}
+- {name: KEYWARD_ZONE, valueFrom: {fieldRef: {fieldPath: "metadata.labels['{{ . }}']"}}}
+{{- else -}}
+[]
+{{- end }}
+{{- end }}
+
 {{/* Arguments for keyward-lib that match the objects of this chart. */}}
 {{- define "keyward.libArguments" -}}
 release: {{ include "keyward.fullname" . }}
@@ -147,7 +156,7 @@ resources:
 args:
   {{- toYaml .Values.extraArgs | nindent 2 }}
 env:
-  {{- toYaml .Values.extraEnv | nindent 2 }}
+  {{- toYaml (concat .Values.extraEnv (fromYamlArray (include "keyward.zone" .))) | nindent 2 }}
 volumeMounts:
   {{- toYaml .Values.extraVolumeMounts | nindent 2 }}
 {{- end }}
