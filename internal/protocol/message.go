@@ -17,7 +17,7 @@ const (
 	Pong             MessageKind = 2 // reply to a Ping; with Confirmed it keeps the receiver's ownership valid
 	Chunk            MessageKind = 3 // counters of a transfer, in order
 	Ack              MessageKind = 4 // end of a transfer: all of the receiver's keys on Ring are released
-	Replica          MessageKind = 5 // counters for the successor, or charges of a local share for the owner
+	Replica          MessageKind = 5 // counters for the successor or another zone, or charges of a local share for the owner
 	ReplicaAck       MessageKind = 6 // the receiver has stored a Replica batch
 	OwnershipRequest MessageKind = 7 // requests the ownership of single keys
 	OwnershipReply   MessageKind = 8 // reply to an OwnershipRequest, with one status for all its keys
