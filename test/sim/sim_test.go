@@ -66,7 +66,7 @@ func TestChoiceSeeds(t *testing.T) { testSeeds(t, expandChoices, seeds(t, 200)) 
 func TestFairSeeds(t *testing.T) { testSeeds(t, expandFair, seeds(t, 150)) }
 
 // A whole zone fails, and members of the other zones have its counters.
-func TestZoneSeeds(t *testing.T) { testSeeds(t, expandZones, seeds(t, 100)) }
+func TestZoneSeeds(t *testing.T) { testSeeds(t, expandZones, seeds(t, 60)) }
 
 // Leases that are lent again when their holders fail are one more kind.
 func TestReclaimSeeds(t *testing.T) { testSeeds(t, expandReclaim, seeds(t, 200)) }
