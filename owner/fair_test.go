@@ -15,8 +15,8 @@ func byTenant(req Request, tenant uint64, weight uint32) Request {
 	return req
 }
 
-// askTenants asks n for one hit of each tenant in turn, at even intervals over the window that begins at start, as often
-// as their demands require: the first demand is the largest. It returns the hits that each tenant got.
+// askTenants asks n for one hit of each tenant in turn, at even intervals over the window that begins at start, as
+// often as their demands require: the first demand is the largest. It returns the hits that each tenant got.
 func askTenants(t *testing.T, n *Node, start int64, req Request, demand ...int) []int {
 	t.Helper()
 	got := make([]int, len(demand))
@@ -81,8 +81,8 @@ func TestFairBurst(t *testing.T) {
 	}
 }
 
-// TestFairRemaining requires that a tenant's remaining hits are those that it would get, and that a request which charges
-// nothing reports the same.
+// TestFairRemaining requires that a tenant's remaining hits are those that it would get, and that a request which
+// charges nothing reports the same.
 func TestFairRemaining(t *testing.T) {
 	n := alone(Options{})
 	req := ask(1, 100, time.Minute, 1)

@@ -49,7 +49,8 @@ func parseFair(v any, path []*node) (*Fair, string) {
 		return nil, fmt.Sprintf("fair.entry must be an entry key of the descriptor, not '%v'", m["entry"])
 	}
 	if l := &path[f.level].level; !l.Variable {
-		return nil, fmt.Sprintf("fair.entry names '%s', which has the same value in all requests of the rule: '%s'", f.Entry, l.Value)
+		return nil, fmt.Sprintf("fair.entry names '%s', which has the same value in all requests of the rule: '%s'",
+			f.Entry, l.Value)
 	}
 	return f, ""
 }

@@ -76,8 +76,8 @@ type fairDrive struct {
 // rounds is the number of rounds in a window. In each one, every tenant asks for its part of its demand.
 const rounds = 15
 
-// window asks for the demands of one window, evenly over most of it. It returns the admitted hits by tenant, and whether
-// all requests fell into that window.
+// window asks for the demands of one window, evenly over most of it. It returns the admitted hits by tenant, and
+// whether all requests fell into that window.
 func (d *fairDrive) window() (got map[string]int, ok bool) {
 	d.windows++
 	begin := time.Now().Truncate(fairWindow).Add(fairWindow)

@@ -49,7 +49,8 @@ func (o *oracle) decidedFair(q *request, v *decision) {
 	a := &v.result
 	switch {
 	case a.FairShare && (q.req.Tenant == 0 || !a.Over || a.Remaining != 0):
-		o.w.fail("fair: #%d of tenant %d is refused for others, over %v, %d remaining", q.id, q.req.Tenant, a.Over, a.Remaining)
+		o.w.fail("fair: #%d of tenant %d is refused for others, over %v, %d remaining", q.id, q.req.Tenant, a.Over,
+			a.Remaining)
 	case q.req.Tenant == 0 || q.req.Op != owner.Take:
 	case a.Path == owner.Leased || a.Authority == owner.Cached:
 		o.w.fail("fair: #%d of tenant %d was decided by a lease or the deny cache", q.id, q.req.Tenant)

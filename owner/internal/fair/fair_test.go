@@ -137,8 +137,8 @@ func total(demand []uint64) (sum uint64) {
 	return sum
 }
 
-// TestIdealShares tests that the tenants get their ideal shares to the hit, in whichever order they ask, from the second
-// window after each change of their demands on, and that the limit is used up or every demand is met.
+// TestIdealShares tests that the tenants get their ideal shares to the hit, in whichever order they ask, from the
+// second window after each change of their demands on, and that the limit is used up or every demand is met.
 func TestIdealShares(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for n := range 150 {
@@ -243,8 +243,8 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// TestSeveralHits tests that a request is admitted completely or not at all, and that its tenant does not get more than
-// its share by it.
+// TestSeveralHits tests that a request is admitted completely or not at all, and that its tenant does not get more
+// than its share by it.
 func TestSeveralHits(t *testing.T) {
 	l := newLimiter(t, 100, 1, 1)
 	for range 50 {
@@ -297,8 +297,8 @@ func TestMoreTenantsThanRows(t *testing.T) {
 	}
 }
 
-// TestMemory tests that a Divider without memory for another row decides by the limit alone, and that it drops keys that
-// are not used.
+// TestMemory tests that a Divider without memory for another row decides by the limit alone, and that it drops keys
+// that are not used.
 func TestMemory(t *testing.T) {
 	var table Divider
 	d := Demand{Tenant: 1, Weight: 1, Hits: 1, Room: 1, Width: 1000, Left: Whole}
