@@ -253,3 +253,23 @@ func TestNoZoneReplica(t *testing.T) {
 		})
 	}
 }
+
+// TestSuccessorInAnotherZoneConfirms requires that a successor in another zone, which another member has confirmed for,
+// confirms the charges when it gets them.
+func TestSuccessorInAnotherZoneConfirms(t *testing.T) {
+	s := newSenderIn(t, map[ring.ID]string{"a": "1", "b": "2", "c": "3"})
+	s.machine.NoReply(t0, "b", t0)
+	s.charge(0)
+	s.Confirm(s.batch(t0, "c").Seq, "c")
+	s.machine.Contact(t0+1, "b")
+	for key := range s.Missed(t0 + 1) {
+		s.AddMissed(t0+1, &s.backlog, key)
+	}
+	out := s.Send(t0 + 1)
+	if len(out) != 1 || out[0].To != "b" {
+		t.Fatalf("sent: %+v", out)
+	}
+	if items := s.Confirm(out[0].Msg.Seq, "b"); len(items) != 1 {
+		t.Errorf("the successor confirmed %+v", items)
+	}
+}
