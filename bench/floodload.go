@@ -22,6 +22,7 @@ const floodCommand = "flood"
 
 // floodLoad is the load of the hot key.
 type floodLoad struct {
+	Message []byte // of a RateLimitRequest to members; empty: HTTP requests to Envoys
 	Path    string
 	Key     string // empty: without one
 	Targets []loadtest.Target
@@ -33,6 +34,7 @@ type floodLoad struct {
 // floodResult is the outcome of a floodLoad.
 type floodResult struct {
 	Sent, Admitted float64 // per second
+	P99            float64 // microseconds
 	Failed         int
 }
 
@@ -61,7 +63,7 @@ func sendFlood(arg string) error {
 		return err
 	}
 	ctx := context.Background()
-	load, err := startFlood(ctx, l.Path, []string{l.Key}, l.Targets, l.Conns)
+	load, err := l.start(ctx)
 	if err != nil {
 		return err
 	}
@@ -72,7 +74,19 @@ func sendFlood(arg string) error {
 		return err
 	}
 	took := got.Elapsed.Seconds()
-	return json.NewEncoder(os.Stdout).Encode(floodResult{float64(got.Answered()) / took, float64(got.OK) / took, got.Errors})
+	return json.NewEncoder(os.Stdout).Encode(floodResult{
+		float64(got.Answered()) / took, float64(got.OK) / took, microseconds(got.Latency.Quantile(0.99)), got.Errors,
+	})
+}
+
+// start connects the load.
+func (l *floodLoad) start(ctx context.Context) (*loadtest.Load, error) {
+	if len(l.Message) == 0 {
+		return startFlood(ctx, l.Path, []string{l.Key}, l.Targets, l.Conns)
+	}
+	return loadtest.New(ctx, loadtest.Options{
+		Service: loadtest.RLS(), Targets: l.Targets, Conns: l.Conns, Calls: []loadtest.LoadCall{{Message: l.Message}},
+	})
 }
 
 // startFlood connects a load of requests with these keys.

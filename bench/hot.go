@@ -13,6 +13,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/keyward/keyward/internal/lab"
 	"github.com/keyward/keyward/internal/ops/loadtest"
 	"github.com/keyward/keyward/ring"
@@ -26,12 +28,10 @@ var hotRules = rules + "  - {key: hot, rate_limit: {unit: second, requests_per_u
 const hotHits = 8000
 
 // aimNeighbours is how many times their p99 other keys of a hot key's owner may take.
-const aimNeighbours = 1.5
+const aimNeighbours = 1.2
 
-// hotWarmUp is how long a key is asked for before it is measured: it is to be found hot, and lent.
-const hotWarmUp = 3 * time.Second
-
-// site is a cluster of three in which one key of the first member is hot.
+// site is a cluster of three in which one key of the first member is hot. The other members and the requests for the key
+// have the machine's idle time, as if on machines of their own.
 type site struct {
 	title  string
 	args   []string
@@ -39,13 +39,15 @@ type site struct {
 	direct bool // the hot key, too, is asked of its owner alone
 	lab    *lab.Lab
 	others *loadtest.Load // keys of the first member, asked there
-	key    *loadtest.Load // the hot key, with calls to any member
+	key    floodLoad      // the hot key, with calls to any member
+	apart  floodLoad      // the control: a key of the second member, with calls to the others
+	self   string         // path of this program
 	rounds []hotRound
 }
 
-// hotRound is one round: without the hot key, with it, without it.
+// hotRound is one round: without a hot key, with one that does not concern the first member, with its own.
 type hotRound struct {
-	Before, During, After float64       // p99 of the other keys, microseconds
+	Idle, Control, During float64       // p99 of the other keys, microseconds
 	Hot                   float64       // p99 of the hot one
 	CPU                   time.Duration // of the owner in a second, above what it spends without the hot key
 	Reached               float64       // the owner, of the requests about the hot key, a second
@@ -98,8 +100,8 @@ func hot(ctx context.Context, out io.Writer, o options) (err error) {
 }
 
 func (r hotRound) String() string {
-	return fmt.Sprintf("%.0f asked a second, %.0f reached the owner, %.0f ms CPU a second; p99 of it %.2f ms, of the others %.2f, %.2f and %.2f ms; %d calls failed",
-		r.Asked, r.Reached, r.CPU.Seconds()*1000, r.Hot/1000, r.Before/1000, r.During/1000, r.After/1000, r.Failed)
+	return fmt.Sprintf("%.0f asked a second, %.0f reached the owner, %.0f ms CPU a second; p99 of it %.2f ms, of the others %.2f idle, %.2f control, %.2f ms; %d calls failed",
+		r.Asked, r.Reached, r.CPU.Seconds()*1000, r.Hot/1000, r.Idle/1000, r.Control/1000, r.During/1000, r.Failed)
 }
 
 func (s *site) start(ctx context.Context, a *arena, name string) (err error) {
@@ -128,22 +130,46 @@ func (s *site) start(ctx context.Context, a *arena, name string) (err error) {
 	if s.others, err = loadOf(ctx, targets[:1], a.conns, r, a.keys, request); err != nil {
 		return err
 	}
-	if s.direct {
-		targets = targets[:1]
+	s.self = a.self
+	for _, c := range s.lab.Sidecars[1:] {
+		if err := runIdle(c.PID()); err != nil {
+			return err
+		}
 	}
-	s.key, err = loadOf(ctx, targets, a.conns, r, 1, func(i int) *pb.RateLimitRequest {
-		return &pb.RateLimitRequest{Domain: "bench", HitsAddend: uint32(max(1, hotHits/a.hot)), Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+	own, other := floodTargets(targets), floodTargets(targets[1:])
+	if s.direct {
+		own, other = own[:1], other[:1]
+	}
+	var err1, err2 error
+	s.key, err1 = hotLoad(a, r, "a", own)
+	s.apart, err2 = hotLoad(a, r, "b", other)
+	return errors.Join(err1, err2)
+}
+
+func floodTargets(all []target) (targets []loadtest.Target) {
+	for _, t := range all {
+		targets = append(targets, loadtest.Target{Addr: t.addr})
+	}
+	return targets
+}
+
+// hotLoad returns the requests for one key of a member.
+func hotLoad(a *arena, r *ring.Ring, owner ring.ID, targets []loadtest.Target) (floodLoad, error) {
+	i := 0
+	for r.At(r.Owner(ring.Hash(keyName(i)))).ID != owner {
+		i++
+	}
+	m, err := proto.Marshal(&pb.RateLimitRequest{
+		Domain: "bench", HitsAddend: uint32(max(1, hotHits/a.hot)), Descriptors: []*ratelimitv3.RateLimitDescriptor{{
 			Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "hot", Value: keyName(i)}},
-		}}}
+		}},
 	})
-	return err
+	return floodLoad{Message: m, Targets: targets, Conns: a.conns, Rate: a.hot, Seconds: a.seconds}, err
 }
 
 func (s *site) close() error {
-	for _, l := range []*loadtest.Load{s.others, s.key} {
-		if l != nil {
-			l.Close()
-		}
+	if s.others != nil {
+		s.others.Close()
 	}
 	if s.lab == nil {
 		return nil
@@ -153,35 +179,32 @@ func (s *site) close() error {
 
 // round measures once.
 func (s *site) round(ctx context.Context, o options) (r hotRound, err error) {
-	length := time.Duration(o.seconds * float64(time.Second))
 	if _, err := runOnly(ctx, s.others, o.rate, time.Second); err != nil { // warm up
 		return r, err
 	}
-	before, err := s.watch(ctx, length, o.rate)
-	if err != nil {
-		return r, err
-	}
-	var hot loadtest.Calls
+	idle, err1 := s.watch(ctx, time.Duration(o.seconds*float64(time.Second)), o.rate)
+	control, _, err2 := s.under(ctx, o, s.apart)
+	during, hot, err3 := s.under(ctx, o, s.key)
+	return hotRound{
+		Idle: idle.p99, Control: control.p99, During: during.p99, Hot: hot.P99,
+		Failed: idle.failed + control.failed + during.failed + hot.Failed,
+		CPU:    during.cpu - control.cpu, Reached: during.reached, Asked: hot.Sent,
+	}, errors.Join(err1, err2, err3)
+}
+
+// under measures the other keys while members get the requests of l.
+func (s *site) under(ctx context.Context, o options, l floodLoad) (g glance, r floodResult, err error) {
 	finished := make(chan error, 1)
 	go func() {
-		_, err1 := runOnly(ctx, s.key, o.hot, hotWarmUp)
-		got, err2 := runOnly(ctx, s.key, o.hot, length)
-		hot = got
-		finished <- errors.Join(err1, err2)
+		var err error
+		r, err = l.run(ctx, s.self)
+		finished <- err
 	}()
-	_, err1 := runOnly(ctx, s.others, o.rate, hotWarmUp)
-	during, err2 := s.watch(ctx, length, o.rate)
+	_, err1 := runOnly(ctx, s.others, o.rate, floodWarmUp)
+	g, err2 := s.watch(ctx, time.Duration(o.seconds*float64(time.Second)), o.rate)
 	err3 := <-finished
 	_, err4 := runOnly(ctx, s.others, o.rate, time.Second)
-	after, err5 := s.watch(ctx, length, o.rate)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
-		return r, err
-	}
-	return hotRound{
-		Before: before.p99, During: during.p99, After: after.p99, Hot: microseconds(hot.Latency.Quantile(0.99)),
-		Failed: before.failed + during.failed + after.failed + hot.Errors,
-		CPU:    during.cpu - (before.cpu+after.cpu)/2, Reached: during.reached, Asked: float64(hot.Answered()) / hot.Elapsed.Seconds(),
-	}, nil
+	return g, r, errors.Join(err1, err2, err3, err4)
 }
 
 // glance is the owner and its other keys over a time.
@@ -222,13 +245,14 @@ func (s *site) print(out io.Writer) {
 		slices.Sort(all)
 		return all[len(all)/2]
 	}
-	ratio := of(func(r hotRound) float64 { return r.During / ((r.Before + r.After) / 2) })
+	ratio := of(func(r hotRound) float64 { return r.During / r.Control })
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s, medians: %.0f requests a second about the hot key, %.0f of them reach the owner, which spends %.0f ms CPU a second on it; its p99 %.2f ms\n", s.title,
 		of(func(r hotRound) float64 { return r.Asked }), of(func(r hotRound) float64 { return r.Reached }),
 		of(func(r hotRound) float64 { return r.CPU.Seconds() * 1000 }), of(func(r hotRound) float64 { return r.Hot / 1000 }))
-	fmt.Fprintf(&b, "p99 of the owner's other keys: %.2f ms before, %.2f ms meanwhile, %.2f ms after: %.2f x", of(func(r hotRound) float64 { return r.Before / 1000 }),
-		of(func(r hotRound) float64 { return r.During / 1000 }), of(func(r hotRound) float64 { return r.After / 1000 }), ratio)
+	fmt.Fprintf(&b, "p99 of the owner's other keys: %.2f ms on the idle machine, %.2f ms while another member's key is hot, %.2f ms with its own: %.2f x",
+		of(func(r hotRound) float64 { return r.Idle / 1000 }), of(func(r hotRound) float64 { return r.Control / 1000 }),
+		of(func(r hotRound) float64 { return r.During / 1000 }), ratio)
 	if s.aim {
 		fmt.Fprintf(&b, " (aim: at most %.1f x), %s", aimNeighbours, met(ratio, aimNeighbours))
 	}
