@@ -94,7 +94,7 @@ func countAfterTakeover(t *testing.T, s *lab.Sidecar, key string) (count uint64)
 		if err == nil && c.Source != "owner" {
 			err = fmt.Errorf("source %q", c.Source)
 		}
-		count = uint64(c.Count)
+		count = c.Count
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -222,11 +222,8 @@ func (o *oracle) decided(q *request, v *decision) {
 	o.addCarried(a, x, q, v)
 	o.decidedFair(q, v)
 	whole := v.onCounter()
-	if whole && !slices.Contains(x.deciders, v.by) {
-		x.deciders = append(x.deciders, v.by)
-	}
 	if whole {
-		o.setHolders(x, v.by, q.req.RingPos)
+		o.decidedBy(x, v.by, q.req.RingPos)
 	}
 	x.scaled = x.scaled || v.result.Authority == owner.Part
 	switch {
@@ -257,6 +254,14 @@ func (o *oracle) decided(q *request, v *decision) {
 			o.checkLent(v.by)
 		}
 	}
+}
+
+// decidedBy records which member decides.
+func (o *oracle) decidedBy(x *span, m *member, h uint64) {
+	if !slices.Contains(x.deciders, m) {
+		x.deciders = append(x.deciders, m)
+	}
+	o.setHolders(x, m, h)
 }
 
 // setHolders records which member decides, and which would know the counter if that one were lost.

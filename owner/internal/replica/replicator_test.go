@@ -190,7 +190,6 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 func TestZoneReplicas(t *testing.T) {
 	s := newSenderIn(t, map[ring.ID]string{"a": "1", "b": "1", "c": "2"})
 	e := s.charge(0)
-	u := s.counters.Unreplicated(e)
 	s.Gather(t0, &s.backlog)
 	out := s.Send(t0)
 	if len(out) != 2 || out[0].To != "b" || out[1].To != "c" || len(out[1].Msg.Counters) != 1 {
@@ -199,7 +198,7 @@ func TestZoneReplicas(t *testing.T) {
 	if items := s.Confirm(out[0].Msg.Seq, "b"); len(items) != 1 || !s.backlog.Confirm(&items[0]) {
 		t.Errorf("the successor confirmed %+v", items)
 	}
-	if u = s.counters.Unreplicated(e); u != nil {
+	if u := s.counters.Unreplicated(e); u != nil {
 		t.Errorf("%d hits are not confirmed, although the successor has all", u.Unconfirmed())
 	}
 	late := t0 + int64(resend)
