@@ -8,8 +8,13 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// maxUsageKeys is the number of keys of which usageReads remembers the last answer.
-const maxUsageKeys = 4096
+const (
+	// maxUsageKeys is the number of keys of which usageReads remembers the last answer.
+	maxUsageKeys = 4096
+	// maxUsageSkew is how far apart the clocks of two members may be for the answer of the slower one, about a window
+	// that has ended by the other one, to be replaced by the last answer.
+	maxUsageSkew = 10 * time.Second
+)
 
 // The sources of a count in the answer of /v1/counters.
 const (
@@ -84,10 +89,10 @@ func (u *usageReads) merge(r *usageRead) (count uint64, source string) {
 	u.clock++
 	l := u.last[r.key]
 	switch w := r.window(); {
-	case w > l.window:
-		l = lastUsage{window: w}
-	case w < l.window: // answered by a slower clock than the last one
+	case w == l.window-1 && r.end <= maxUsageSkew: // answered by a slower clock than the last one
 		return l.count, fromLast
+	case w != l.window: // a new window, or the last answer's clock was set back
+		l = lastUsage{window: w}
 	}
 	if r.isOwner {
 		if r.owner == l.owner && l.owner != (ownerRef{}) && r.count < l.owned && r.begun > l.readAt {

@@ -22,15 +22,14 @@ func TestUsageReads(t *testing.T) {
 		source string
 	}
 	for name, steps := range map[string][]step{
-		"the owner is away":               {{0, a, false, 40, 40, fromOwner}, {0, a, true, 7, 40, fromLast}, {0, a, false, 45, 45, fromOwner}},
-		"a replica has more":              {{0, a, false, 40, 40, fromOwner}, {0, a, true, 43, 43, fromRecord}, {0, a, true, 41, 43, fromLast}},
-		"the new owner has less":          {{0, a, false, 40, 40, fromOwner}, {0, b, false, 39, 40, fromLast}, {0, b, false, 42, 42, fromOwner}},
-		"the owner restarts":              {{0, a, false, 40, 40, fromOwner}, {0, ownerRef{"a", 2}, false, 0, 40, fromLast}},
-		"hits are refunded":               {{0, a, false, 40, 40, fromOwner}, {0, a, false, 10, 10, fromOwner}, {0, a, true, 0, 10, fromLast}},
-		"the new owner refunds hits":      {{0, a, false, 40, 40, fromOwner}, {0, b, false, 38, 40, fromLast}, {0, b, false, 33, 35, fromLast}},
-		"the next window":                 {{0, a, false, 40, 40, fromOwner}, {1, a, true, 3, 3, fromRecord}},
-		"a slow clock after a new window": {{1, a, false, 5, 5, fromOwner}, {0, a, true, 40, 5, fromLast}},
-		"the owner changes meanwhile":     {{0, a, false, 40, 40, fromOwner}, {0, ownerRef{}, false, 39, 40, fromLast}, {0, ownerRef{}, false, 38, 40, fromLast}},
+		"the owner is away":           {{0, a, false, 40, 40, fromOwner}, {0, a, true, 7, 40, fromLast}, {0, a, false, 45, 45, fromOwner}},
+		"a replica has more":          {{0, a, false, 40, 40, fromOwner}, {0, a, true, 43, 43, fromRecord}, {0, a, true, 41, 43, fromLast}},
+		"the new owner has less":      {{0, a, false, 40, 40, fromOwner}, {0, b, false, 39, 40, fromLast}, {0, b, false, 42, 42, fromOwner}},
+		"the owner restarts":          {{0, a, false, 40, 40, fromOwner}, {0, ownerRef{"a", 2}, false, 0, 40, fromLast}},
+		"hits are refunded":           {{0, a, false, 40, 40, fromOwner}, {0, a, false, 10, 10, fromOwner}, {0, a, true, 0, 10, fromLast}},
+		"the new owner refunds hits":  {{0, a, false, 40, 40, fromOwner}, {0, b, false, 38, 40, fromLast}, {0, b, false, 33, 35, fromLast}},
+		"the next window":             {{0, a, false, 40, 40, fromOwner}, {1, a, true, 3, 3, fromRecord}},
+		"the owner changes meanwhile": {{0, a, false, 40, 40, fromOwner}, {0, ownerRef{}, false, 39, 40, fromLast}, {0, ownerRef{}, false, 38, 40, fromLast}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var u usageReads
@@ -41,6 +40,38 @@ func TestUsageReads(t *testing.T) {
 				}
 				if got, source := u.merge(&r); got != s.want || source != s.source {
 					t.Errorf("reading %d: %d from %s, want %d from %s", i, got, source, s.want, s.source)
+				}
+			}
+		})
+	}
+}
+
+// TestUsageReadsAndClocks requires that the answer of a slow clock about the former window is not returned, and that the
+// answer of a clock that was set back does not replace those of the right time.
+func TestUsageReadsAndClocks(t *testing.T) {
+	for name, c := range map[string]struct {
+		window, ahead, end time.Duration // ahead of the first answer; end of the second one's window
+		want               uint64
+		source             string
+	}{
+		"slow by 2 s":                      {time.Minute, 3 * time.Second, 2 * time.Second, 5, fromLast},
+		"an hour back, minutes":            {time.Minute, time.Hour, 30 * time.Second, 600, fromOwner},
+		"an hour back, minutes, at an end": {time.Minute, time.Hour, time.Second, 600, fromOwner},
+		"an hour back, hours":              {time.Hour, time.Hour, 40 * time.Minute, 600, fromOwner},
+		"a day back, days":                 {24 * time.Hour, 24 * time.Hour, time.Hour, 600, fromOwner},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var u usageReads
+			r := usageRead{rule: limit.Rule{Limit: 1000, Window: c.window}, isOwner: true, owner: ownerRef{"a", 1}}
+			answer := func(now time.Duration, count uint64) (uint64, string) {
+				r.now, r.end, r.begun, r.count = int64(now), c.window-now%c.window, u.begin(), count
+				return u.merge(&r)
+			}
+			now := c.window - c.end
+			answer(now+c.ahead, 5)
+			for range 2 {
+				if got, source := answer(now, 600); got != c.want || source != c.source {
+					t.Errorf("%d from %s, want %d from %s", got, source, c.want, c.source)
 				}
 			}
 		})

@@ -19,6 +19,7 @@ const (
 	maxBatch    = 512              // records of one write
 	maxFileSize = 100 << 20        // bytes, after which a file is renamed and a new one begun
 	lastRecords = 2 * time.Second  // Close waits this long for the sink
+	lastAnswer  = lastRecords / 10 // of these, the time in which a write that Close interrupts may return
 	warnEvery   = 60 * time.Second // between two warnings about a sink that fails
 )
 
@@ -42,8 +43,8 @@ type Record struct {
 
 // sink writes records. Its methods are called by one goroutine.
 type sink interface {
-	// write writes all records, or returns an error.
-	write(ctx context.Context, records []Record) error
+	// write writes records and returns how many of them were written. It returns an error if that is fewer than all.
+	write(ctx context.Context, records []Record) (int, error)
 	close()
 }
 
@@ -62,6 +63,7 @@ type Trail struct {
 	o       Options
 	queue   chan Record
 	lost    atomic.Uint64 // records that the next one reports as lost
+	waiting atomic.Int64  // records in queue or being written
 	reopen  atomic.Bool
 	sink    sink
 	written prometheus.Counter
@@ -72,6 +74,9 @@ type Trail struct {
 	stop   chan struct{} // closed by Close
 	once   sync.Once
 	done   chan struct{}
+
+	mu        sync.Mutex
+	abandoned bool // the waiting records were counted as lost, whatever the sink still does with them
 }
 
 // IsFile reports whether target is the path of a file.
@@ -105,6 +110,9 @@ func start(o Options, s sink, length int) *Trail {
 		written: records.WithLabelValues("written"), dropped: records.WithLabelValues("lost"),
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
+	promauto.With(o.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "keyward_audit_records_waiting", Help: "Audit records that wait for the sink: neither written nor lost yet.",
+	}, func() float64 { return float64(l.waiting.Load()) })
 	go l.run(ctx)
 	return l
 }
@@ -119,8 +127,16 @@ func (l *Trail) Add(r Record) {
 		r.Time = time.Now()
 	}
 	select {
+	case <-l.stop:
+		l.Lose(1)
+		return
+	default:
+	}
+	l.waiting.Add(1)
+	select {
 	case l.queue <- r:
 	default:
+		l.waiting.Add(-1)
 		l.Lose(1)
 	}
 }
@@ -129,15 +145,21 @@ func (l *Trail) Add(r Record) {
 func (l *Trail) Reopen() { l.reopen.Store(true) }
 
 // Close writes the queued records and closes the sink. Records that are added later are lost. It waits for two seconds
-// at most.
+// at most: records that the sink has not taken by then are lost, and the sink remains open until its write returns.
 func (l *Trail) Close() {
 	if l == nil {
 		return
 	}
 	l.once.Do(func() {
-		limit := time.AfterFunc(lastRecords, l.cancel)
 		close(l.stop)
-		<-l.done
+		interrupt := time.AfterFunc(lastRecords-lastAnswer, l.cancel)
+		limit := time.NewTimer(lastRecords)
+		select {
+		case <-l.done:
+		case <-limit.C:
+			l.abandon()
+		}
+		interrupt.Stop()
 		limit.Stop()
 		l.cancel()
 	})
@@ -157,12 +179,15 @@ func (l *Trail) run(ctx context.Context) {
 	defer l.sink.close()
 	var batch []Record
 	for {
+		if ctx.Err() != nil {
+			l.abandon()
+			return
+		}
 		select {
 		case r := <-l.queue:
 			batch = append(batch[:0], r)
 		case <-l.stop:
-			if len(l.queue) == 0 || ctx.Err() != nil {
-				l.Lose(uint64(len(l.queue)))
+			if len(l.queue) == 0 {
 				return
 			}
 			batch = batch[:0]
@@ -179,7 +204,27 @@ func (l *Trail) run(ctx context.Context) {
 	}
 }
 
-// write writes batch, or counts its records as lost.
+// abandon counts the waiting records as lost.
+func (l *Trail) abandon() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.abandoned = true
+	l.Lose(uint64(max(0, l.waiting.Swap(0))))
+}
+
+// settle counts the records of a batch, unless they were abandoned.
+func (l *Trail) settle(written, lost int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.abandoned {
+		return
+	}
+	l.waiting.Add(-int64(written + lost))
+	l.written.Add(float64(written))
+	l.Lose(uint64(lost))
+}
+
+// write writes batch, and counts its records as written or lost.
 func (l *Trail) write(ctx context.Context, batch []Record) {
 	if len(batch) == 0 {
 		return
@@ -189,14 +234,13 @@ func (l *Trail) write(ctx context.Context, batch []Record) {
 	}
 	before := l.lost.Swap(0)
 	batch[0].Lost = before
-	if err := l.sink.write(ctx, batch); err != nil {
+	n, err := l.sink.write(ctx, batch)
+	if n == 0 {
 		l.lost.Add(before)
-		l.Lose(uint64(len(batch)))
-		if now := time.Now(); l.o.Logger != nil && now.Sub(l.warned) > warnEvery {
-			l.warned = now
-			l.o.Logger.Warn("audit records lost", "error", err)
-		}
-		return
 	}
-	l.written.Add(float64(len(batch)))
+	l.settle(n, len(batch)-n)
+	if now := time.Now(); err != nil && l.o.Logger != nil && now.Sub(l.warned) > warnEvery {
+		l.warned = now
+		l.o.Logger.Warn("audit records lost", "error", err)
+	}
 }

@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	logs "go.opentelemetry.io/proto/otlp/logs/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -24,14 +26,14 @@ type slow struct {
 	got     []Record
 }
 
-func (s *slow) write(_ context.Context, records []Record) error {
+func (s *slow) write(_ context.Context, records []Record) (int, error) {
 	<-s.release
 	if s.fail > 0 {
 		s.fail--
-		return errors.New("failed")
+		return 0, errors.New("failed")
 	}
 	s.got = append(s.got, records...)
-	return nil
+	return len(records), nil
 }
 
 func (s *slow) close() {}
@@ -100,24 +102,61 @@ func TestCollector(t *testing.T) {
 	var got logs.LogsData
 	status := http.StatusOK
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/elsewhere" {
+			return // 200
+		}
 		b, _ := io.ReadAll(r.Body)
 		if r.URL.Path != "/v1/logs" || r.Header.Get("X-Key") != "a b" || proto.Unmarshal(b, &got) != nil {
 			t.Errorf("%s %v", r.URL, r.Header)
 		}
+		w.Header().Set("Location", "/v1/elsewhere")
 		w.WriteHeader(status)
 	}))
 	defer srv.Close()
 	env := map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": srv.URL, "OTEL_EXPORTER_OTLP_HEADERS": "x-key=a%20b"}
 	c := newCollector("keyward", "a", func(k string) string { return env[k] })
 	defer c.close()
-	if err := c.write(t.Context(), []Record{{Kind: "lease", Key: "k"}}); err != nil {
+	write := func() error {
+		_, err := c.write(t.Context(), []Record{{Kind: "lease", Key: "k"}})
+		return err
+	}
+	if err := write(); err != nil {
 		t.Fatal(err)
 	}
 	r := got.GetResourceLogs()[0].GetScopeLogs()[0].GetLogRecords()[0]
 	if r.GetEventName() != "keyward.audit.lease" || len(r.GetBody().GetStringValue()) == 0 {
 		t.Errorf("%v", r)
 	}
-	if status = http.StatusServiceUnavailable; c.write(t.Context(), []Record{{Kind: "lease"}}) == nil {
-		t.Error("a refused request is no error")
+	for _, status = range []int{http.StatusServiceUnavailable, http.StatusFound, http.StatusTemporaryRedirect} {
+		if err := write(); err == nil {
+			t.Errorf("status %d is no error", status)
+		}
 	}
+}
+
+// TestCloseIsBounded requires that a sink that blocks delays Close for two seconds, and that its records are counted as
+// waiting before, and as lost afterwards.
+func TestCloseIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, reg := &slow{release: make(chan struct{})}, prometheus.NewRegistry()
+		l := start(Options{Registerer: reg}, s, 4)
+		for range 3 {
+			l.Add(Record{Kind: "lease"})
+			synctest.Wait()
+		}
+		if got := readCounts(t, reg); got != (counts{waiting: 3}) {
+			t.Errorf("%+v, want 3 waiting", got)
+		}
+		began := time.Now()
+		l.Close()
+		if d := time.Since(began); d > lastRecords {
+			t.Errorf("closed after %v", d)
+		}
+		l.Add(Record{Kind: "lease"})
+		close(s.release)
+		synctest.Wait()
+		if got := readCounts(t, reg); got != (counts{lost: 4}) || len(s.got) > 1 {
+			t.Errorf("%+v, want 4 lost; %d written later", got, len(s.got))
+		}
+	})
 }

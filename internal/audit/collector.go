@@ -47,18 +47,20 @@ func newCollector(service, member string, getenv func(string) string) *collector
 	}
 	c.headers.Set("Content-Type", "application/x-protobuf")
 	c.client.Timeout = exportTimeout
+	// A client that follows a redirection may send a GET without the records.
+	c.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	c.about = &resource.Resource{Attributes: []*common.KeyValue{text("service.name", service), text("service.instance.id", member)}}
 	return c
 }
 
 // write implements sink.
-func (c *collector) write(ctx context.Context, records []Record) error {
+func (c *collector) write(ctx context.Context, records []Record) (int, error) {
 	scope := &logs.ScopeLogs{Scope: &common.InstrumentationScope{Name: "github.com/keyward/keyward/audit"}}
 	for i := range records {
 		r := &records[i]
 		body, err := json.Marshal(r)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		scope.LogRecords = append(scope.LogRecords, &logs.LogRecord{
 			TimeUnixNano: uint64(r.Time.UnixNano()), ObservedTimeUnixNano: uint64(r.Time.UnixNano()),
@@ -70,23 +72,23 @@ func (c *collector) write(ctx context.Context, records []Record) error {
 	// LogsData has the wire format of ExportLogsServiceRequest.
 	msg, err := proto.Marshal(&logs.LogsData{ResourceLogs: []*logs.ResourceLogs{{Resource: c.about, ScopeLogs: []*logs.ScopeLogs{scope}}}})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(msg))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	req.Header = c.headers.Clone()
 	res, err := c.client.Do(req)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer res.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<16))
 	if res.StatusCode/100 != 2 {
-		return fmt.Errorf("the collector at %s answered %s", c.url, res.Status)
+		return 0, fmt.Errorf("the collector at %s answered %s", c.url, res.Status)
 	}
-	return nil
+	return len(records), nil
 }
 
 // close implements sink.
