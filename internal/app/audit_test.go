@@ -119,6 +119,38 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// TestAuditPipes requires that a member whose audit log is a pipe that is full, and is not read, ends when it is asked to,
+// and that a pipe without a reader ends the member at its start.
+func TestAuditPipes(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := launch(t, "a", "--audit-log", path)
+	if code := p.end(t); code == 0 || !strings.Contains(p.log.String(), "no process reads this pipe") {
+		t.Errorf("exit %d: %s", code, p.log.String())
+	}
+
+	pipe, err := syscall.Open(path, syscall.O_RDWR|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(pipe)
+	p = launch(t, "b", "--audit-log", path)
+	eventually(t, "ready", p.up)
+	for err == nil {
+		_, err = syscall.Write(pipe, []byte("\n"))
+	}
+	p.resetLent(t)
+	eventually(t, "a waiting record", func() bool {
+		_, b := p.get("/metrics")
+		return bytes.Contains(b, []byte("\nkeyward_audit_records_waiting 1\n"))
+	})
+	p.signal(t)
+	p.end(t)
+}
+
 // TestAuditByOTLP requires that a collector gets the records as OTLP logs, and that records are counted as lost while it
 // refuses them.
 func TestAuditByOTLP(t *testing.T) {

@@ -46,8 +46,8 @@ func TestUsageReads(t *testing.T) {
 	}
 }
 
-// TestUsageReadsAndClocks requires that the answer of a slow clock about the former window is not returned, and that the
-// answer of a clock that was set back does not replace those of the right time.
+// TestUsageReadsAndClocks requires that the answer of a slow clock about the former window is not returned, and that an
+// answer from before a clock was set back does not replace later ones.
 func TestUsageReadsAndClocks(t *testing.T) {
 	for name, c := range map[string]struct {
 		window, ahead, end time.Duration // ahead of the first answer; end of the second one's window

@@ -51,8 +51,8 @@ func (f *lines) open() error {
 	return nil
 }
 
-// endsTorn reports whether the file at path, of the given size, ends with a line that is not complete, as after a crash.
-// It returns unknown if it cannot read the file.
+// endsTorn reports whether the file at path, of the given size, ends with a line that is not complete, as after a
+// crash. It returns unknown if it cannot read the file.
 func endsTorn(path string, size int64, unknown bool) bool {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -151,8 +151,9 @@ func (f *lines) rotate(n int64) error {
 	return nil
 }
 
-// undo removes the n bytes of a line that is not complete from the end of the file, after a write that failed, and makes
-// the next write open the file again. If it cannot remove them, as from a pipe, the next line begins with a newline.
+// undo removes the n bytes of a line that is not complete from the end of the file, after a write that failed, and
+// makes the next write open the file again. If it cannot remove them, as from a pipe, the next line begins with a
+// newline.
 func (f *lines) undo(n int64) {
 	if f.path == "" {
 		return

@@ -123,8 +123,8 @@ func limitFiles(t *testing.T, n int) (free func()) {
 	}
 }
 
-// TestFullDisk requires that no part of a record remains in a file on a full disk, or that it has a line of its own if it
-// cannot be removed, and that each record is counted as what it is.
+// TestFullDisk requires that no part of a record remains in a file on a full disk, or that it has a line of its own if
+// it cannot be removed, and that each record is counted as what it is.
 func TestFullDisk(t *testing.T) {
 	for name, shared := range map[string]bool{"alone": false, "another process appends": true} {
 		t.Run(name, func(t *testing.T) {
