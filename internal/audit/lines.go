@@ -141,7 +141,7 @@ func (f *lines) check() {
 
 // rotate renames the file if n more bytes exceed its size. A link, like /dev/stdout, is never renamed.
 func (f *lines) rotate(n int64) error {
-	if at, err := os.Lstat(f.path); err != nil || !at.Mode().IsRegular() || f.size == 0 || f.size+n <= f.maxSize {
+	if f.size == 0 || f.size+n <= f.maxSize || !isRegular(f.path) {
 		return nil
 	}
 	f.close()
@@ -149,6 +149,12 @@ func (f *lines) rotate(n int64) error {
 		return fmt.Errorf("rotate the audit log: %w", err)
 	}
 	return nil
+}
+
+// isRegular reports whether path is a regular file, and no link to one.
+func isRegular(path string) bool {
+	about, err := os.Lstat(path)
+	return err == nil && about.Mode().IsRegular()
 }
 
 // undo removes the n bytes of a line that is not complete from the end of the file, after a write that failed, and
