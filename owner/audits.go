@@ -3,7 +3,6 @@ package owner
 import (
 	"time"
 
-	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/lending"
 	"github.com/keyward/keyward/ring"
@@ -52,11 +51,7 @@ func (s *shard) auditTakeover(op *shardOp, e *counter.Owned) {
 	if end <= op.now {
 		return
 	}
-	start := end - r.End(0)
-	if r.Algorithm != limit.FixedWindow {
-		start -= r.End(0) + counter.Unit
-	}
-	if failed := s.view.failedOwner(op.RingPos, start); failed != "" {
+	if failed := s.view.failedOwner(op.RingPos, startOf(r, end)); failed != "" {
 		s.auditMove(op.now, e, Audit{Kind: lending.AuditTakeover, Member: failed})
 	}
 }

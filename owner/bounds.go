@@ -37,6 +37,15 @@ func (s *shard) recordLocalBound(op *shardOp, end int64, admitted uint64) {
 	}
 }
 
+// startOf returns the time since when charges have an effect on a counter of rule r that ends at end. Other algorithms
+// than fixed windows count for up to two of them, and their ends are rounded up.
+func startOf(r limit.Rule, end int64) int64 {
+	if r.Algorithm == limit.FixedWindow {
+		return end - r.End(0)
+	}
+	return end - 2*r.End(0) - counter.Unit
+}
+
 // recordBounds records how many hits of op's key other members may have admitted in the window that ends at end.
 func (n *Node) recordBounds(s *shard, op *shardOp, end int64) {
 	v := s.view
@@ -52,11 +61,7 @@ func (n *Node) recordBounds(s *shard, op *shardOp, end int64) {
 		}
 		s.bounds[partitionBound].push(op.now, end, x)
 	}
-	width := r.End(0)
-	if r.Algorithm != limit.FixedWindow {
-		width = 2*width + counter.Unit
-	}
-	moved, crashed := v.affected(op.RingPos, end-width)
+	moved, crashed := v.affected(op.RingPos, startOf(r, end))
 	if moved {
 		s.bounds[movedBound].push(op.now, end, uint64(r.Depth()))
 	}

@@ -38,10 +38,7 @@ func (n *Node) decideStatic(s *shard, op *shardOp, res *Result) {
 // or that has seen more changes than it records, since then had no share.
 func (v *view) staticExcess(op *shardOp, end int64, admitted uint64) uint64 {
 	r := op.Request.Rule
-	start := end - r.End(0)
-	if r.Algorithm != limit.FixedWindow {
-		start -= r.End(0) + counter.Unit
-	}
+	start := startOf(r, end)
 	for i, d := range v.divisors {
 		switch {
 		case d.since > start:
