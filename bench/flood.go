@@ -7,7 +7,6 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -252,17 +251,11 @@ func (f *flooded) under(ctx context.Context, o options, path string) (g floodGla
 	if l.Path = path; path == controlPath {
 		l.Key = ""
 	}
-	finished := make(chan error, 1)
-	go func() {
-		var err error
-		r, err = l.run(ctx, f.self)
-		finished <- err
-	}()
-	_, err1 := runOnly(ctx, f.others, o.rate, floodWarmUp)
-	g, err2 := f.watch(ctx, time.Duration(o.seconds*float64(time.Second)), o.rate)
-	err3 := <-finished
-	_, err4 := runOnly(ctx, f.others, o.rate, time.Second) // buckets fill, queues drain
-	return g, r, errors.Join(err1, err2, err3, err4)
+	r, err = l.during(ctx, f.self, f.others, o.rate, func(length time.Duration) (err error) {
+		g, err = f.watch(ctx, length, o.rate)
+		return err
+	})
+	return g, r, err
 }
 
 // floodGlance is the cluster over a time; all but failed and p99 are per second.
@@ -306,14 +299,7 @@ func (f *flooded) print(out io.Writer) {
 	if len(f.rounds) == 0 {
 		return
 	}
-	of := func(what func(r floodRound) float64) float64 {
-		all := make([]float64, len(f.rounds))
-		for i, r := range f.rounds {
-			all[i] = what(r)
-		}
-		slices.Sort(all)
-		return all[len(all)/2]
-	}
+	of := func(what func(r floodRound) float64) float64 { return medianOf(f.rounds, what) }
 	ratio := of(func(r floodRound) float64 { return r.Hot / r.Control })
 	fmt.Fprintf(out, "\n%s, medians: %.0f requests per second for the key, %.0f admitted, limit %d; %.0f calls per second, %.0f misrouted (%.2f %% without the key); owner %.0f %% of a CPU\n",
 		f.title, of(func(r floodRound) float64 { return r.Sent }), of(func(r floodRound) float64 { return r.Admitted }), f.limit,

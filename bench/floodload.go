@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -53,6 +54,37 @@ func (l *floodLoad) run(ctx context.Context, self string) (r floodResult, err er
 	return r, json.Unmarshal(out, &r)
 }
 
+// during runs the load, and watch while it is measured. others run at their rate all the time, and for a second after it,
+// in which buckets fill and queues drain.
+func (l *floodLoad) during(
+	ctx context.Context, self string, others *loadtest.Load, rate float64, watch func(length time.Duration) error,
+) (r floodResult, err error) {
+	finished := make(chan error, 1)
+	go func() {
+		var err error
+		r, err = l.run(ctx, self)
+		finished <- err
+	}()
+	_, err1 := runOnly(ctx, others, rate, floodWarmUp)
+	err2 := watch(l.length())
+	err3 := <-finished
+	_, err4 := runOnly(ctx, others, rate, time.Second)
+	return r, errors.Join(err1, err2, err3, err4)
+}
+
+// length is how long the load is measured.
+func (l *floodLoad) length() time.Duration { return time.Duration(l.Seconds * float64(time.Second)) }
+
+// medianOf returns the median of a figure of the rounds.
+func medianOf[T any](rounds []T, figure func(T) float64) float64 {
+	all := make([]float64, len(rounds))
+	for i, r := range rounds {
+		all[i] = figure(r)
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
 // sendFlood sends the requests of a floodLoad, in JSON, and prints a floodResult.
 func sendFlood(arg string) error {
 	var l floodLoad
@@ -69,7 +101,7 @@ func sendFlood(arg string) error {
 	}
 	defer load.Close()
 	_, err1 := runOnly(ctx, load, l.Rate, floodWarmUp)
-	got, err2 := runOnly(ctx, load, l.Rate, time.Duration(l.Seconds*float64(time.Second)))
+	got, err2 := runOnly(ctx, load, l.Rate, l.length())
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -194,17 +193,11 @@ func (s *site) round(ctx context.Context, o options) (r hotRound, err error) {
 
 // under measures the other keys while members get the requests of l.
 func (s *site) under(ctx context.Context, o options, l floodLoad) (g glance, r floodResult, err error) {
-	finished := make(chan error, 1)
-	go func() {
-		var err error
-		r, err = l.run(ctx, s.self)
-		finished <- err
-	}()
-	_, err1 := runOnly(ctx, s.others, o.rate, floodWarmUp)
-	g, err2 := s.watch(ctx, time.Duration(o.seconds*float64(time.Second)), o.rate)
-	err3 := <-finished
-	_, err4 := runOnly(ctx, s.others, o.rate, time.Second)
-	return g, r, errors.Join(err1, err2, err3, err4)
+	r, err = l.during(ctx, s.self, s.others, o.rate, func(length time.Duration) (err error) {
+		g, err = s.watch(ctx, length, o.rate)
+		return err
+	})
+	return g, r, err
 }
 
 // glance is the owner and its other keys over a time.
@@ -237,14 +230,7 @@ func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 // print reports the medians of the rounds.
 func (s *site) print(out io.Writer) {
-	of := func(what func(r hotRound) float64) float64 {
-		all := make([]float64, len(s.rounds))
-		for i, r := range s.rounds {
-			all[i] = what(r)
-		}
-		slices.Sort(all)
-		return all[len(all)/2]
-	}
+	of := func(what func(r hotRound) float64) float64 { return medianOf(s.rounds, what) }
 	ratio := of(func(r hotRound) float64 { return r.During / r.Control })
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s, medians: %.0f requests a second about the hot key, %.0f of them reach the owner, which spends %.0f ms CPU a second on it; its p99 %.2f ms\n", s.title,

@@ -1,18 +1,12 @@
 package snippet
 
-import (
-	"strings"
-	"testing"
-)
+import "testing"
 
 // TestHotFilters: filters from xDS are refused where they cannot work, and their limitations are warnings.
 func TestHotFilters(t *testing.T) {
 	header := map[string]string{"api_key": "header:x-api-key"}
 	both := map[string]string{"api_key": "header:x-api-key", "session": "header:X-Session", "path": "header::path"}
-	for name, c := range map[string]struct {
-		o                    Options
-		fault, warning, text string // parts of them; no fault and no warning: none
-	}{
+	for name, c := range map[string]hotCase{
 		"the usual":          {Options{From: header}, "", "", "%REQ(x-keyward-sub?x-api-key)%"},
 		"another header":     {Options{From: map[string]string{"api_key": "header:X-User"}}, "", "--route-header x-user", "%REQ(x-keyward-sub?x-user)%"},
 		"an address":         {Options{Rules: load(t, other)}, "", "", "- name: keyward-spread-address"},
@@ -27,22 +21,6 @@ func TestHotFilters(t *testing.T) {
 		"only filters":       {Options{Part: partFilter, From: header, XDS: "-"}, "", "", "# rate_limits:"},
 	} {
 		c.o.HotECDS = true
-		if c.o.Rules == nil {
-			c.o.Rules = load(t, simple)
-		}
-		if c.o.XDS == "" {
-			c.o.XDS = "127.0.0.1:18000"
-		}
-		c.o.XDS = strings.Trim(c.o.XDS, "-")
-		text, warnings, err := Generate(c.o)
-		if (err != nil) != (c.fault != "") || err != nil && !strings.Contains(err.Error(), c.fault) {
-			t.Errorf("%s: %v, want %q", name, err, c.fault)
-		}
-		if all := strings.Join(warnings, "\n"); c.fault == "" && !strings.Contains(all, c.warning) || c.warning == "" && all != "" && err == nil {
-			t.Errorf("%s: warnings %q, want %q", name, all, c.warning)
-		}
-		if !strings.Contains(string(text), c.text) {
-			t.Errorf("%s: no %s in\n%s", name, c.text, text)
-		}
+		c.check(t, name)
 	}
 }

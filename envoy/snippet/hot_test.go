@@ -9,10 +9,7 @@ import (
 func TestHotRoutes(t *testing.T) {
 	header := map[string]string{"api_key": "header:x-api-key"}
 	both := map[string]string{"api_key": "header:x-api-key", "session": "header:X-Session", "path": "header::path"}
-	cases := map[string]struct {
-		o                    Options
-		fault, warning, text string // parts of them; no fault and no warning: none
-	}{
+	cases := map[string]hotCase{
 		"the usual":          {Options{From: header}, "", "", "%REQ(x-keyward-sub?x-api-key)%"},
 		"another header":     {Options{From: map[string]string{"api_key": "header:X-User"}}, "", "--route-header x-user", "%REQ(x-keyward-sub?x-user)%"},
 		"one of two headers": {Options{Rules: load(t, rich), From: both, Key: "session"}, "", "calls are placed only by x-session", "%REQ(x-keyward-sub?x-session)%"},
@@ -30,22 +27,34 @@ func TestHotRoutes(t *testing.T) {
 	}
 	for name, c := range cases {
 		c.o.HotRoutes = true
-		if c.o.Rules == nil {
-			c.o.Rules = load(t, simple)
-		}
-		if c.o.XDS == "" {
-			c.o.XDS = "127.0.0.1:18000"
-		}
-		c.o.XDS = strings.Trim(c.o.XDS, "-")
-		text, warnings, err := Generate(c.o)
-		if (err != nil) != (c.fault != "") || err != nil && !strings.Contains(err.Error(), c.fault) {
-			t.Errorf("%s: %v, want %q", name, err, c.fault)
-		}
-		if all := strings.Join(warnings, "\n"); c.fault == "" && !strings.Contains(all, c.warning) || c.warning == "" && all != "" && err == nil {
-			t.Errorf("%s: warnings %q, want %q", name, all, c.warning)
-		}
-		if !strings.Contains(string(text), c.text) {
-			t.Errorf("%s: no %s in\n%s", name, c.text, text)
-		}
+		c.check(t, name)
+	}
+}
+
+// hotCase is a configuration for hot keys, and what Generate returns for it.
+type hotCase struct {
+	o                    Options // XDS: - is none
+	fault, warning, text string  // parts of them; no fault and no warning: none
+}
+
+func (c *hotCase) check(t *testing.T, name string) {
+	t.Helper()
+	o := c.o
+	if o.Rules == nil {
+		o.Rules = load(t, simple)
+	}
+	if o.XDS == "" {
+		o.XDS = "127.0.0.1:18000"
+	}
+	o.XDS = strings.Trim(o.XDS, "-")
+	text, warnings, err := Generate(o)
+	if (err != nil) != (c.fault != "") || err != nil && !strings.Contains(err.Error(), c.fault) {
+		t.Errorf("%s: %v, want %q", name, err, c.fault)
+	}
+	if all := strings.Join(warnings, "\n"); c.fault == "" && !strings.Contains(all, c.warning) || c.warning == "" && all != "" && err == nil {
+		t.Errorf("%s: warnings %q, want %q", name, all, c.warning)
+	}
+	if !strings.Contains(string(text), c.text) {
+		t.Errorf("%s: no %s in\n%s", name, c.text, text)
 	}
 }

@@ -108,18 +108,7 @@ func TestAilingClusters(t *testing.T) {
 	t.Run("cut", func(t *testing.T) {
 		needsNamespaces(t)
 		l := newLab(t, lab.Options{Expect: 3, Rules: map[string]string{"app.yaml": brokenRules}})
-		network, err := lab.NewNetwork()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := l.StopTogether(); err != nil {
-				t.Error(err)
-			}
-			if err := network.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		network := newNetwork(t, l)
 		networkFleet(t, l, network, names(3))
 		if err := network.Cut([]string{"pod-c"}, []string{"pod-a", "pod-b"}); err != nil {
 			t.Fatal(err)

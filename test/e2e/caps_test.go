@@ -112,27 +112,13 @@ func TestHotFilters(t *testing.T) {
 		subs := subKeysOn(hot, members, members...)
 		x.say(t, capOf(200, hot, hotkey.RouteEntry{Key: "remote_address", Value: hot}),
 			capOf(10, "hot"+version, hotkey.RouteEntry{Key: "plan", Value: "free"}, hotkey.RouteEntry{Key: "user", Value: "hot" + version}))
-		for _, c := range []struct {
-			what       string
-			from       string
-			headers    map[string]string
-			n          int
-			pass, asks int
-		}{
+		for _, c := range []cappedCaller{
 			{"a user of a plan", other, user("hot"), 60, 10, 20},
 			{"its neighbor", other, user("cold"), 40, 10, 40},
 			{"an address", hot, nil, 600, 200, 400},
 			{"its neighbor", other, nil, 60, 60, 60},
 		} {
-			before := asked(t, e)
-			got := newCaller(t, c.from, c.headers).send(t, e.Listener, c.n)
-			want := map[int]int{200: c.pass}
-			if c.n > c.pass {
-				want[429] = c.n - c.pass
-			}
-			if n := asked(t, e) - before; !maps.Equal(got, want) || n != c.asks {
-				t.Errorf("%s, %s: answered %v after %d calls, want %v after %d", version, c.what, got, n, want, c.asks)
-			}
+			c.check(t, version, e)
 		}
 
 		spread := capOf(200, hot, hotkey.RouteEntry{Key: "remote_address", Value: hot})
@@ -153,6 +139,28 @@ func TestHotFilters(t *testing.T) {
 		if n := app.leaks.Load(); n > 0 {
 			t.Errorf("%s: the application got %d sub-keys", version, n)
 		}
+	}
+}
+
+// cappedCaller is a caller with n requests, of which Envoy admits pass and asks members about asks.
+type cappedCaller struct {
+	what       string
+	from       string
+	headers    map[string]string
+	n          int
+	pass, asks int
+}
+
+func (c *cappedCaller) check(t *testing.T, version string, e *lab.Envoy) {
+	t.Helper()
+	before := asked(t, e)
+	got := newCaller(t, c.from, c.headers).send(t, e.Listener, c.n)
+	want := map[int]int{200: c.pass}
+	if c.n > c.pass {
+		want[429] = c.n - c.pass
+	}
+	if n := asked(t, e) - before; !maps.Equal(got, want) || n != c.asks {
+		t.Errorf("%s, %s: answered %v after %d calls, want %v after %d", version, c.what, got, n, want, c.asks)
 	}
 }
 
@@ -186,13 +194,7 @@ func TestCapsOfEveryKey(t *testing.T) {
 		}, ownerCluster, 3)
 		other, hot, third := fmt.Sprintf("127.0.%d.1", i), fmt.Sprintf("127.0.%d.2", i), fmt.Sprintf("127.0.%d.3", i)
 		key := func(k string) map[string]string { return map[string]string{"x-api-key": k + version} }
-		for _, c := range []struct {
-			what       string
-			from       string
-			headers    map[string]string
-			n          int
-			pass, asks int
-		}{
+		for _, c := range []cappedCaller{
 			{"a client", third, key("hot"), 100, 20, 40},
 			{"its neighbor", other, key("cold"), 20, 20, 20},
 			{"a user of a plan", third, map[string]string{"x-plan": "free", "x-user": "hot" + version}, 60, 10, 20},
@@ -201,18 +203,7 @@ func TestCapsOfEveryKey(t *testing.T) {
 			{"an address", hot, nil, 600, 200, 400},
 			{"its neighbor", other, nil, 60, 60, 60},
 		} {
-			before := asked(t, e)
-			got := newCaller(t, c.from, c.headers).send(t, e.Listener, c.n)
-			want := map[int]int{200: c.pass}
-			if c.n > c.pass {
-				want[429] = c.n - c.pass
-			}
-			if !maps.Equal(got, want) {
-				t.Errorf("%s, %s: answered %v, want %v", version, c.what, got, want)
-			}
-			if n := asked(t, e) - before; n != c.asks {
-				t.Errorf("%s, %s: Envoy asked %d times, want %d", version, c.what, n, c.asks)
-			}
+			c.check(t, version, e)
 		}
 		if status, h := get(t, e.Listener, "hot"+version); status != 429 || h.Get("Retry-After") != "31536000" {
 			t.Errorf("%s: %d with Retry-After %q", version, status, h.Get("Retry-After"))

@@ -59,9 +59,9 @@ func needsNamespaces(t *testing.T) {
 	}
 }
 
-func (c cutCase) run(t *testing.T) {
-	needsNamespaces(t)
-	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoffRules}, Expect: 5, Args: []string{"--partition", c.policy}})
+// newNetwork returns a network for the members of l, which end before it does.
+func newNetwork(t *testing.T, l *lab.Lab) *lab.Network {
+	t.Helper()
 	network, err := lab.NewNetwork()
 	if err != nil {
 		t.Fatal(err)
@@ -74,6 +74,13 @@ func (c cutCase) run(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return network
+}
+
+func (c cutCase) run(t *testing.T) {
+	needsNamespaces(t)
+	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoffRules}, Expect: 5, Args: []string{"--partition", c.policy}})
+	network := newNetwork(t, l)
 	members := names(5)
 	f := networkFleet(t, l, network, members)
 	ld := startLoad(t, f, 400)

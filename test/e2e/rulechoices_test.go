@@ -39,18 +39,7 @@ func TestPartitionByRule(t *testing.T) {
 		Rules: map[string]string{"app.yaml": partitionRules}, Expect: 5,
 		Args: []string{"--detection", "1s", "--decision-timeout", "1s"},
 	})
-	network, err := lab.NewNetwork()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { // cleanups run last to first: the members must have ended
-		if err := l.StopTogether(); err != nil {
-			t.Error(err)
-		}
-		if err := network.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	network := newNetwork(t, l)
 	members := names(5)
 	f := networkFleet(t, l, network, members)
 	// Each part is asked for a key that one of its members owns from the start. Of others, no member of the part may have
