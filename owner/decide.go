@@ -102,8 +102,8 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 	if e != nil && op.Tenant == 0 && s.leases.LendsAny() {
 		s.updateHolders(op, e, res)
 	}
-	if s.view.copies && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
-		n.awaitReplication(s, op, e, res)
+	if (s.view.copies || n.options.DataWindow > 0) && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
+		n.awaitConfirmation(s, op, e, res)
 	}
 }
 
@@ -159,5 +159,6 @@ func (s *shard) markOwned(op *shardOp, e *counter.Owned) {
 	if !s.counters.SetAudited(e, op.Audit) {
 		s.leases.LoseAudit()
 	}
+	s.counters.SetVolatile(e, op.Volatile)
 	s.counters.Owned.Adopt(e)
 }

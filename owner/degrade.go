@@ -6,6 +6,7 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/writeback"
 )
 
 // Degrade decides req by its rule's degraded policy, for when the owner cannot be reached in time. Refunds are dropped
@@ -135,8 +136,14 @@ func (n *Node) reportLater(s *shard, op *shardOp) {
 		other.table, other.rule = counter.TableOwned, op.Request.Rule
 		e = s.insert(&other, true)
 	}
-	if e != nil && s.chargeShare(op, e, op.Hits) && n.trackUnreplicated(s, e, op.Request.Rule, op.Hits) != nil {
-		return
+	if e != nil && s.chargeShare(op, e, op.Hits) {
+		if n.journals(op.Request) {
+			s.counters.SetVolatile(e, false)
+			n.trackUnwritten(s, e, op.Request.Rule, writeback.Hits{Now: op.now, N: op.Hits})
+		}
+		if n.trackUnreplicated(s, e, op.Request.Rule, op.Hits) != nil {
+			return
+		}
 	}
 	s.counts.ShareUnreported += op.Hits
 	if x := s.counters.Share.Find(op.hash, op.Key); x != nil {

@@ -161,6 +161,7 @@ func (n *Node) Tick(now int64) (fx Ready) {
 		s.fair.Sweep(at)
 		if s.counters.Empty() {
 			s.replicas.Reset()
+			s.writes.Reset()
 		}
 		if s.pending.n > 0 {
 			n.expirePending(s, at, &fx)

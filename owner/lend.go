@@ -12,6 +12,7 @@ import (
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/lending"
+	"github.com/keyward/keyward/owner/internal/writeback"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -76,21 +77,23 @@ type lendingOwner struct {
 	s *shard
 }
 
-// opOf returns c as an operation on the shard. A grant is strict: the successor has its charge before the holder.
-func opOf(c *lending.Charge) *shardOp {
+// opOf returns c as an operation on the shard. A grant is strict: the successor and the journal have its charge before
+// the holder.
+func (o *lendingOwner) opOf(c *lending.Charge) *shardOp {
 	req := &Request{
 		Key: c.Key, RingPos: c.RingPos, Domain: c.Domain, Rule: c.Full, Partition: c.Partition, Audit: c.Audit, Op: DryRun, Strict: true,
+		Volatile: c.Entry != nil && o.s.counters.Volatile(c.Entry),
 	}
 	if c.Hits > 0 {
 		req.Op, req.Hits = Take, c.Hits
 	}
-	return &shardOp{Request: req, now: c.Now, hash: c.Hash, table: counter.TableOwned, rule: c.Rule}
+	return &shardOp{Request: req, now: c.Now, hash: c.Hash, table: counter.TableOwned, rule: c.Rule, grant: true}
 }
 
 // Charge decides c and, if it has hits, charges it.
 func (o *lendingOwner) Charge(c *lending.Charge) {
 	var res Result
-	c.Entry, c.Overflow = o.n.charge(o.s, opOf(c), c.Entry, &res)
+	c.Entry, c.Overflow = o.n.charge(o.s, o.opOf(c), c.Entry, &res)
 	c.Decision = res.Decision
 }
 
@@ -113,17 +116,17 @@ func (o *lendingOwner) Refund(c *lending.Charge, window int64) bool {
 	if s.view.copies {
 		o.n.trackUnreplicated(s, c.Entry, c.Rule, 0)
 	}
+	if o.n.journalsEntry(s, c.Entry) {
+		o.n.trackUnwritten(s, c.Entry, c.Rule, writeback.Hits{Now: c.Now})
+	}
 	return true
 }
 
-// AwaitReplication makes g wait until the successor has confirmed its charge (C5). If there is no room to replicate it,
-// g is dropped: the holder will ask again, and get it then.
+// AwaitReplication makes g wait until the successor has confirmed its charge (C5), and the journal contains it. If there
+// is no room to replicate it, g is dropped: the holder will ask again, and get it then.
 func (o *lendingOwner) AwaitReplication(c *lending.Charge, g *lending.PendingGrant) bool {
-	if !o.s.view.copies {
-		return true
-	}
 	res := Result{Decision: c.Decision, Kind: Decided, Authority: Full}
-	if w := o.n.awaitReplication(o.s, opOf(c), c.Entry, &res); w != nil {
+	if w := o.n.awaitConfirmation(o.s, o.opOf(c), c.Entry, &res); w != nil {
 		w.grant = g
 		return false
 	}

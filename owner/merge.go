@@ -7,6 +7,7 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/writeback"
 )
 
 const (
@@ -89,14 +90,19 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *protocol.CounterRec
 		}
 		s.counters.Load(e, r, &s.state)
 	}
+	used := r.Used(&s.state, now)
 	r.Merge(&s.state, in)
 	r.Trim(&s.state, now)
+	added := saturatingSub(r.Used(&s.state, now), used)
 	if !s.counters.Store(e, r, &s.state) {
 		s.moveToSketch(&op, &s.state)
 		s.counters.Owned.Remove(hash, c.Key)
 		return false, refused
 	}
-	n.afterMerge(s, e, r)
+	n.afterMerge(s, e, c)
+	if n.journalsEntry(s, e) {
+		n.trackUnwritten(s, e, r, writeback.Hits{Now: now, N: added})
+	}
 	return true, refused
 }
 
@@ -125,17 +131,18 @@ func (s *shard) completeIfOwned(op *shardOp, e *counter.Owned) *counter.Owned {
 	return s.completeEntry(op, e)
 }
 
-// afterMerge updates e after a merge by rule r: an owner replicates the merged counter, any other member adopts the
+// afterMerge updates e, into which c was merged: an owner replicates the merged counter, any other member adopts the
 // rule.
-func (n *Node) afterMerge(s *shard, e *counter.Owned, r limit.Rule) {
+func (n *Node) afterMerge(s *shard, e *counter.Owned, c *protocol.CounterRecord) {
 	if s.view.Ownership(e.RingPos(), e.Epoch()).State == handoff.OwnedHere {
 		if s.view.copies { // the successor needs it, too
-			n.trackUnreplicated(s, e, r, 0)
+			n.trackUnreplicated(s, e, c.Rule, 0)
 		}
 		return
 	}
-	e.SetLimit(r.Limit)
-	s.counters.SetRule(e, r)
+	e.SetLimit(c.Rule.Limit)
+	s.counters.SetRule(e, c.Rule)
+	s.counters.SetVolatile(e, c.Volatile)
 }
 
 // sameWindows reports whether two rules count in the same windows.

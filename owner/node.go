@@ -35,7 +35,8 @@ type Node struct {
 		replicator *replica.Replicator
 		counts     messageCounts
 	}
-	scans scans
+	scans   scans
+	journal journaling
 }
 
 // New returns a Node without a ring. Until SetMembership it decides every request from its local share.
@@ -61,6 +62,7 @@ func New(o Options) *Node {
 		s.sketches = &n.counters.Sketches
 		n.counters.Init(&s.counters)
 		s.replicas.Init(&s.counters)
+		s.writes.Init(&s.counters, int64(n.lateness()))
 		s.leases.Init(n.lender, &s.counters, &lendingOwner{n, s})
 		s.leases.SetView(s.view.OwnershipView)
 	}

@@ -45,6 +45,9 @@ type Options struct {
 	// LegacyGrace is how long after a ring change members without handoff may still use the previous ring; default 2 s. A
 	// window that begins in that time counts as affected by the change.
 	LegacyGrace time.Duration
+	// DataWindow is the shortest window of the rules whose counters the member's journal contains (--data-window), and for
+	// buckets the shortest time to fill; default 0, no journal.
+	DataWindow time.Duration
 	// Resend is how long a member has to confirm replicas before another one gets them; default 10 ms.
 	Resend time.Duration
 	// MaxWaiting is the most requests that wait for ownership or for replicas; default 8192.

@@ -58,8 +58,8 @@ type pendingRequests struct {
 
 // pendingKey holds the pending requests for one key.
 type pendingKey struct {
-	ownership *ownershipWait    // nil if no request waits for the ownership
-	replicas  []*pendingRequest // those that wait for the confirmation of replicas, the oldest first
+	ownership   *ownershipWait    // nil if no request waits for the ownership
+	unconfirmed []*pendingRequest // those that wait for a replica or the journal, the oldest first
 }
 
 // ownershipWait is a key whose ownership this member requests from another one.
@@ -78,16 +78,19 @@ type pendingRequest struct {
 	hash    uint64
 	since   int64
 	order   uint64                // requests that expire together are resolved in this order
-	result  Result                // the decision, if it waits for replicas
-	seq     uint32                // of the unreplicated charges that it waits for
-	upTo    uint64                // so many of their hits must be confirmed
+	result  Result                // the decision, if it is unconfirmed
+	replica mark                  // what the successor has to confirm
+	journal mark                  // what the journal has to cover
 	grant   *lending.PendingGrant // not nil: a holder waits for this grant, and no caller
 }
+
+// confirmed reports whether w, whose result is known, waits for nothing any more.
+func (w *pendingRequest) confirmed() bool { return w.replica.upTo+w.journal.upTo == 0 }
 
 // all returns the requests of both lists.
 func (x *pendingKey) all() iter.Seq[*pendingRequest] {
 	return func(yield func(*pendingRequest) bool) {
-		for _, w := range x.replicas {
+		for _, w := range x.unconfirmed {
 			if !yield(w) {
 				return
 			}
@@ -137,7 +140,7 @@ func (p *pendingRequests) takeOwnership(k Key) []*pendingRequest {
 
 // dropEmpty removes k if no request for it is pending.
 func (p *pendingRequests) dropEmpty(k Key) {
-	if x := p.keys[k]; x != nil && x.ownership == nil && len(x.replicas) == 0 {
+	if x := p.keys[k]; x != nil && x.ownership == nil && len(x.unconfirmed) == 0 {
 		delete(p.keys, k)
 	}
 }
@@ -161,7 +164,7 @@ func (p *pendingRequests) remove(w *pendingRequest) {
 		return
 	}
 	is := func(o *pendingRequest) bool { return o == w }
-	x.replicas = slices.DeleteFunc(x.replicas, is)
+	x.unconfirmed = slices.DeleteFunc(x.unconfirmed, is)
 	if x.ownership != nil {
 		if x.ownership.requests = slices.DeleteFunc(x.ownership.requests, is); len(x.ownership.requests) == 0 {
 			x.ownership = nil

@@ -5,6 +5,7 @@ import (
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/replica"
+	"github.com/keyward/keyward/owner/internal/writeback"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -16,9 +17,16 @@ func tolerance(req *Request) uint64 {
 	return req.Rule.Unreplicated()
 }
 
-// awaitReplication tracks what op has changed in e for replication. If only this member would have recorded too many
-// hits of the key, the result becomes Pending, and awaitReplication returns the pending request.
-func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, res *Result) *pendingRequest {
+// mark is a number of hits of an Unreplicated or Unwritten that have to be confirmed.
+type mark struct {
+	seq  uint32 // of the Unreplicated or Unwritten
+	upTo uint64 // so many of its hits; 0: none
+}
+
+// awaitConfirmation tracks what op has changed in e for replication and for the journal. If only this member would have
+// recorded too many hits of the key, or the journal would lack hits that it must not lose, the result becomes Pending,
+// and awaitConfirmation returns the pending request.
+func (n *Node) awaitConfirmation(s *shard, op *shardOp, e *counter.Owned, res *Result) *pendingRequest {
 	hits := uint64(0)
 	if op.Op == Take {
 		if op.Hits == 0 || res.Before >= uint64(op.Request.Rule.Depth()) {
@@ -26,26 +34,56 @@ func (n *Node) awaitReplication(s *shard, op *shardOp, e *counter.Owned, res *Re
 		}
 		hits = op.Hits
 	}
-	u, queued := s.replicas.Track(e, op.Request.Rule, hits)
-	if queued {
-		n.setDirty()
+	var replica, journal mark
+	room := true
+	if s.view.copies {
+		replica, room = n.replicaMark(s, op, e, hits)
+	}
+	if n.options.DataWindow > 0 && n.journals(op.Request) {
+		journal = n.journalMark(s, op, e, res)
 	}
 	switch {
-	case u == nil && !res.Over:
+	case !room && !res.Over:
 		s.counts.Refused++
 		op.overflow(&res.Decision)
 		res.Authority = Overflow
-	case u == nil || hits == 0 || res.Over:
-	case u.Unconfirmed() > tolerance(op.Request):
+	case replica.upTo+journal.upTo == 0 || hits == 0 || res.Over:
+	default:
 		w := n.await(s, op, res)
 		if w != nil {
-			w.seq, w.upTo = u.Seq(), u.Charged()-tolerance(op.Request)
+			w.replica, w.journal = replica, journal
 			k := s.pending.key(op.Key)
-			k.replicas = append(k.replicas, w)
+			k.unconfirmed = append(k.unconfirmed, w)
 		}
 		return w
 	}
 	return nil
+}
+
+// replicaMark adds hits of op to what is not replicated of e. It returns how many hits the successor has to confirm
+// before op is decided, and false if there is no room.
+func (n *Node) replicaMark(s *shard, op *shardOp, e *counter.Owned, hits uint64) (m mark, ok bool) {
+	u := n.trackUnreplicated(s, e, op.Request.Rule, hits)
+	if u == nil {
+		return m, false
+	}
+	if t := tolerance(op.Request); u.Unconfirmed() > t {
+		m = mark{u.Seq(), u.Charged() - t}
+	}
+	return m, true
+}
+
+// journalMark adds op, whose result is res, to what the journal may lack of e. It returns how many hits the journal has to
+// cover before op is decided.
+func (n *Node) journalMark(s *shard, op *shardOp, e *counter.Owned, res *Result) (m mark) {
+	h := writeback.Hits{Now: op.now, Left: res.Remaining}
+	if op.Op == Take {
+		h.N, h.Await, h.Reserve = op.Hits, op.Strict && n.journal.up.Load(), op.Strict && !op.grant
+	}
+	if u := n.trackUnwritten(s, e, op.Request.Rule, h); u != nil && h.Await && u.Owed() > 0 {
+		m = mark{u.Seq(), u.Charged()}
+	}
+	return m
 }
 
 // trackUnreplicated adds hits, charged by rule r, to the Unreplicated of e and queues its key. It returns nil if there
@@ -128,14 +166,52 @@ func (n *Node) confirmBatch(from ring.ID, msg *protocol.Message, fx *Ready) {
 
 // resolveReplicated resolves the requests that wait for the confirmation of the charges that r covers.
 func (n *Node) resolveReplicated(s *shard, r *replica.Item, fx *Ready) {
-	x := s.pending.keys[r.Key]
+	n.confirmPending(s, r.Key, fx, func(w *pendingRequest) bool {
+		if w.replica.upTo > 0 && !r.Covers(w.replica.seq, w.replica.upTo) {
+			return false
+		}
+		w.replica.upTo = 0
+		return true
+	})
+}
+
+// resolveWritten resolves the requests that wait for the journal to cover the hits that it covers.
+func (n *Node) resolveWritten(s *shard, it *writeback.Item, fx *Ready) {
+	n.confirmPending(s, it.Key, fx, func(w *pendingRequest) bool {
+		if w.journal.upTo > 0 && !it.Covers(w.journal.seq, w.journal.upTo) {
+			return false
+		}
+		w.journal.upTo = 0
+		return true
+	})
+}
+
+// releaseWritten makes no request wait for the journal any more.
+func (n *Node) releaseWritten(s *shard, fx *Ready) {
+	for _, key := range counter.SortedKeys(s.pending.keys) {
+		n.confirmPending(s, key, fx, func(w *pendingRequest) bool {
+			w.journal.upTo = 0
+			return true
+		})
+	}
+}
+
+// confirmPending calls confirm for the unconfirmed requests for key, the oldest first, until it returns false, and
+// resolves those that wait for nothing else. Later requests of a key wait for more hits than earlier ones.
+func (n *Node) confirmPending(s *shard, key Key, fx *Ready, confirm func(*pendingRequest) bool) {
+	x := s.pending.keys[key]
 	if x == nil {
 		return
 	}
-	for len(x.replicas) > 0 && r.Covers(x.replicas[0].seq, x.replicas[0].upTo) {
-		w := x.replicas[0]
-		x.replicas = x.replicas[1:]
+	for _, w := range x.unconfirmed {
+		if !confirm(w) {
+			break
+		}
+	}
+	for len(x.unconfirmed) > 0 && x.unconfirmed[0].confirmed() {
+		w := x.unconfirmed[0]
+		x.unconfirmed = x.unconfirmed[1:]
 		n.resolve(s, w, w.result, fx)
 	}
-	s.pending.dropEmpty(r.Key)
+	s.pending.dropEmpty(key)
 }

@@ -48,8 +48,11 @@ type Request struct {
 	Degraded     policy.Degraded
 	// Partition is the rule's policy for partitions; 0 is Options.Policy of the owner.
 	Partition policy.PartitionChoice
-	// Strict requires that no charge is admitted that only this member has recorded (durability: strict).
+	// Strict requires that no charge is admitted that only this member has recorded, or that a journal of the rule's
+	// counters lacks (durability: strict).
 	Strict bool
+	// Volatile keeps the counter out of the journal (durability: memory).
+	Volatile bool
 	// Audit reports whether the rule has audit logs.
 	Audit bool
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/keyward/keyward/owner/internal/fair"
 	"github.com/keyward/keyward/owner/internal/lending"
 	"github.com/keyward/keyward/owner/internal/replica"
+	"github.com/keyward/keyward/owner/internal/writeback"
 )
 
 // shard is one part of the keys, with its own lock: mu guards all fields. While it is held, only other shards' mutexes
@@ -22,6 +23,7 @@ type shard struct {
 	other    limit.State       // scratch
 	sketches *counter.Sketches // the Node's
 	replicas replica.Backlog   // keys with charges to replicate
+	writes   writeback.Queues  // keys that the journal has to write
 	pending  pendingRequests
 	leases   lending.Leases
 	degraded map[Key]*degradedWindow // of keys with audit logs
@@ -48,6 +50,7 @@ type shardOp struct {
 	now    int64
 	hash   uint64 // of the key, in the tables
 	served bool   // another member sent the request
+	grant  bool   // a part of the limit that is lent
 	table  counter.Table
 	rule   limit.Rule // the request's rule, with the limit that the authority allows
 	part   part       // of the limit, if the authority is Part

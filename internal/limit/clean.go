@@ -12,13 +12,13 @@ import (
 const maxClockError = 10 * time.Second
 
 // Clean makes a State that another member sent valid: slots are in order, unique and count at now. It returns the
-// number of dropped slots that no correct member sends: empty slots, windows after the next one, and log times too far
-// in the future. It also drops windows before the previous one and expired log times, which are not wrong, because
+// number of dropped slots that no correct member sends: empty slots, those of writer 0 or math.MaxUint64, windows after the
+// next one, and log times too far in the future. It also drops windows before the previous one and expired log times, which are not wrong, because
 // members send slots before they trim them. Times of buckets are not dropped but limited to what is possible.
 func (r Rule) Clean(s *State, now int64) (wrong int) {
 	soon := addTime(now, int64(maxClockError))
 	s.Slots = slices.DeleteFunc(s.Slots, func(f Slot) bool {
-		if f.Charged|f.Refunded == 0 || !r.inTime(f.At, now) {
+		if f.Charged|f.Refunded == 0 || f.Writer+1 <= 1 || !r.inTime(f.At, now) {
 			wrong++
 			return true
 		}

@@ -97,6 +97,14 @@ func (r Rule) Depth() uint32 {
 	return r.Limit
 }
 
+// Span returns how long a counter of r remembers hits: the Window, or the time in which a full bucket drains.
+func (r Rule) Span() time.Duration {
+	if r.Algorithm.Bucket() {
+		return time.Duration(r.spanOf(uint64(r.Depth())))
+	}
+	return r.Window
+}
+
 // Unreplicated returns U, the number of admitted hits of one counter that may be unreplicated: 1% of the Limit, and at
 // least one.
 func (r Rule) Unreplicated() uint64 { return uint64(min(r.Limit, max(1, r.Limit/100))) }

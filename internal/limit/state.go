@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// LostStateWriter is the writer of charges for lost state. The numbers of members are greater.
+// LostStateWriter is the writer of charges for lost state. The numbers of members are greater, and less than
+// math.MaxUint64.
 const LostStateWriter uint64 = 1
 
 // Slot records what one writer has done to a counter at one time. Both numbers only grow, and only their writer increases

@@ -78,6 +78,7 @@ type CounterRecord struct {
 	RingPos   uint64 // ring position of the key
 	Domain    uint64 // hash of the domain, for quotas
 	Rule      limit.Rule
+	Volatile  bool  // the rule keeps the counter out of journals (durability: memory)
 	ExpiresAt int64 // when the state stops to have an effect, in Unix nanoseconds by the owner's clock
 	State     limit.State
 }

@@ -1,125 +1,32 @@
 package counter
 
-import (
-	"math"
-
-	"github.com/keyward/keyward/internal/limit"
-)
+import "math"
 
 const (
 	pageBits    = 7
 	pageRecords = 1 << pageBits
 )
 
-// record holds a value that does not fit into an entry: a slot of another writer or another time, or the entry's
-// Unreplicated. It holds no pointers; the records of an entry are chained by their numbers.
+// record holds a value that does not fit into an entry: a slot of another writer or another time, or one of the entry's
+// heads, its Unreplicated and its Unwritten, which come before its slots. It holds no pointers; the records of an entry
+// are chained by their numbers.
 type record struct {
-	writer   uint64 // 0: an Unreplicated
+	writer   uint64 // of a slot; see isHead
 	at       int64
 	charged  uint64
 	refunded uint64
 	next     uint32
-	bits     uint32 // of an Unreplicated: see below; of the first slot of a bucket: the high half of the TAT
+	bits     uint32 // of a head: see there; of the first slot of a bucket: the high half of the TAT
 }
 
-// Unreplicated records the charges of a counter that the successor has not confirmed. It is the first record of the
-// counter's chain: at is the window of its charges, or 0 without windows, and refunded is the part that is confirmed.
-type Unreplicated record
-
-// The bits of an Unreplicated: whether its key is queued; its sequence number; how often in a row it was not confirmed
-// in time.
+// The writers of heads. limit.Rule.Clean refuses slots with these writers.
 const (
-	queuedBit    = 1 << 31
-	attemptsBits = 8
-	attemptsMask = 1<<attemptsBits - 1
+	unreplicatedWriter = 0
+	unwrittenWriter    = math.MaxUint64
 )
 
-// Seq returns a number that is different from those of the key's earlier Unreplicated.
-func (u *Unreplicated) Seq() uint32 { return u.bits &^ queuedBit >> attemptsBits }
-
-// Charged returns the hits charged since the window began.
-func (u *Unreplicated) Charged() uint64 { return u.charged }
-
-// Confirmed returns how many of the charged hits another member has confirmed.
-func (u *Unreplicated) Confirmed() uint64 { return u.refunded }
-
-// Unconfirmed returns how many of the charged hits no other member has confirmed.
-func (u *Unreplicated) Unconfirmed() uint64 { return u.charged - u.refunded }
-
-// Confirm records that another member has upTo of the charged hits.
-func (u *Unreplicated) Confirm(upTo uint64) {
-	u.refunded = min(u.charged, max(u.refunded, upTo))
-	u.bits &^= attemptsMask
-}
-
-// Queued reports whether the key is queued.
-func (u *Unreplicated) Queued() bool { return u.bits&queuedBit != 0 }
-
-// SetQueued records that the key is queued.
-func (u *Unreplicated) SetQueued() { u.bits |= queuedBit }
-
-// SetUnqueued records that the key is not queued.
-func (u *Unreplicated) SetUnqueued() { u.bits &^= queuedBit }
-
-// Attempts returns how often in a row the charges were not confirmed in time, at most 255.
-func (u *Unreplicated) Attempts() int { return int(u.bits & attemptsMask) }
-
-// AddAttempt counts an attempt.
-func (u *Unreplicated) AddAttempt() {
-	if u.bits&attemptsMask < attemptsMask {
-		u.bits++
-	}
-}
-
-// Unreplicated returns what is not confirmed of e, or nil.
-func (s *Shard) Unreplicated(e *Owned) *Unreplicated {
-	return (*Unreplicated)(s.slab.unreplicated(e.more))
-}
-
-// TrackUnreplicated adds hits, charged in a window of rule r, to the Unreplicated of e. It returns nil if there is no
-// room for it.
-func (s *Shard) TrackUnreplicated(e *Owned, r limit.Rule, hits uint64) *Unreplicated {
-	u := s.slab.unreplicated(e.more)
-	if u == nil {
-		i := s.slab.take(0)
-		if i == 0 {
-			return nil
-		}
-		u = s.slab.at(i)
-		u.at, u.next, e.more = math.MinInt64, e.more, i
-	}
-	window := int64(0)
-	if r.Algorithm == limit.FixedWindow {
-		window = s.Newest(e, r)
-	}
-	if u.at != window {
-		s.seq++
-		u.at, u.charged, u.refunded = window, 0, 0
-		u.bits = u.bits&queuedBit | s.seq<<attemptsBits&^queuedBit
-	}
-	u.charged = limit.SaturatingAdd(u.charged, hits)
-	return (*Unreplicated)(u)
-}
-
-// DropUnreplicated removes the Unreplicated of e, which must have one.
-func (s *Shard) DropUnreplicated(e *Owned) {
-	next := s.slab.unreplicated(e.more).next
-	s.slab.give(e.more)
-	e.more = next
-}
-
-// Unconfirmed returns the most unconfirmed hits of one counter, and the sum of all.
-func (s *Shard) Unconfirmed() (most, sum uint64) {
-	for i := range s.slab.pages {
-		for j := range s.slab.pages[i] {
-			if r := &s.slab.pages[i][j]; r.writer == 0 && r.bits != 0 {
-				hits := (*Unreplicated)(r).Unconfirmed()
-				most, sum = max(most, hits), limit.SaturatingAdd(sum, hits)
-			}
-		}
-	}
-	return most, sum
-}
+// isHead reports whether r is no slot.
+func (r *record) isHead() bool { return r.writer+1 <= 1 }
 
 // slab holds the records of one shard, in pages so that it never moves them. One page is its own. The others come from
 // a pool for all shards: a log takes 64 records, and if a small pool were divided evenly, two logs in one shard would
@@ -191,7 +98,7 @@ func (s *slab) drop(i uint32, domain uint16) {
 	slots := 0
 	for i != 0 {
 		r := s.at(i)
-		if r.writer != 0 {
+		if !r.isHead() {
 			slots++
 		}
 		next := r.next
@@ -201,23 +108,63 @@ func (s *slab) drop(i uint32, domain uint16) {
 	s.pool.release(domain, slots)
 }
 
-// unreplicated returns the Unreplicated of the chain that begins at i, or nil.
-func (s *slab) unreplicated(i uint32) *record {
-	if i == 0 {
-		return nil
-	}
-	if r := s.at(i); r.writer == 0 {
-		return r
+// head returns the head of that kind in the chain that begins at i, or nil.
+func (s *slab) head(i uint32, writer uint64) *record {
+	for i != 0 {
+		r := s.at(i)
+		switch {
+		case r.writer == writer:
+			return r
+		case !r.isHead():
+			return nil
+		}
+		i = r.next
 	}
 	return nil
 }
 
+// lastHead returns the last head of the chain that begins at i, or nil.
+func (s *slab) lastHead(i uint32) (last *record) {
+	for i != 0 {
+		r := s.at(i)
+		if !r.isHead() {
+			break
+		}
+		last, i = r, r.next
+	}
+	return last
+}
+
 // slots returns the first record of the chain that is a slot.
 func (s *slab) slots(i uint32) uint32 {
-	if r := s.unreplicated(i); r != nil {
-		return r.next
+	for i != 0 {
+		r := s.at(i)
+		if !r.isHead() {
+			break
+		}
+		i = r.next
 	}
 	return i
+}
+
+// setSlots makes the slots of the chain of e those that begin at first.
+func (s *slab) setSlots(e *entry, first uint32) {
+	if h := s.lastHead(e.more); h != nil {
+		h.next = first
+	} else {
+		e.more = first
+	}
+}
+
+// dropHead removes the head of that kind from the chain of e, which must have it.
+func (s *slab) dropHead(e *entry, writer uint64) {
+	at := &e.more
+	for s.at(*at).writer != writer {
+		at = &s.at(*at).next
+	}
+	i := *at
+	*at = s.at(i).next
+	s.give(i)
 }
 
 // add adds a slot to the chain of e. It returns nil if there is no room.
@@ -246,11 +193,8 @@ func (s *slab) link(e *entry, at int64, writer uint64) *record {
 	i := s.take(s.pool.reserve)
 	r := s.at(i)
 	r.at, r.writer = at, writer
-	if u := s.unreplicated(e.more); u != nil {
-		r.next, u.next = u.next, i
-	} else {
-		r.next, e.more = e.more, i
-	}
+	r.next = s.slots(e.more)
+	s.setSlots(e, i)
 	return r
 }
 

@@ -111,7 +111,7 @@ func (s *Shard) Export(e *Owned, c *protocol.CounterRecord) {
 	r, st := s.Rule(e), c.State
 	s.Load(e, r, &st)
 	*c = protocol.CounterRecord{
-		Key: e.Key(), RingPos: e.RingPos(), Domain: uint64(e.Domain()), Rule: r, ExpiresAt: s.End(e, r), State: st,
+		Key: e.Key(), RingPos: e.RingPos(), Domain: uint64(e.Domain()), Rule: r, Volatile: s.Volatile(e), ExpiresAt: s.End(e, r), State: st,
 	}
 }
 
@@ -175,11 +175,7 @@ func (s *Shard) resizeChain(e *entry, n int) bool {
 	for ; have > n; have-- {
 		first := s.slab.slots(e.more)
 		next := s.slab.at(first).next
-		if u := s.slab.unreplicated(e.more); u != nil {
-			u.next = next
-		} else {
-			e.more = next
-		}
+		s.slab.setSlots(e, next)
 		s.slab.give(first)
 	}
 	return true
@@ -196,11 +192,7 @@ func (s *Shard) RenewLocal(e *Local, r limit.Rule, now int64) {
 
 func (s *Shard) renew(e *entry, r limit.Rule, now int64) {
 	slots := s.slab.slots(e.more)
-	if u := s.slab.unreplicated(e.more); u != nil {
-		u.next = 0
-	} else {
-		e.more = 0
-	}
+	s.slab.setSlots(e, 0)
 	s.slab.drop(slots, e.domain())
 	e.charged = 0
 	e.setUntil(r.End(r.Index(now)))
@@ -268,7 +260,11 @@ func (s *Shard) Tally(e *Owned, w int64) limit.Tally {
 }
 
 // SetRule makes e count by rule r, apart from its limit, unless the shard stores too many rules.
-func (s *Shard) SetRule(e *Owned, r limit.Rule) { s.setShape(e, shape{shapeOf(r), s.Audited(e)}) }
+func (s *Shard) SetRule(e *Owned, r limit.Rule) {
+	x := s.shapes[(*entry)(e).shape()]
+	x.rule = shapeOf(r)
+	s.setShape(e, x)
+}
 
 // SetAudited records with e whether its rule has audit logs. It returns false if the shard stores too many rules.
 func (s *Shard) SetAudited(e *Owned, audited bool) bool {
@@ -279,6 +275,17 @@ func (s *Shard) SetAudited(e *Owned, audited bool) bool {
 
 // Audited reports whether SetAudited has recorded that the rule of e has audit logs.
 func (s *Shard) Audited(e *Owned) bool { return s.shapes[(*entry)(e).shape()].audited }
+
+// SetVolatile records with e whether its rule keeps it out of the journal. If the shard stores too many rules, e stays
+// as it is.
+func (s *Shard) SetVolatile(e *Owned, volatile bool) {
+	x := s.shapes[(*entry)(e).shape()]
+	x.volatile = volatile
+	s.setShape(e, x)
+}
+
+// Volatile reports whether SetVolatile has recorded that the rule of e keeps it out of the journal.
+func (s *Shard) Volatile(e *Owned) bool { return s.shapes[(*entry)(e).shape()].volatile }
 
 func (s *Shard) setShape(e *Owned, x shape) bool {
 	if s.shapes[(*entry)(e).shape()] == x {
@@ -300,8 +307,9 @@ func (s *Shard) Rule(e *Owned) limit.Rule {
 
 // shape holds the properties that all entries of a rule have in common.
 type shape struct {
-	rule    limit.Rule // without what entries hold themselves
-	audited bool       // the rule has audit logs
+	rule     limit.Rule // without what entries hold themselves
+	audited  bool       // the rule has audit logs
+	volatile bool       // the rule keeps its counters out of the journal
 }
 
 // shapeOf returns r without what entries hold themselves.

@@ -111,6 +111,7 @@ func (l *Leases) admitDrift(held *heldLease, r *Spend, e *counter.Owned) bool {
 		if e = l.counters.Insert(r.Ref, true, &l.state); e == nil {
 			return false
 		}
+		l.counters.SetVolatile(e, true)
 	}
 	if !l.counters.ChargeShare(r.Ref, e, r.Hits, &l.state) {
 		return false
@@ -181,7 +182,7 @@ func (l *Leases) acceptReportReply(held *heldLease, now int64, g *lease.Grant) {
 	held.named = g.Flags&lease.Named != 0
 	l.stats.Reconciled++
 	l.owner.Merge(now, &protocol.CounterRecord{
-		Key: held.key, RingPos: held.ringPos, Domain: held.domain, Rule: held.rule, State: g.State,
+		Key: held.key, RingPos: held.ringPos, Domain: held.domain, Rule: held.rule, Volatile: true, State: g.State,
 	})
 	if d.unsynced > 0 {
 		held.keepUntilReported(l.counters.Find(held.key), now)
@@ -197,7 +198,7 @@ func (l *Leases) reconcile(op *grantOp, out *Outbox) {
 	in := op.State
 	in.Slots = slices.DeleteFunc(slices.Clone(in.Slots), func(f limit.Slot) bool { return f.Writer != share })
 	l.owner.Merge(op.now, &protocol.CounterRecord{
-		Key: op.Key, RingPos: op.RingPos, Domain: op.Domain, Rule: op.Rule, State: in,
+		Key: op.Key, RingPos: op.RingPos, Domain: op.Domain, Rule: op.Rule, Volatile: true, State: in,
 	})
 	l.stats.Reconciled++
 	c.Entry = l.counters.Owned.Find(c.Hash, c.Key)

@@ -12,14 +12,14 @@ const maxFastAttempts = 16
 // Backlog queues the keys of one shard of the counters that have unreplicated charges.
 type Backlog struct {
 	counters *counter.Shard
-	queue    queue
+	queue    counter.Queue[counter.Key]
 }
 
 // Init makes b the queue of the keys in counters. It is called once, before any other method.
 func (b *Backlog) Init(counters *counter.Shard) { b.counters = counters }
 
 // Reset empties the queue. The counters must be empty, too.
-func (b *Backlog) Reset() { b.queue = queue{} }
+func (b *Backlog) Reset() { b.queue = counter.Queue[counter.Key]{} }
 
 // Track adds hits, charged to e by rule r, to the unreplicated charges of e, and queues its key. It returns nil if
 // there is no room for them. queued reports whether the key was not queued before.
@@ -29,13 +29,13 @@ func (b *Backlog) Track(e *counter.Owned, r limit.Rule, hits uint64) (u *counter
 		return u, false
 	}
 	u.SetQueued()
-	b.queue.push(e.Key())
+	b.queue.Push(e.Key())
 	return u, true
 }
 
 // next removes the first key from the queue. It returns its counter and unreplicated charges, or nil if there are none.
 func (b *Backlog) next() (*counter.Owned, *counter.Unreplicated) {
-	e := b.counters.Find(b.queue.pop())
+	e := b.counters.Find(b.queue.Pop())
 	if e == nil {
 		return nil, nil
 	}
@@ -88,6 +88,6 @@ func (b *Backlog) Requeue(it *Item) (soon bool) {
 		return false
 	}
 	u.SetQueued()
-	b.queue.push(it.Key)
+	b.queue.Push(it.Key)
 	return u.Attempts() < maxFastAttempts
 }

@@ -60,7 +60,7 @@ func (r *Replicator) Gather(now int64, b *Backlog) (done []Item, more bool) {
 	done = r.done[:0]
 	deferred := 0
 	for range lockKeys {
-		if b.queue.len() == deferred {
+		if b.queue.Len() == deferred {
 			break
 		}
 		if !r.HasRoom() {
@@ -79,7 +79,7 @@ func (r *Replicator) Gather(now int64, b *Backlog) (done []Item, more bool) {
 			if expired || r.isAlone() {
 				b.counters.DropUnreplicated(e)
 			} else {
-				b.queue.push(it.Key) // until the next Tick
+				b.queue.Push(it.Key) // until the next Tick
 				deferred++
 			}
 			continue
@@ -94,7 +94,7 @@ func (r *Replicator) Gather(now int64, b *Backlog) (done []Item, more bool) {
 		}
 	}
 	r.done = done
-	return done, deferred == 0 && b.queue.len() > 0
+	return done, deferred == 0 && b.queue.Len() > 0
 }
 
 // addZoneReplica adds e to the open batch for member to, which holds its zone replica.

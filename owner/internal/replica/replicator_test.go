@@ -164,27 +164,6 @@ func TestBatchesInFlightAreLimited(t *testing.T) {
 	s.batch(t0, "b")
 }
 
-func TestQueueIsFirstInFirstOut(t *testing.T) {
-	q, next := queue{}, uint64(0)
-	for i := range uint64(10 * queueChunk) {
-		if q.push(counter.Key{i}); i%3 != 0 {
-			continue
-		}
-		if k := q.pop(); k[0] != next {
-			t.Fatalf("%d before %d", k[0], next)
-		}
-		next++
-	}
-	for ; q.len() > 0; next++ {
-		if k := q.pop(); k[0] != next {
-			t.Fatalf("%d before %d", k[0], next)
-		}
-	}
-	if next != 10*queueChunk {
-		t.Errorf("%d keys came back", next)
-	}
-}
-
 // TestZoneReplicas requires that a charge whose successor is in the owner's zone is sent to another zone as well, that
 // no charge waits for it, and that it is sent again until it is confirmed.
 func TestZoneReplicas(t *testing.T) {

@@ -1,0 +1,111 @@
+package counter
+
+import (
+	"math"
+
+	"github.com/keyward/keyward/internal/limit"
+)
+
+// Unwritten records the hits of a counter that this member's journal may lack. charged is their number since the
+// Unwritten was created or its window began. refunded is how many of them a journal that loses nothing more contains,
+// including those that it has reserved ahead; at is the window of the hits, or 0 without windows.
+type Unwritten record
+
+// The bits of an Unwritten: whether its key is queued, to be written soon or late; whether a request may wait for it;
+// whether its records reserve hits ahead; its sequence number.
+const (
+	soonBit       = 1 << 0
+	lateBit       = 1 << 1
+	awaitedBit    = 1 << 2
+	reservesBit   = 1 << 3
+	unwrittenBits = 4 // below the sequence number
+)
+
+// Seq returns a number that is different from those of the key's earlier Unwritten.
+func (u *Unwritten) Seq() uint32 { return u.bits >> unwrittenBits }
+
+// Charged returns the hits since the Unwritten began.
+func (u *Unwritten) Charged() uint64 { return u.charged }
+
+// Covered returns up to which number of hits the journal contains or has reserved them.
+func (u *Unwritten) Covered() uint64 { return u.refunded }
+
+// Owed returns the hits that a crash of all members would lose.
+func (u *Unwritten) Owed() uint64 { return saturatingSub(u.charged, u.refunded) }
+
+// Cover records that the journal contains, or has reserved, the first upTo hits.
+func (u *Unwritten) Cover(upTo uint64) { u.refunded = max(u.refunded, upTo) }
+
+// Soon reports whether the key is queued to be written soon.
+func (u *Unwritten) Soon() bool { return u.bits&soonBit != 0 }
+
+// SetSoon records that the key is queued to be written soon.
+func (u *Unwritten) SetSoon() { u.bits |= soonBit }
+
+// Late reports whether the key is queued to be written later.
+func (u *Unwritten) Late() bool { return u.bits&lateBit != 0 }
+
+// SetLate records that the key is queued to be written later.
+func (u *Unwritten) SetLate() { u.bits |= lateBit }
+
+// SetUnqueued records that the key is in no queue.
+func (u *Unwritten) SetUnqueued() { u.bits &^= soonBit | lateBit }
+
+// Awaited reports whether a request may wait until the hits are covered, so that the Unwritten has to be kept until
+// then.
+func (u *Unwritten) Awaited() bool { return u.bits&awaitedBit != 0 }
+
+// SetAwaited records that a request may wait until the hits are covered.
+func (u *Unwritten) SetAwaited() { u.bits |= awaitedBit }
+
+// Reserves reports whether records of the counter reserve hits ahead.
+func (u *Unwritten) Reserves() bool { return u.bits&reservesBit != 0 }
+
+// SetReserves records that records of the counter reserve hits ahead.
+func (u *Unwritten) SetReserves() { u.bits |= reservesBit }
+
+// Unwritten returns what the journal may lack of e, or nil.
+func (s *Shard) Unwritten(e *Owned) *Unwritten {
+	return (*Unwritten)(s.slab.head(e.more, unwrittenWriter))
+}
+
+// TrackUnwritten adds hits, charged or merged in a window of rule r, to the Unwritten of e. It returns nil if there is no
+// room for it.
+func (s *Shard) TrackUnwritten(e *Owned, r limit.Rule, hits uint64) *Unwritten {
+	u := s.slab.head(e.more, unwrittenWriter)
+	if u == nil {
+		i := s.slab.take(0)
+		if i == 0 {
+			return nil
+		}
+		u = s.slab.at(i)
+		u.writer, u.at, u.next, e.more = unwrittenWriter, math.MinInt64, e.more, i
+	}
+	window := int64(0)
+	if Windowed(r) {
+		window = s.Newest(e, r)
+	}
+	if u.at != window {
+		s.seq++
+		u.at, u.charged, u.refunded = window, 0, 0
+		u.bits = u.bits&(1<<unwrittenBits-1) | s.seq<<unwrittenBits
+	}
+	u.charged = limit.SaturatingAdd(u.charged, hits)
+	return (*Unwritten)(u)
+}
+
+// DropUnwritten removes the Unwritten of e, which must have one.
+func (s *Shard) DropUnwritten(e *Owned) { s.slab.dropHead((*entry)(e), unwrittenWriter) }
+
+// Owed returns the most hits of one counter that a crash of all members would lose, and the sum of all.
+func (s *Shard) Owed() (most, sum uint64) {
+	for i := range s.slab.pages {
+		for j := range s.slab.pages[i] {
+			if r := &s.slab.pages[i][j]; r.writer == unwrittenWriter {
+				hits := (*Unwritten)(r).Owed()
+				most, sum = max(most, hits), limit.SaturatingAdd(sum, hits)
+			}
+		}
+	}
+	return most, sum
+}
