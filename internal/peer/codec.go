@@ -113,20 +113,6 @@ func nextFrame(b []byte) (typ byte, payload, rest []byte, ok bool, err error) {
 // nextRecord reads a record with a length of two bytes.
 func nextRecord(r *wire.Reader) wire.Reader { return r.Record(int(r.U16())) }
 
-// eachRecord calls parse with each of count records that have lengths of four bytes.
-func eachRecord(r *wire.Reader, count int, parse func(wire.Reader) error) error {
-	for range count {
-		record := r.Record(int(r.U32()))
-		if err := r.Err(); err != nil {
-			return err
-		}
-		if err := parse(record); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // appendID appends a member's name, of which bytes behind maxID are cut off.
 func appendID(w wire.Writer, id ring.ID) wire.Writer {
 	id = id[:min(len(id), maxID)]

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/protocol"
@@ -47,7 +48,7 @@ func BenchmarkCodec(b *testing.B) {
 		}
 	})
 	m := sampleMsg(protocol.Replica)
-	var writers writerTable
+	var writers counterwire.Writers
 	b.Run("message/append", func(b *testing.B) {
 		for b.Loop() {
 			buf, _ = appendMsg(buf[:0], &m, &writers)

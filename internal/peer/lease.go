@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
@@ -47,14 +48,14 @@ func leaseKind(typ byte) (k lease.BatchKind, ok bool) {
 }
 
 // appendLease appends m, sent at now, as one frame. On an error it returns b unchanged. writers is scratch memory.
-func appendLease(b []byte, m *lease.Batch, now int64, writers *writerTable) ([]byte, error) {
+func appendLease(b []byte, m *lease.Batch, now int64, writers *counterwire.Writers) ([]byte, error) {
 	if err := checkLease(m); err != nil {
 		return b, err
 	}
 	*writers = writersOf(m, (*writers)[:0])
 	w, at := beginFrame(b, frameLease+byte(m.Kind))
 	w = w.U16(leaseHead).I64(now).U16(uint16(leaseItems(m)))
-	w = writers.append(w)
+	w = writers.Append(w)
 	for i := range m.Requests {
 		w = appendLeaseRequest(w, &m.Requests[i], *writers)
 	}
@@ -83,13 +84,13 @@ func checkLease(m *lease.Batch) error {
 		switch r := &m.Requests[i]; {
 		case len(r.Name) > maxName:
 			return errName
-		case len(r.State.Slots) > maxSlots:
-			return errSlots
+		case len(r.State.Slots) > counterwire.MaxSlots:
+			return counterwire.ErrSlots
 		}
 	}
 	for i := range m.Grants {
-		if len(m.Grants[i].State.Slots) > maxSlots {
-			return errSlots
+		if len(m.Grants[i].State.Slots) > counterwire.MaxSlots {
+			return counterwire.ErrSlots
 		}
 	}
 	return nil
@@ -103,17 +104,17 @@ func split(m *lease.Batch) (a, b lease.Batch, two bool) {
 	return a, b, r+g+n > 0
 }
 
-func writersOf(m *lease.Batch, t writerTable) writerTable {
+func writersOf(m *lease.Batch, t counterwire.Writers) counterwire.Writers {
 	for i := range m.Requests {
-		t = t.with(m.Requests[i].State.Slots)
+		t = t.With(m.Requests[i].State.Slots)
 	}
 	for i := range m.Grants {
-		t = t.with(m.Grants[i].State.Slots)
+		t = t.With(m.Grants[i].State.Slots)
 	}
 	return t
 }
 
-func appendLeaseRequest(w wire.Writer, r *lease.GrantRequest, writers writerTable) wire.Writer {
+func appendLeaseRequest(w wire.Writer, r *lease.GrantRequest, writers counterwire.Writers) wire.Writer {
 	at := len(w)
 	w = w.U32(0).U64(r.Key[0]).U64(r.Key[1]).U64(r.RingPos).U64(r.Domain).U64(r.Seq)
 	w = w.I64(r.Window).U64(r.Have).U64(r.Left).U64(r.Demand).I64(r.State.TAT)
@@ -122,7 +123,7 @@ func appendLeaseRequest(w wire.Writer, r *lease.GrantRequest, writers writerTabl
 	w = w.U32(r.Terms.Weight).U32(r.Terms.Slack)
 	w = w.U8(byte(r.Rule.Algorithm)).U8(leaseRequestFlags(r)).U8(r.Terms.Watermark | bit(r.Terms.ReclaimCrash, leaseReclaimCrash)).U8(r.Terms.SubKeys)
 	w = w.U16(uint16(len(r.Name))).U16(uint16(len(r.State.Slots))).String(r.Name)
-	w = appendSlots(w, r.State.Slots, writers)
+	w = counterwire.AppendSlots(w, r.State.Slots, writers)
 	w.EndLen32(at)
 	return w
 }
@@ -133,11 +134,11 @@ func leaseRequestFlags(r *lease.GrantRequest) byte {
 		byte(r.Terms.Partition)<<leasePartitionShift
 }
 
-func appendGrant(w wire.Writer, g *lease.Grant, writers writerTable) wire.Writer {
+func appendGrant(w wire.Writer, g *lease.Grant, writers counterwire.Writers) wire.Writer {
 	at := len(w)
 	w = w.U32(0).U64(g.Key[0]).U64(g.Key[1]).U64(g.Seq).I64(g.Window).U64(g.Total).U64(g.Used)
 	w = w.I64(int64(g.Left)).I64(g.State.TAT).U32(g.Limit).U16(uint16(len(g.State.Slots))).U8(byte(g.Flags))
-	w = appendSlots(w, g.State.Slots, writers)
+	w = counterwire.AppendSlots(w, g.State.Slots, writers)
 	w.EndLen32(at)
 	return w
 }
@@ -151,14 +152,14 @@ func appendNotice(w wire.Writer, n *lease.Notice) wire.Writer {
 
 // leaseReader parses lease messages into its own memory, which the next message overwrites.
 type leaseReader struct {
-	slotReader
+	counterwire.Reader
 	msg lease.Batch
 }
 
 // parse reads the payload of a frame that carries a message of kind k. sent is the sender's clock at sending. The
 // result is valid until the next call.
 func (r *leaseReader) parse(k lease.BatchKind, b []byte) (m *lease.Batch, sent int64, err error) {
-	r.slots, r.writers = r.slots[:0], r.writers[:0]
+	r.Reset()
 	r.msg = lease.Batch{Kind: k, Requests: r.msg.Requests[:0], Grants: r.msg.Grants[:0], Notices: r.msg.Notices[:0]}
 	in := wire.NewReader(b)
 	head := in.Record(int(in.U16()))
@@ -169,7 +170,7 @@ func (r *leaseReader) parse(k lease.BatchKind, b []byte) (m *lease.Batch, sent i
 	case count > maxLeaseItems:
 		return nil, 0, errLeaseItems
 	}
-	r.parseWriters(&in)
+	r.Writers(&in)
 	record := r.parseNotice
 	switch k {
 	case lease.Ask:
@@ -177,7 +178,7 @@ func (r *leaseReader) parse(k lease.BatchKind, b []byte) (m *lease.Batch, sent i
 	case lease.Lend:
 		record = r.parseGrant
 	}
-	if err := eachRecord(&in, count, record); err != nil {
+	if err := counterwire.Records(&in, count, record); err != nil {
 		return nil, 0, err
 	}
 	if err := in.Err(); err != nil {
@@ -220,7 +221,7 @@ func (r *leaseReader) parseRequest(in wire.Reader) error {
 	}
 	q.Name = in.String(name)
 	var err error
-	if q.State.Slots, err = r.parseSlots(&in, slots); err != nil {
+	if q.State.Slots, err = r.Slots(&in, slots); err != nil {
 		return err
 	}
 	r.msg.Requests = append(r.msg.Requests, q)
@@ -236,7 +237,7 @@ func (r *leaseReader) parseGrant(in wire.Reader) (err error) {
 	g.Limit = in.U32()
 	slots := int(in.U16())
 	g.Flags = lease.GrantFlags(in.U8())
-	if g.State.Slots, err = r.parseSlots(&in, slots); err != nil {
+	if g.State.Slots, err = r.Slots(&in, slots); err != nil {
 		return err
 	}
 	r.msg.Grants = append(r.msg.Grants, g)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
@@ -77,7 +78,7 @@ func TestGoldenLeases(t *testing.T) {
 	samples := map[string][]byte{"lease-request": sampleLeaseRequest(), "hot-reply": hot.out}
 	for k := lease.Ask; k <= lease.Notify; k++ {
 		m := sampleLease(k)
-		b, err := appendLease(nil, &m, 0x0a0b0c0d0e0f1011, new(writerTable))
+		b, err := appendLease(nil, &m, 0x0a0b0c0d0e0f1011, new(counterwire.Writers))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +108,7 @@ func TestLeaseRequest(t *testing.T) {
 
 func leasePayload(t testing.TB, m *lease.Batch) (lease.BatchKind, []byte) {
 	t.Helper()
-	b, err := appendLease([]byte("before"), m, 77, new(writerTable))
+	b, err := appendLease([]byte("before"), m, 77, new(counterwire.Writers))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,8 +192,8 @@ func TestLeaseMalformed(t *testing.T) {
 			"too many":       {"123", func(b []byte) { le.PutUint16(b[10:], maxLeaseItems+1) }, errLeaseItems},
 			"head":           {"123", func(b []byte) { le.PutUint16(b, leaseHead-1) }, wire.ErrMalformed},
 			"long name":      {"1", func(b []byte) { le.PutUint16(b[first+132:], maxName+1) }, errName},
-			"slots":          {"1", func(b []byte) { le.PutUint16(b[first+134:], maxSlots+1) }, errSlots},
-			"slots of grant": {"2", func(b []byte) { le.PutUint16(b[first+68:], maxSlots+1) }, errSlots},
+			"slots":          {"1", func(b []byte) { le.PutUint16(b[first+134:], counterwire.MaxSlots+1) }, counterwire.ErrSlots},
+			"slots of grant": {"2", func(b []byte) { le.PutUint16(b[first+68:], counterwire.MaxSlots+1) }, counterwire.ErrSlots},
 			"window":         {"1", func(b []byte) { le.PutUint64(b[first+80:], 0) }, nil},
 			"algorithm":      {"1", func(b []byte) { b[first+128] = 99 }, nil},
 		} {
@@ -219,7 +220,7 @@ func TestLeaseMalformed(t *testing.T) {
 func TestLeaseBounds(t *testing.T) {
 	big := sampleLease(lease.Ask).Requests[0]
 	big.Name = strings.Repeat("n", maxName)
-	for i := range maxSlots - 2 {
+	for i := range counterwire.MaxSlots - 2 {
 		big.State.Slots = append(big.State.Slots, limit.Slot{Writer: math.MaxUint64 - uint64(i%64),
 			At: int64(i) << 30, Charged: math.MaxUint64})
 	}
@@ -233,11 +234,11 @@ func TestLeaseBounds(t *testing.T) {
 		want error
 	}{
 		"name":   {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{long}}, errName},
-		"slots":  {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{many}}, errSlots},
+		"slots":  {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{many}}, counterwire.ErrSlots},
 		"grants": {lease.Batch{Kind: lease.Lend, Grants: make([]lease.Grant, maxLeaseItems+1)}, errLeaseItems},
 		"bytes":  {lease.Batch{Kind: lease.Ask, Requests: []lease.GrantRequest{big, big}}, errTooLong},
 	} {
-		if b, err := appendLease([]byte("kept"), &tt.m, 1, new(writerTable)); !errors.Is(err, tt.want) ||
+		if b, err := appendLease([]byte("kept"), &tt.m, 1, new(counterwire.Writers)); !errors.Is(err, tt.want) ||
 			string(b) != "kept" {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -265,7 +266,7 @@ func FuzzLease(f *testing.F) {
 		if len(m.Requests) > maxLeaseItems || len(m.Grants) > maxLeaseItems || len(m.Notices) > maxLeaseItems {
 			t.Fatal("too many items")
 		}
-		written, err := appendLease(nil, m, sent, new(writerTable))
+		written, err := appendLease(nil, m, sent, new(counterwire.Writers))
 		if err != nil {
 			return // it was encoded more densely than here
 		}
@@ -357,7 +358,7 @@ func TestLeaseRefused(t *testing.T) {
 		{name: "good", from: "m0", boot: bootOf("m0"), to: bootOf("m1")},
 	} {
 		s := server{p: m.Peer, from: tt.from, fromBoot: tt.boot, toBoot: tt.to}
-		b, err := appendLease(nil, &msg, m.Now()-int64(tt.age), new(writerTable))
+		b, err := appendLease(nil, &msg, m.Now()-int64(tt.age), new(counterwire.Writers))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
@@ -71,7 +72,7 @@ type link struct {
 	queuedRequests int                 // guarded by mu: requests in out
 	sentGroups     sentGroups          // guarded by mu: groups without a reply
 	pace           int64               // guarded by mu: average nanoseconds for one more group in a queue
-	writers        writerTable         // guarded by mu: scratch
+	writers        counterwire.Writers // guarded by mu: scratch
 	heldHeartbeats [2]protocol.Message // guarded by mu: the last Ping and Pong without a stream, for the next
 	spare          []byte              // guarded by mu: the buffer of the previous batch
 	writing        bool                // guarded by mu: a goroutine writes a batch and will look at out again

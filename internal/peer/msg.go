@@ -3,10 +3,8 @@ package peer
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
-	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 )
@@ -15,18 +13,11 @@ import (
 const frameMsg = 32
 
 const (
-	maxCounters = 512  // in one message
-	maxSlots    = 4096 // in one counter
-	msgHead     = 57   // bytes of the head with an empty Member
-	minSlotSize = 4    // bytes of a slot, at least
+	maxCounters = 512 // in one message
+	msgHead     = 57  // bytes of the head with an empty Member
 )
 
-var (
-	errUnsorted = errors.New("slots not in order")
-	errCounters = errors.New("too many counters")
-	errSlots    = errors.New("too many slots")
-	errWriter   = errors.New("unknown writer")
-)
+var errCounters = errors.New("too many counters")
 
 // msgKind returns the kind of message in a frame of type typ, or false if the frame has none.
 func msgKind(typ byte) (k protocol.MessageKind, ok bool) {
@@ -34,51 +25,20 @@ func msgKind(typ byte) (k protocol.MessageKind, ok bool) {
 	return k, typ >= frameMsg && k >= protocol.Ping && k <= protocol.OwnershipReply
 }
 
-// writerTable lists the writers in a message's slots in ascending order. Slots refer to a writer by its index in the
-// table.
-type writerTable []uint64
-
-// of returns the table for counters, in t's memory.
-func (t writerTable) of(counters []protocol.CounterRecord) writerTable {
-	t = t[:0]
-	for i := range counters {
-		t = t.with(counters[i].State.Slots)
-	}
-	return t
-}
-
-// with adds the writers of slots.
-func (t writerTable) with(slots []limit.Slot) writerTable {
-	for _, s := range slots {
-		if at, known := slices.BinarySearch(t, s.Writer); !known {
-			t = slices.Insert(t, at, s.Writer)
-		}
-	}
-	return t
-}
-
-func (t writerTable) append(w wire.Writer) wire.Writer {
-	w = w.U16(uint16(len(t)))
-	for _, id := range t {
-		w = w.U64(id)
-	}
-	return w
-}
-
 // appendMsg appends m as one frame. On an error it returns b unchanged. writers is scratch memory.
-func appendMsg(b []byte, m *protocol.Message, writers *writerTable) ([]byte, error) {
+func appendMsg(b []byte, m *protocol.Message, writers *counterwire.Writers) ([]byte, error) {
 	if len(m.Counters) > maxCounters {
 		return b, errCounters
 	}
-	*writers = writers.of(m.Counters)
+	*writers = writers.Of(m.Counters)
 	w, at := beginFrame(b, frameMsg+byte(m.Kind))
 	w = appendMsgHead(w, m)
-	w = writers.append(w)
+	w = writers.Append(w)
 	for i := range m.Counters {
-		if len(m.Counters[i].State.Slots) > maxSlots {
-			return b, errSlots
+		if len(m.Counters[i].State.Slots) > counterwire.MaxSlots {
+			return b, counterwire.ErrSlots
 		}
-		w = appendCounter(w, &m.Counters[i], *writers)
+		w = counterwire.Append(w, &m.Counters[i], *writers)
 	}
 	switch m.Kind {
 	case protocol.Ack, protocol.OwnershipReply:
@@ -100,49 +60,22 @@ func appendMsgHead(w wire.Writer, m *protocol.Message) wire.Writer {
 	return appendID(w, m.Member)
 }
 
-func appendCounter(w wire.Writer, c *protocol.CounterRecord, writers writerTable) wire.Writer {
-	at := len(w)
-	w = w.U32(0).U64(c.Key[0]).U64(c.Key[1]).U64(c.RingPos).U64(c.Domain)
-	w = w.I64(int64(c.Rule.Window)).U32(c.Rule.Limit).U32(c.Rule.Burst).I64(c.ExpiresAt).I64(c.State.TAT)
-	w = w.U16(uint16(len(c.State.Slots))).U8(byte(c.Rule.Algorithm)).U8(0)
-	w = appendSlots(w, c.State.Slots, writers)
-	w.EndLen32(at)
-	return w
-}
-
-func appendSlots(w wire.Writer, slots []limit.Slot, writers writerTable) wire.Writer {
-	last := int64(0)
-	for _, s := range slots {
-		i, _ := slices.BinarySearch(writers, s.Writer)
-		w = w.Uvarint(uint64(i)).Varint(s.At - last).Uvarint(s.Charged).Uvarint(s.Refunded)
-		last = s.At
-	}
-	return w
-}
-
 // msgReader parses messages into its own memory, which the next message overwrites.
 type msgReader struct {
-	slotReader
-	msg      protocol.Message
-	counters []protocol.CounterRecord
-}
-
-// slotReader parses the slots of counters and the table of their writers.
-type slotReader struct {
-	slots   []limit.Slot
-	writers writerTable
+	counterwire.Reader
+	msg protocol.Message
 }
 
 // parse reads the payload of a frame that carries a message of kind k. The result is valid until the next call.
 func (r *msgReader) parse(k protocol.MessageKind, b []byte) (*protocol.Message, error) {
-	r.counters, r.slots, r.writers = r.counters[:0], r.slots[:0], r.writers[:0]
+	r.Reset()
 	in := wire.NewReader(b)
 	count, err := r.parseHead(k, in.Record(int(in.U16())))
 	if err != nil {
 		return nil, err
 	}
-	r.parseWriters(&in)
-	if err := eachRecord(&in, count, r.parseCounter); err != nil {
+	r.Writers(&in)
+	if err := counterwire.Records(&in, count, r.Counter); err != nil {
 		return nil, err
 	}
 	switch k {
@@ -157,7 +90,7 @@ func (r *msgReader) parse(k protocol.MessageKind, b []byte) (*protocol.Message, 
 	if err != nil {
 		return nil, err
 	}
-	r.msg.Counters = r.counters
+	r.msg.Counters = r.Counters
 	return &r.msg, nil
 }
 
@@ -178,70 +111,3 @@ func (r *msgReader) parseHead(k protocol.MessageKind, h wire.Reader) (count int,
 	}
 	return count, nil
 }
-
-func (r *slotReader) parseWriters(in *wire.Reader) {
-	n := int(in.U16())
-	table := in.Record(8 * n)
-	for table.Len() > 0 {
-		r.writers = append(r.writers, table.U64())
-	}
-}
-
-func (r *msgReader) parseCounter(in wire.Reader) error {
-	var c protocol.CounterRecord
-	c.Key[0], c.Key[1] = in.U64(), in.U64()
-	c.RingPos, c.Domain = in.U64(), in.U64()
-	c.Rule.Window = time.Duration(in.I64())
-	c.Rule.Limit, c.Rule.Burst = in.U32(), in.U32()
-	c.ExpiresAt, c.State.TAT = in.I64(), in.I64()
-	slots := int(in.U16())
-	c.Rule.Algorithm = limit.Algorithm(in.U8())
-	in.U8() // reserved
-	if err := in.Err(); err != nil {
-		return err
-	}
-	if slots > 0 { // a counter without slots has no more than its key
-		if err := c.Rule.Validate(); err != nil {
-			return err
-		}
-	}
-	var err error
-	if c.State.Slots, err = r.parseSlots(&in, slots); err != nil {
-		return err
-	}
-	r.counters = append(r.counters, c)
-	return nil
-}
-
-// parseSlots reads n slots. It returns nil if n is 0.
-func (r *slotReader) parseSlots(in *wire.Reader, n int) ([]limit.Slot, error) {
-	switch {
-	case n == 0:
-		return nil, in.Err()
-	case n > maxSlots:
-		return nil, errSlots
-	case in.Len() < n*minSlotSize:
-		return nil, wire.ErrMalformed
-	}
-	from, at := len(r.slots), int64(0)
-	for i := range n {
-		place := in.Uvarint()
-		at += in.Varint()
-		s := limit.Slot{At: at, Charged: in.Uvarint(), Refunded: in.Uvarint()}
-		if err := in.Err(); err != nil {
-			return nil, err
-		}
-		if place >= uint64(len(r.writers)) {
-			return nil, errWriter
-		}
-		s.Writer = r.writers[place]
-		if i > 0 && !before(r.slots[len(r.slots)-1], s) {
-			return nil, errUnsorted
-		}
-		r.slots = append(r.slots, s)
-	}
-	return r.slots[from:len(r.slots):len(r.slots)], nil
-}
-
-// before reports whether slot a sorts before b in a State.
-func before(a, b limit.Slot) bool { return a.At < b.At || a.At == b.At && a.Writer < b.Writer }

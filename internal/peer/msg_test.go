@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/protocol"
@@ -61,14 +62,14 @@ func TestGoldenMessages(t *testing.T) {
 	samples := map[string][]byte{"strict": strictRequest(), "transfer-hello": appendHello(nil, h)}
 	for k := protocol.Ping; k <= protocol.OwnershipReply; k++ {
 		m := sampleMsg(k)
-		b, err := appendMsg(nil, &m, new(writerTable))
+		b, err := appendMsg(nil, &m, new(counterwire.Writers))
 		if err != nil {
 			t.Fatal(err)
 		}
 		samples[fmt.Sprintf("message-%d", k)] = b
 	}
 	lost := protocol.Message{Kind: protocol.Ack, Ring: 1, Seq: 2, Losses: sampleLosses()}
-	b, err := appendMsg(nil, &lost, new(writerTable))
+	b, err := appendMsg(nil, &lost, new(counterwire.Writers))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestLossesOnUsersRings(t *testing.T) {
 func TestLosses(t *testing.T) {
 	send := func(losses []protocol.Loss) []protocol.Loss {
 		m := protocol.Message{Kind: protocol.Ack, Losses: losses}
-		b, err := appendMsg(nil, &m, new(writerTable))
+		b, err := appendMsg(nil, &m, new(counterwire.Writers))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,7 +235,7 @@ func firstRecord(t *testing.T, b []byte) []byte {
 
 func payloadOf(t testing.TB, m *protocol.Message) (protocol.MessageKind, []byte) {
 	t.Helper()
-	b, err := appendMsg([]byte("before"), m, new(writerTable))
+	b, err := appendMsg([]byte("before"), m, new(counterwire.Writers))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +285,7 @@ func TestFullMessage(t *testing.T) {
 	now := time.Now().UnixNano()
 	m := protocol.Message{Kind: protocol.Chunk, Counters: []protocol.CounterRecord{{Rule: limit.Rule{Window: time.Hour,
 		Algorithm: limit.SlidingLog}}}}
-	slots := make([]limit.Slot, maxSlots)
+	slots := make([]limit.Slot, counterwire.MaxSlots)
 	for i := range slots {
 		slots[i] = limit.Slot{Writer: uint64(i%64)*0x9E3779B97F4A7C15 + 1, At: now + int64(i)*int64(time.Second),
 			Charged: math.MaxUint64, Refunded: uint64(i)}
@@ -299,7 +300,7 @@ func TestFullMessage(t *testing.T) {
 		change func()
 		want   error
 	}{
-		"slots":    {func() { m.Counters[0].State.Slots = append(slots, limit.Slot{At: math.MaxInt64}) }, errSlots},
+		"slots":    {func() { m.Counters[0].State.Slots = append(slots, limit.Slot{At: math.MaxInt64}) }, counterwire.ErrSlots},
 		"counters": {func() { m.Counters = make([]protocol.CounterRecord, maxCounters+1) }, errCounters},
 		"bytes": {func() {
 			m.Counters = make([]protocol.CounterRecord, maxCounters)
@@ -309,7 +310,7 @@ func TestFullMessage(t *testing.T) {
 		}, errTooLong},
 	} {
 		tt.change()
-		if b, err := appendMsg([]byte("kept"), &m, new(writerTable)); !errors.Is(err, tt.want) || string(b) != "kept" {
+		if b, err := appendMsg([]byte("kept"), &m, new(counterwire.Writers)); !errors.Is(err, tt.want) || string(b) != "kept" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -333,7 +334,7 @@ func TestMessageMalformed(t *testing.T) {
 	record := head + 2 + 8*2
 	for name, change := range map[string]func(b []byte) []byte{
 		"too many counters": func(b []byte) []byte { le.PutUint16(b[4:], maxCounters+1); return b },
-		"too many slots":    func(b []byte) []byte { le.PutUint16(b[record+4+64:], maxSlots+1); return b },
+		"too many slots":    func(b []byte) []byte { le.PutUint16(b[record+4+64:], counterwire.MaxSlots+1); return b },
 		"long name":         func(b []byte) []byte { b[2+56] = 200; return b },
 		"window":            func(b []byte) []byte { le.PutUint64(b[record+4+32:], 0); return b },
 		"algorithm":         func(b []byte) []byte { b[record+4+66] = 99; return b },
@@ -370,7 +371,7 @@ func FuzzMessage(f *testing.F) {
 		if len(m.Counters) > maxCounters || len(m.Member) > maxID {
 			t.Fatalf("%d counters, name %q", len(m.Counters), m.Member)
 		}
-		written, err := appendMsg(nil, m, new(writerTable))
+		written, err := appendMsg(nil, m, new(counterwire.Writers))
 		if err != nil {
 			return // it was encoded more densely than here
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 )
@@ -21,7 +22,7 @@ func TestOverflowTravels(t *testing.T) {
 		{Cells: []protocol.Cell{{At: 0, Hits: 1}, {At: sketchCells - 1, Hits: 7}}}, &full} {
 		m := sampleMsg(protocol.Chunk)
 		m.Sketch = o
-		b, err := appendMsg(nil, &m, new(writerTable))
+		b, err := appendMsg(nil, &m, new(counterwire.Writers))
 		if err != nil {
 			t.Fatal(err)
 		}

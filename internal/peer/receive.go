@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/protocol"
 )
@@ -52,7 +53,7 @@ func (s *server) countRefused(reason string) { s.p.m.refused.WithLabelValues(rea
 
 // parseErrorReason returns the reason to refuse a message that parse returned err for.
 func parseErrorReason(err error) string {
-	for _, e := range []error{errCounters, errSlots, errLeaseItems, errName} {
+	for _, e := range []error{errCounters, counterwire.ErrSlots, errLeaseItems, errName} {
 		if errors.Is(err, e) {
 			return reasonTooLarge
 		}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
@@ -88,7 +89,7 @@ type transfer struct {
 
 	buf     []protocol.CounterRecord
 	out     []byte
-	writers writerTable
+	writers counterwire.Writers
 
 	began        int64         // by the monotonic clock
 	keys         int           // sent since the first chunk

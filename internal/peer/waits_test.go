@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
@@ -151,7 +152,7 @@ func owed(t *testing.T, keys int, serve func(net.Conn, hello)) *member {
 	conn := dialRaw(t, m, appendHello(nil, hello))
 	ping := protocol.Message{Kind: protocol.Ping, Flags: protocol.NeedsAck, Ring: r.Fingerprint(), Seq: 1,
 		Sent: m.Now(), Now: m.Now()}
-	b, err := appendMsg(nil, &ping, new(writerTable))
+	b, err := appendMsg(nil, &ping, new(counterwire.Writers))
 	if err != nil {
 		t.Fatal(err)
 	}

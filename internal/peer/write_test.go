@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/protocol"
 )
 
@@ -37,7 +38,7 @@ func pings(sent ...int64) (out []protocol.Outbound) {
 // pingBytes returns the length of a heartbeat on the stream.
 func pingBytes(t *testing.T) int {
 	t.Helper()
-	b, err := appendMsg(nil, ping(1), &writerTable{})
+	b, err := appendMsg(nil, ping(1), &counterwire.Writers{})
 	if err != nil {
 		t.Fatal(err)
 	}
