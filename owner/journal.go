@@ -26,12 +26,19 @@ const (
 
 // journaling is what the Node knows of its member's journal.
 type journaling struct {
-	up     atomic.Bool // records become durable, so that requests may wait for them
-	urgent atomic.Bool // a request waits
-	soon   atomic.Bool // a key is queued to be written soon
-	late   atomic.Bool // a key is queued to be written later
-	next   int         // the shard at which Due continues
-	missed bool        // only a complete generation contains some hits
+	up      atomic.Bool   // records become durable, so that requests may wait for them
+	urgency atomic.Uint32 // the highest writeback.Urgency of the queued keys
+	next    int           // the shard at which Due continues
+	missed  bool          // only a complete generation contains some hits
+}
+
+// raise makes the urgency at least u.
+func (j *journaling) raise(u writeback.Urgency) {
+	for was := j.urgency.Load(); was < uint32(u); was = j.urgency.Load() {
+		if j.urgency.CompareAndSwap(was, uint32(u)) {
+			return
+		}
+	}
 }
 
 // JournalBatch holds what Due and JournalScan return, to be written to the journal as one record. The caller uses it
@@ -90,29 +97,19 @@ func (n *Node) journalsEntry(s *shard, e *counter.Owned) bool {
 // trackUnwritten adds h, hits of e by rule r, to what the journal has to write.
 func (n *Node) trackUnwritten(s *shard, e *counter.Owned, r limit.Rule, h writeback.Hits) *counter.Unwritten {
 	u, urgency := s.writes.Track(e, r, h)
-	j := &n.journal
-	switch {
-	case urgency == writeback.Late && !j.late.Load():
-		j.late.Store(true)
-	case urgency >= writeback.Soon && !j.soon.Load():
-		j.soon.Store(true)
-	}
-	if urgency == writeback.Now && !j.urgent.Load() {
-		j.urgent.Store(true)
-	}
+	n.journal.raise(urgency)
 	return u
 }
 
 // JournalIn returns within which time the driver has to write what Due returns: 0 is at once, because a request waits,
 // and math.MaxInt64 is never, because nothing is due. Like FlushIn, it takes no lock, and decisions may shorten it.
 func (n *Node) JournalIn() time.Duration {
-	j := &n.journal
-	switch {
-	case j.urgent.Load():
+	switch writeback.Urgency(n.journal.urgency.Load()) {
+	case writeback.Now:
 		return 0
-	case j.soon.Load():
+	case writeback.Soon:
 		return journalRound
-	case j.late.Load():
+	case writeback.Late:
 		return min(lateRound, n.lateness()/4)
 	}
 	return math.MaxInt64
@@ -140,9 +137,7 @@ func (n *Node) Due(now int64, b *JournalBatch) (more bool) {
 // there was no room to queue them.
 func (n *Node) BeginRound() (missed bool) {
 	j := &n.journal
-	j.urgent.Store(false)
-	j.soon.Store(false)
-	j.late.Store(false)
+	j.urgency.Store(uint32(writeback.Idle))
 	j.next, missed, j.missed = 0, j.missed, false
 	return missed
 }
@@ -154,7 +149,7 @@ func (n *Node) dueOf(s *shard, now int64, b *JournalBatch) (full bool) {
 		if !more {
 			n.journal.missed = s.writes.Missed() || n.journal.missed
 			if s.writes.Pending() {
-				n.journal.late.Store(true)
+				n.journal.raise(writeback.Late)
 			}
 			return false
 		}
@@ -253,5 +248,5 @@ func (n *Node) deliver(cs []protocol.CounterRecord) {
 	}
 }
 
-// BootID returns the writer of this boot's charges.
-func (n *Node) BootID() uint64 { return n.options.BootID }
+// Counters returns the number of counters that this member stores, its own and replicas.
+func (n *Node) Counters() int { return n.counters.Len(counter.TableOwned) + n.counters.Copies() }

@@ -33,7 +33,9 @@ type Stats struct {
 	SlotsRefused   uint64 // counters, slots and messages that are not valid
 	Unreplicated   uint64 // hits that no other member has confirmed: the most of one key
 	UnreplicatedIn uint64 // hits that no other member has confirmed, of all keys
-	Pending        int    // requests that wait for ownership or replicas
+	Unwritten      uint64 // hits that this member's journal may lack: the most of one key
+	UnwrittenIn    uint64 // hits that this member's journal may lack, of all keys
+	Pending        int    // requests that wait for ownership, for replicas, or for the journal
 	Transfers      int    // members to which counters are being sent
 
 	// MovedBound bounds the hits that this member, as the owner, admits beyond a limit because members without handoff do
@@ -111,6 +113,8 @@ func (n *Node) Stats(now int64) Stats {
 		s.mu.Lock()
 		most, sum := s.counters.Unconfirmed()
 		f.Unreplicated, f.UnreplicatedIn = max(f.Unreplicated, most), limit.SaturatingAdd(f.UnreplicatedIn, sum)
+		most, sum = s.counters.Owed()
+		f.Unwritten, f.UnwrittenIn = max(f.Unwritten, most), limit.SaturatingAdd(f.UnwrittenIn, sum)
 		f.MovedBound = max(f.MovedBound, s.bounds[movedBound].at(now))
 		f.CrashBound = max(f.CrashBound, s.bounds[crashBound].at(now))
 		f.PartitionBound = max(f.PartitionBound, s.bounds[partitionBound].at(now))

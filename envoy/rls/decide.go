@@ -85,7 +85,7 @@ func NewRequest(domain, version uint64, m *config.Match) owner.Request {
 	x := m.Extension()
 	return owner.Request{
 		Key: owner.Key(m.Digest), RingPos: m.Owner, Domain: domain, Rules: version, Rule: m.Limit,
-		Degraded: x.Degraded, Partition: x.Partition, LocalCap: x.LocalCap, Strict: x.Strict,
+		Degraded: x.Degraded, Partition: x.Partition, LocalCap: x.LocalCap, Strict: x.Strict, Volatile: x.Volatile,
 		Mechanism: x.Mechanism, LeaseTerms: x.Lease, HotFactor: x.HotFactor, Audit: x.Lease != nil && x.Lease.Audit,
 		Tenant: m.Tenant, TenantWeight: m.Weight,
 	}

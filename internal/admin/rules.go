@@ -42,8 +42,8 @@ func newRule(r *config.RuleSpec, totals *api.RuleTotals) api.RuleStatus {
 	if x.Fair != nil {
 		out.Fair = x.Fair.String()
 	}
-	if x.Strict {
-		out.Durability = "strict"
+	if d := x.Durability(); d != "async" {
+		out.Durability = d
 	}
 	for _, l := range r.Levels {
 		text := l.Key

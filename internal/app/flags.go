@@ -31,6 +31,7 @@ type flags struct {
 	decisionFlags
 	responseFlags
 	counterFlags
+	dataFlags
 	securityFlags
 	envoyFlags
 
@@ -100,6 +101,13 @@ type counterFlags struct {
 	NoHot       bool
 }
 
+// dataFlags describe the journal, in which counters of long windows outlive every member.
+type dataFlags struct {
+	Data       string        // directory; empty: no journal
+	DataWindow time.Duration // the shortest window of the rules whose counters it contains
+	DataSize   byteSize      // the most bytes of it
+}
+
 // securityFlags protect the listeners.
 type securityFlags struct {
 	GossipKeyFile  string
@@ -143,6 +151,7 @@ func (f *flags) define(s *pflag.FlagSet, getenv func(string) string) []flagGroup
 	add("Decisions", f.decisionFlags.define)
 	add("Responses", f.responseFlags.define)
 	add("Counters and hot keys", f.counterFlags.define)
+	add("Journal", f.dataFlags.define)
 	add("Security", f.securityFlags.define)
 	add("Envoys that are configured by xDS", f.envoyFlags.define)
 	return groups
@@ -250,6 +259,16 @@ func (f *counterFlags) define(s *pflag.FlagSet) {
 	s.Float64Var(&f.HotRate, "hot-rate", 0,
 		"`requests` per second for one key below which it is never hot (default: 5 % of this machine's measured capacity)")
 	s.BoolVar(&f.NoHot, "no-hot", false, "find no hot keys: only rules and operators' orders have keys leased or routed to other members")
+}
+
+func (f *dataFlags) define(s *pflag.FlagSet) {
+	s.StringVar(&f.Data, "data", "",
+		"`directory` for a journal of counters, so that they outlive the loss of every member; several members may share it; empty: "+
+			"counters are only in memory")
+	s.DurationVar(&f.DataWindow, "data-window", time.Hour,
+		"shortest window of the rules whose counters the journal contains; for buckets, the shortest time to fill")
+	f.DataSize = 1 << 30
+	s.Var(&f.DataSize, "data-size", "most `bytes` of this member's journal, like 512MiB or 1GiB, at least 64MiB")
 }
 
 func (f *securityFlags) define(s *pflag.FlagSet) {

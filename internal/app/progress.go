@@ -29,6 +29,7 @@ func (m *sidecar) onProgress(p membership.Progress) {
 	m.progress.settled = m.progress.settled || p.CompleteRing != 0
 	m.timeline.addProgress(time.Now(), p)
 	m.publishProgressLocked()
+	m.recordRing(p)
 	m.updateReadinessLocked()
 }
 

@@ -62,6 +62,7 @@ type sidecar struct {
 	page     *http.Server
 	socket   *http.Server // nil: none
 
+	data       data
 	manual     manualRoutes
 	drain      *drain
 	progress   progress
@@ -158,6 +159,9 @@ func (m *sidecar) start() error {
 	if err := m.startStats(); err != nil {
 		return err
 	}
+	if len(m.Flags.Join) == 0 {
+		<-m.data.loaded.Done() // nothing else keeps a member alone from admitting full limits again
+	}
 	if err := m.startListeners(); err != nil {
 		return err
 	}
@@ -185,6 +189,9 @@ func (m *sidecar) startCounting() error {
 		SketchSeed:  [2]uint64{binary.LittleEndian.Uint64(shared[:]), binary.LittleEndian.Uint64(shared[8:])},
 		HotRate:     m.Flags.HotRate, NoHot: m.Flags.NoHot,
 	}
+	if m.Flags.Data != "" {
+		o.DataWindow = m.Flags.DataWindow
+	}
 	// envoyproxy/ratelimit caches refused keys in this many bytes. An entry takes about 64.
 	if b := m.Settings.Behavior.LocalCacheBytes; b > 0 {
 		o.DenyCache = max(1, b/64)
@@ -194,6 +201,9 @@ func (m *sidecar) startCounting() error {
 		Node: m.node, Self: ring.ID(m.Flags.Node), BootID: m.bootID, Cluster: m.Flags.Cluster,
 		Detection:  membership.Detection(m.Flags.Detection),
 		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, OnAudit: m.onAudit, OnLostAudits: m.onLostAudits, Logger: m.Log, Registerer: m.reg,
+	}
+	if m.Flags.Data != "" {
+		po.OnDecided = m.onDecided
 	}
 	err := m.security.peer(&po)
 	if err != nil {
@@ -206,6 +216,7 @@ func (m *sidecar) startCounting() error {
 		return err
 	}
 	m.reg.MustRegister(admin.NewCollector(m.peer.Stats), newTables(&m.Flags))
+	m.newData()
 	return nil
 }
 
@@ -259,12 +270,15 @@ func (m *sidecar) startCluster() error {
 	o := m.Flags.gossip(membership.RoleMember, m.Getenv)
 	o.BootID, o.Logger, o.Registerer = m.bootID, m.Log, m.reg
 	o.OnRefused = m.security.guards.Guard("gossip").Refuse
-	o.OnView, o.OnRoutes = m.onView, m.onRoutes
+	o.OnView, o.OnRoutes, o.Data = m.onView, m.onRoutes, m.data.keeper != nil
 	c, err := cluster.Start(o)
 	if err != nil {
 		return err
 	}
 	m.cluster.Store(c)
+	if m.data.keeper != nil {
+		m.tasks.start(m.loadJournals)
+	}
 	m.publishProgress()
 	m.onLinks()
 	m.Log.Info("member started", "member", m.Flags.Node, "gossip", c.Gossip(), "label", m.Flags.Cluster)
@@ -282,6 +296,9 @@ func (m *sidecar) onView(v *membership.View) {
 	}
 	m.timeline.addView(time.Now(), v)
 	m.detection.see(v)
+	if m.data.missing != nil {
+		m.data.missing.Set(float64(v.Missing))
+	}
 }
 
 // updateRulesHealth makes this member unready while every version of the rules that it has loaded was faulty: it
@@ -386,6 +403,7 @@ func (m *sidecar) stop(ctx context.Context) {
 	if m.xds != nil {
 		m.xds.stop()
 	}
+	m.stopJournal()
 	if m.peer != nil {
 		d := m.peer.Stats().Decided
 		m.Log.Info("decisions since start", "full", d[owner.Full], "part", d[owner.Part], "share", d[owner.Share], "open", d[owner.Open],

@@ -40,6 +40,7 @@ func (f *flags) validate() error {
 	f.validateCluster(&e)
 	f.validateRing(&e)
 	f.validateAmounts(&e)
+	f.validateData(&e)
 	f.validateTLS(&e)
 	f.validatePlaintext(&e)
 	return errors.Join(e...)
@@ -104,6 +105,18 @@ func (f *clusterFlags) validateCluster(e *faults) {
 	case f.ExpectTimeout > 0 && f.Expect == 0:
 		e.add("--expect-timeout %s needs --expect", f.ExpectTimeout)
 	}
+}
+
+// Limits of the flags of the journal.
+const (
+	minDataWindow = time.Second
+	minDataSize   = 64 << 20
+)
+
+// validateData checks the flags of the journal.
+func (f *dataFlags) validateData(e *faults) {
+	e.unless(f.DataWindow >= minDataWindow, "--data-window %s: want at least %s", f.DataWindow, minDataWindow)
+	e.unless(f.DataSize >= minDataSize, "--data-size %s: want at least 64MiB", f.DataSize.String())
 }
 
 // validateRing checks the flags of a ring of the user's own.

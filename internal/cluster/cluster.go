@@ -10,7 +10,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +29,8 @@ type Cluster struct {
 	joiner  *joiner // nil when standalone
 	view    atomic.Pointer[membership.View]
 
+	searched atomic.Bool // see Searched
+
 	fatal   chan error
 	drained chan struct{} // see Drained
 	cancel  context.CancelFunc
@@ -41,7 +42,8 @@ type Cluster struct {
 	announcedAt time.Time
 	state       membership.MemberState // as last logged
 	problem     string
-	calm        bool // nothing is in progress or remembered that ends by the passing of time alone
+	journals    journalStage // as last logged
+	calm        bool         // nothing is in progress or remembered that ends by the passing of time alone
 
 	probing   atomic.Bool // another boot of this member's name is being probed
 	repairing atomic.Bool // see repair
@@ -65,7 +67,7 @@ func Start(o Options) (*Cluster, error) {
 	}
 	c.machine = &machine{
 		capacity: o.Capacity, expect: o.Expect, expectTimeout: o.ExpectTimeout, standalone: len(o.Join) == 0,
-		handoff: o.Handoff, streams: o.Streams, timing: o.Timing, start: now,
+		handoff: o.Handoff, streams: o.Streams, data: o.Data, timing: o.Timing, start: now,
 		newRing: o.NewRing, nref: nRefMemory{decay: o.NRefDecay}, left: make(map[ring.ID]time.Time),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -250,6 +252,7 @@ func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) 
 	}
 	c.announce(now, &o)
 	c.logChanges(&o)
+	c.logJournals(&c.machine.journals)
 	if c.gossip != nil {
 		c.metrics.health.Set(float64(c.gossip.list.GetHealthScore()))
 		c.metrics.refused.Set(float64(c.table.refusedCount()))
@@ -257,6 +260,9 @@ func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) 
 	if o.viewChanged {
 		c.metrics.update(o.view)
 		c.view.Store(o.view)
+	}
+	c.searched.Store(o.view.Standalone || s.join.rounds > 0)
+	if o.viewChanged {
 		c.o.OnView(o.view)
 	}
 	c.checkNameConflict(ctx, o.nameConflict, &s.self) // after the view, which has the problem when Fatal reports it
@@ -271,44 +277,6 @@ func (c *Cluster) step(ctx context.Context, now time.Time) (wake time.Duration) 
 	c.calm = settled && v.Joined && v.Problem == "" && o.self.State == membership.Active && !s.status.draining &&
 		c.table.records.Idle()
 	return o.wake
-}
-
-// logChanges logs what a person needs to follow a change of the ring across members.
-func (c *Cluster) logChanges(o *outcome) {
-	if o.ringChanged {
-		c.metrics.ringChanges.Inc()
-		c.metrics.deaths.Add(float64(o.ringChange.crashed))
-		r := o.view.Ring
-		x := &o.ringChange
-		c.log.Info("ring adopted", "ring", fmt.Sprintf("%016x", r.Fingerprint()), "members", r.Len(), "n_ref", o.view.NRef,
-			"parameters", r.Parameters().String(),
-			"joined", joinIDs(x.joined), "left", joinIDs(x.left), "died", joinIDs(x.died), "replaced", joinIDs(x.replaced))
-		if others := o.view.OtherRingParameters(); len(others) > 0 {
-			c.log.Warn("members are configured for different rings; all use Keyward's own ring until --ring is the same",
-				"member", joinIDs(others), "configured", o.self.RingParameters.String())
-		}
-	}
-	if o.self.State != c.state {
-		c.state = o.self.State
-		c.log.Info("member state changed", "state", c.state.String(), "ring", fmt.Sprintf("%016x", o.self.Ring))
-	}
-	if o.view.Problem != c.problem {
-		if c.problem = o.view.Problem; c.problem != "" {
-			c.log.Error("this member stays off the ring", "cause", c.problem)
-		}
-	}
-}
-
-// joinIDs formats members for a log line.
-func joinIDs(ids []ring.ID) string {
-	var b strings.Builder
-	for i, id := range ids {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(string(id))
-	}
-	return b.String()
 }
 
 // announce stores the new state of this member and makes memberlist spread it. It repeats an announcement that

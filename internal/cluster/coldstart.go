@@ -9,13 +9,32 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// mayJoin reports whether this member, which is not misconfigured, may take part: it has met every cluster that it
-// could meet, or waited long enough (see Options.Expect).
+// mayJoin reports whether this member, which is not misconfigured, may take part: it has loaded its journals, has met
+// every cluster that it could meet, and in a cold start, all journals of the last ring are loaded. It waits for the
+// second and third for a limited time.
 func (m *machine) mayJoin(now time.Time, s *situation) bool {
-	if m.standalone {
+	switch {
+	case s.self.Loading:
+		return false
+	case m.standalone:
+		m.journals.giveUp()
 		return true
 	}
-	c, searched, waited := s.countMembers(), s.join.rounds > 0, m.searchTime(now)
+	c := s.countMembers()
+	switch {
+	case !m.hasMetOthers(now, s, c):
+		return false
+	case c.active > 0:
+		m.journals.followed = m.journals.last.Ring == 0 || !m.journals.complete()
+		return true
+	}
+	return m.waitedForJournals(now, s)
+}
+
+// hasMetOthers reports whether this member has met every cluster that it could meet, or waited long enough (see
+// Options.Expect).
+func (m *machine) hasMetOthers(now time.Time, s *situation, c memberCounts) bool {
+	searched, waited := s.join.rounds > 0, m.searchTime(now)
 	switch {
 	case c.live == 0 && !searched: // the first round may take longer than a cold start, when names are not resolved
 		return false
@@ -25,7 +44,8 @@ func (m *machine) mayJoin(now time.Time, s *situation) bool {
 		return true
 	}
 	alone := m.expect == 0 && len(s.join.others) == 0 && waited >= m.timing.Alone
-	return searched && (c.foundCluster(&s.join) || c.mayStartCluster(s) || alone)
+	first := c.mayStartCluster(s) && (!m.data || m.expect <= 1)
+	return searched && (c.foundCluster(&s.join) || first || alone)
 }
 
 // memberCounts describes what the search for other members has found.

@@ -17,6 +17,7 @@ type machine struct {
 	standalone bool
 	handoff    bool // see Options
 	streams    bool // see Options
+	data       bool // see Options
 	timing     Timing
 
 	expectTimeout time.Duration // after which fewer members than expect are enough; 0: never
@@ -31,6 +32,7 @@ type machine struct {
 	hadCompany        bool      // it has met another counting member
 	joined            bool      // it may take a place on the ring
 	joinedAt          time.Time // when it was first allowed to, or allowed again after flapping
+	startedCluster    bool      // no other member was established when it joined
 	established       bool      // joined, and the cluster is running or complete, so that it may trust its own ring
 	metExpected       bool      // it has met as many members as it expects; see Member.MetExpected
 	readySince        time.Time // since when it waits for its turn; zero if it does not
@@ -40,6 +42,7 @@ type machine struct {
 	ringMembers       []ring.Member // of ring, by ID
 	joinWaitingSince  time.Time     // since when a change that only adds members waits to be adopted; zero if none does
 	nref              nRefMemory
+	journals          journalWait
 	left              map[ring.ID]time.Time // members that left after a complete handoff, and when
 	view              *membership.View
 }
@@ -108,6 +111,11 @@ func (m *machine) step(now time.Time, obs observation) outcome {
 	}
 	s := situation{observation: &obs}
 	s.members, s.conflict = resolveNames(&s.self, s.others)
+	if m.joined {
+		m.journals.lower(s.members)
+	} else {
+		m.journals.observe(now, &s)
+	}
 	m.updateJoined(now, &s)
 	m.flaps.observe(now, &s.self, s.members, m.timing.FlapHold)
 	m.recordDepartures(now, s.departed)
@@ -123,8 +131,7 @@ func (m *machine) step(now time.Time, obs observation) outcome {
 		s.members[own].State = self.State
 	}
 	m.adoptRing(now, &s, &o)
-	m.established = m.established || m.joined &&
-		(m.ringComplete(s.members) || m.searchTime(now) >= m.timing.ColdStart)
+	m.established = m.established || m.joined && m.mayTrustRing(now, &s)
 	m.nref.expire(now, m.ring.Len())
 	m.describe(self, &s.status)
 	if own >= 0 {
@@ -133,7 +140,7 @@ func (m *machine) step(now time.Time, obs observation) outcome {
 	v := &membership.View{
 		Self: self.ID, BootID: self.BootID, Members: s.members, Ring: m.ring, NRef: m.computeNRef(now, &s, off),
 		Joined: m.established && s.conflict == nil, Standalone: m.standalone, Problem: off.text, Cause: off.cause,
-		Left: slices.Sorted(maps.Keys(m.left)),
+		Left: slices.Sorted(maps.Keys(m.left)), Missing: m.journals.missing,
 	}
 	if o.viewChanged = !v.Equal(m.view); o.viewChanged {
 		m.view = v
@@ -148,14 +155,15 @@ func (m *machine) updateJoined(now time.Time, s *situation) {
 	if !m.joined || s.self.Role == membership.RoleObserver {
 		s.lost = m.misconfigured(now, s.observation)
 	}
+	running := clusterRunning(&s.self, s.members)
 	switch {
 	case m.joined:
 	case s.lost.cause != "":
 		m.misconfiguredAt = now
 	case m.mayJoin(now, s):
-		m.joined, m.joinedAt = true, now
+		m.joined, m.joinedAt, m.startedCluster = true, now, !running
 	}
-	m.established = m.established || m.joined && clusterRunning(&s.self, s.members)
+	m.established = m.established || m.joined && running && !m.waitsForPlaces(now)
 	m.metExpected = m.metExpected || m.expect > 0 && m.seesExpected(&s.self, s.members)
 	m.hadCompany = m.hadCompany || hasCompany(&s.self, s.members)
 }

@@ -54,6 +54,10 @@ const (
 	tagRingParameters
 	tagRingHost
 	tagZone
+	tagJournalRing
+	tagJournalSize
+	tagJournalAt // in Unix seconds
+	tagJournalLoaded
 	tagEnd // the first unknown tag
 )
 
@@ -64,6 +68,7 @@ const (
 	flagHandedOff
 	flagMetExpected
 	flagIsolated
+	flagLoading
 )
 
 func flagsOf(m *membership.Member) (f uint64) {
@@ -72,7 +77,7 @@ func flagsOf(m *membership.Member) (f uint64) {
 		bit uint64
 	}{
 		{m.Established, flagEstablished}, {m.AwaitsTurn, flagAwaitsTurn}, {m.HandedOff, flagHandedOff},
-		{m.MetExpected, flagMetExpected}, {m.Isolated, flagIsolated},
+		{m.MetExpected, flagMetExpected}, {m.Isolated, flagIsolated}, {m.Loading, flagLoading},
 	} {
 		if x.set {
 			f |= x.bit
@@ -111,7 +116,15 @@ func encode(m *membership.Member) []byte {
 		b = appendText(b, tagRingParameters, m.RingParameters.String())
 	}
 	b = appendText(b, tagRingHost, m.RingHost)
-	return appendText(b, tagZone, m.Zone)
+	b = appendText(b, tagZone, m.Zone)
+	return appendJournals(b, &m.Journals)
+}
+
+func appendJournals(b []byte, j *membership.Journals) []byte {
+	b = appendNumber(b, tagJournalRing, j.Ring)
+	b = appendNumber(b, tagJournalSize, uint64(max(0, j.Size)))
+	b = appendNumber(b, tagJournalAt, uint64(max(0, j.At)))
+	return appendNumber(b, tagJournalLoaded, uint64(max(0, j.Loaded)))
 }
 
 func appendText(b []byte, tag uint64, s string) []byte {
@@ -232,10 +245,20 @@ func setNumber(m *membership.Member, tag, v uint64) {
 	case tagFlags:
 		m.Established, m.AwaitsTurn = v&flagEstablished != 0, v&flagAwaitsTurn != 0
 		m.HandedOff, m.MetExpected, m.Isolated = v&flagHandedOff != 0, v&flagMetExpected != 0, v&flagIsolated != 0
+		m.Loading = v&flagLoading != 0
+	case tagJournalRing:
+		m.Journals.Ring = v
+	case tagJournalSize:
+		m.Journals.Size = int(min(v, small))
+	case tagJournalAt:
+		m.Journals.At = int64(v &^ (1 << 63))
+	case tagJournalLoaded:
+		m.Journals.Loaded = int(min(v, small))
 	}
 }
 
-// maxEncodedSize returns the largest size that m's announcement can reach.
+// maxEncodedSize returns the largest size that m's announcement can reach. Only a member that is loading when it starts
+// announces journals later.
 func maxEncodedSize(m *membership.Member) int {
 	w := *m
 	w.BootID, w.Incarnation, w.Pod = 1<<64-1, 1<<32, 1<<64-1
@@ -245,5 +268,8 @@ func maxEncodedSize(m *membership.Member) int {
 	w.CompleteRing, w.Established, w.AwaitsTurn, w.HandedOff = 1<<64-1, true, true, true
 	w.MetExpected, w.Isolated, w.Detection = true, true, membership.MaxDetection
 	w.Role, w.State = membership.RoleObserver, membership.Leaving
+	if m.Loading {
+		w.Journals = membership.Journals{Ring: 1<<64 - 1, Size: 1 << 20, At: 1<<63 - 1, Loaded: 1 << 20}
+	}
 	return len(encode(&w))
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/hex"
 	"math/rand/v2"
 	"net/netip"
@@ -51,13 +52,16 @@ func TestDetectionIsAnnounced(t *testing.T) {
 }
 
 func TestAnnouncementRoundTrip(t *testing.T) {
-	law := func(inst, ver, pod, force, prep, fp uint64, weight, state uint8, boot int64, nref uint16, id [9]byte, addr [20]byte) bool {
+	law := func(inst, ver, pod, force, prep, fp uint64, weight, state uint8, boot int64, nref uint16, id [9]byte, addr [20]byte,
+		size, loaded uint16, loading bool,
+	) bool {
 		m := full()
 		m.ID, m.BootID, m.Incarnation, m.Pod = ring.ID(hex.EncodeToString(id[:])), inst, ver, pod
 		m.InForce, m.Prepared, m.Ring = force, prep, fp
 		m.Weight, m.State = max(1, uint32(weight)), membership.MemberState(state%3)
 		m.StartedAt, m.NRef = max(0, boot), int(nref)
-		m.Peer = string(addr[:])
+		m.Peer, m.Loading = string(addr[:]), loading
+		m.Journals = membership.Journals{Ring: fp, Size: int(size), At: max(0, boot), Loaded: int(loaded)}
 		got, err := decode(encode(&m))
 		return err == nil && reflect.DeepEqual(got, m)
 	}
@@ -148,9 +152,59 @@ func TestLargestAnnouncementIsAnUpperBound(t *testing.T) {
 	}
 }
 
+// Only the announcement of a member that loads journals grows, by so little that IPv6 addresses and the longest name
+// still fit.
+func TestLargestAnnouncementWithJournals(t *testing.T) {
+	m := full()
+	m.ID = ring.ID(strings.Repeat("n", membership.MaxID))
+	for _, a := range []*string{&m.RLS, &m.Peer, &m.Route, &m.Page} {
+		*a = "[2001:0db8:0000:0000:0000:0000:0000:ffff]:65535"
+	}
+	without := maxEncodedSize(&m)
+	m.Loading = true
+	bound := maxEncodedSize(&m)
+	m.Loading = false
+	m.Journals = membership.Journals{Ring: 1 << 63, Size: ring.MaxCapacity, At: 1 << 40, Loaded: ring.MaxCapacity}
+	if n := len(encode(&m)); n > bound || bound > maxMeta || bound <= without {
+		t.Errorf("%d bytes, at most %d of %d; %d without journals", n, bound, maxMeta, without)
+	}
+}
+
+// Journals are announced at the end, where versions without them skip them. A member without journals announces what
+// such a version does.
+func TestJournalsInGossip(t *testing.T) {
+	m := full()
+	before := encode(&m)
+	m.Journals = membership.Journals{Ring: 0xabcdef, Size: 3, At: 1750000000, Loaded: 2}
+	const want = "1a04ef9baf051b01031c0580c3bbc2061d0102"
+	added, ok := bytes.CutPrefix(encode(&m), before)
+	if got := hex.EncodeToString(added); !ok || got != want {
+		t.Errorf("added %s, want %s", got, want)
+	}
+	if got, err := decode(before); err != nil || got.Journals != (membership.Journals{}) || got.Loading {
+		t.Errorf("of an earlier version: %+v, loading %v, %v", got.Journals, got.Loading, err)
+	}
+	m.Loading = true
+	if got, err := decode(encode(&m)); err != nil || got != m {
+		t.Errorf("loading: got %+v, %v", got, err)
+	}
+	large := appendNumber(appendNumber(before, tagJournalSize, 1<<40), tagJournalLoaded, 1<<63)
+	large = appendNumber(appendNumber(large, tagJournalAt, 1<<64-1), tagFlags, 1<<20)
+	got, err := decode(large)
+	if j := got.Journals; err != nil || j.Size != 1<<20 || j.Loaded != 1<<20 || j.At != 1<<63-1 {
+		t.Errorf("limits: %+v, %v", j, err)
+	}
+	m.Journals.Size, m.Journals.At, m.Journals.Loaded = -1, -1, -1
+	if got, err := decode(encode(&m)); err != nil || got.Journals != (membership.Journals{Ring: 0xabcdef}) {
+		t.Errorf("negative: %+v, %v", got.Journals, err)
+	}
+}
+
 // decode never panics. What it accepts is a valid member and survives another round.
 func FuzzDecode(f *testing.F) {
 	m := full()
+	f.Add(encode(&m))
+	m.Loading, m.Journals = true, membership.Journals{Ring: 7, Size: 3, At: 1750000000, Loaded: 1}
 	f.Add(encode(&m))
 	f.Add([]byte{metaFormat})
 	f.Add([]byte{metaFormat, 1, 0xff, 0xff, 0xff, 0xff, 0x0f})

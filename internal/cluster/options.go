@@ -51,8 +51,9 @@ type Options struct {
 	// that many members, has joined every address in Join, or has joined one that belongs to a running cluster; at
 	// the latest after Timing.ColdStart. Without Expect, and if Join resolves to nothing but itself, it starts a
 	// cluster of its own after Timing.Alone. The first of a StatefulSet (a name that ends in -0) starts one as soon
-	// as no address has answered, unless names cannot be resolved. No member starts its own cluster if no name in
-	// Join has ever been resolved, or if an address answers and rejects it.
+	// as no address has answered, unless names cannot be resolved. With Data, it does so only if Expect is at most 1.
+	// No member starts its own cluster if no name in Join has ever been resolved, or if an address answers and
+	// rejects it.
 	//
 	// A member divides limits by at least Expect until it has met that many members, or an active member that had met
 	// as many as it expected, or until ExpectTimeout has passed since Start (unless it is 0). It may have joined
@@ -60,6 +61,14 @@ type Options struct {
 	// remain.
 	Expect        int
 	ExpectTimeout time.Duration
+
+	// Data states that this member has a data directory with journals. SetLoaded must be called when they are loaded:
+	// until then, this member takes no place on the ring. In a cold start, members then wait until no live member is
+	// loading and all journals of the last ring are loaded, at the latest until Timing.ColdStart has passed since they
+	// loaded their own. A member without Data waits, too, when it sees such announcements.
+	Data bool
+	// Loading is set if this member loads journals when it starts. Data implies it.
+	Loading bool
 
 	// Detection is the detection time. It sets the defaults of Timing.Probe and Timing.ProbeTimeout, and is announced to
 	// the other members; 0 means membership.DefaultDetection.
@@ -114,7 +123,8 @@ type Timing struct {
 	JoinRetry    time.Duration // between joins while a member is missing; 3 s, and at most 1 s before having joined
 	JoinIdle     time.Duration // between joins while none is missing; 15 s
 	JoinDelay    time.Duration // how long a new ring waits for more members; 100 ms
-	ColdStart    time.Duration // after which a member has joined in any case; 30 s
+	ColdStart    time.Duration // after which a member that is not loading has joined in any case; 30 s
+	Places       time.Duration // with Data, how long a member of a new cluster waits for all to have places; 5 s
 	Alone        time.Duration // after which it has joined without Expect if no other address resolves; 3 s
 	NameConflict time.Duration // after which a silent member of the same name wins; 15 s
 	DrainTimeout time.Duration // from Drain until Leave stops waiting for the other members; 12 s
@@ -143,6 +153,7 @@ func (t *Timing) setDefaults() {
 	setDefault(&t.JoinIdle, 15*time.Second)
 	setDefault(&t.JoinDelay, 100*time.Millisecond)
 	setDefault(&t.ColdStart, 30*time.Second)
+	setDefault(&t.Places, 5*time.Second)
 	setDefault(&t.Alone, 3*time.Second)
 	setDefault(&t.NameConflict, 15*time.Second)
 	setDefault(&t.DrainTimeout, 12*time.Second)
@@ -162,6 +173,7 @@ func (o *Options) setDefaults() {
 	o.Timing.setDefaults()
 	setDefault(&o.NRefDecay, time.Minute)
 	o.Weight = max(1, o.Weight)
+	o.Loading = o.Loading || o.Data
 	if o.Capacity == 0 {
 		o.Capacity = ring.DefaultCapacity
 	}
@@ -270,7 +282,7 @@ func (o *Options) member(bootID uint64, now time.Time) membership.Member {
 	m := membership.Member{
 		ID: ring.ID(o.Node), BootID: bootID, Incarnation: 1, Weight: o.Weight, Role: o.Role,
 		StartedAt: now.UnixMilli(), Expect: o.Expect, Detection: announcedDetection(o.Detection),
-		RingParameters: o.Ring, RingHost: o.RingHost, Zone: o.Zone,
+		RingParameters: o.Ring, RingHost: o.RingHost, Zone: o.Zone, Loading: o.Loading,
 		Addresses:   membership.Addresses{RLS: o.RLS, Peer: o.Peer, Route: o.Route, Page: o.Page},
 		ProtocolMin: membership.ProtocolMin, ProtocolMax: membership.ProtocolMax,
 	}

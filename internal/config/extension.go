@@ -24,13 +24,25 @@ type Extension struct {
 	Degraded  policy.Degraded
 	Partition policy.PartitionChoice // 0 means the members' --partition
 	Mechanism policy.Mechanism
-	Strict    bool         // durability: strict. A charge is acknowledged once the successor has it
+	Strict    bool         // durability: strict. A charge is acknowledged once the successor and the journal have it
+	Volatile  bool         // durability: memory. The journal does not contain the counters
 	Unknown   bool         // identity: unknown. Approximate uses a quarter of the slack
 	Identity  *Identity    // which callers may use how much of the slack; nil: all of them the same
 	Fair      *Fair        // how the limit is divided between tenants; nil: it is not
 	HotFactor uint16       // a key is hot above this multiple of the mean rate; 0 means 10
 	Epsilon   float64      // for Approximate: the fraction of the limit that members may admit above it
 	Lease     *lease.Terms // settings of leases and of Approximate; nil means all defaults. Shared and immutable
+}
+
+// Durability returns the value of the key durability.
+func (x *Extension) Durability() string {
+	switch {
+	case x.Strict:
+		return "strict"
+	case x.Volatile:
+		return "memory"
+	}
+	return "async"
 }
 
 // maxWindow is the longest window: the length of the longest unit.

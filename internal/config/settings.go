@@ -72,8 +72,8 @@ func settings() []setting {
 			into(func(x *Extension) *time.Duration { return &x.Window }, parseWindow)},
 		{"burst", number, "the limit", always,
 			into(func(x *Extension) *uint32 { return &x.Burst }, whole[uint32]("burst"))},
-		{"durability", "`async`, `strict`", "`async`", owned,
-			into(func(x *Extension) *bool { return &x.Strict }, either("durability", "async", "strict"))},
+		{"durability", "`async`, `strict`, `memory`", "`async`", owned,
+			func(x *Extension, v any, _ []*node) string { return x.setDurability(v) }},
 
 		{"fair", "[a map](rules.md#fairness-between-tenants)", "none", owned,
 			func(x *Extension, v any, path []*node) (fault string) {
@@ -158,6 +158,15 @@ func either(name, no, yes string) func(v any) (bool, string) {
 		}
 		return false, fmt.Sprintf("%s must be one of %s, %s, not '%v'", name, no, yes, v)
 	}
+}
+
+// setDurability sets where charges must be before they are acknowledged, and whether the journal contains them.
+func (x *Extension) setDurability(v any) (fault string) {
+	if v != "async" && v != "strict" && v != "memory" {
+		return fmt.Sprintf("durability must be one of async, strict, memory, not '%v'", v)
+	}
+	x.Strict, x.Volatile = v == "strict", v == "memory"
+	return ""
 }
 
 // setReclaim sets which leases the owner lends again.

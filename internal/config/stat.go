@@ -125,8 +125,8 @@ func (r *RuleSpec) settings() string {
 	if x.Burst > 0 {
 		text += fmt.Sprintf(", burst: %d", x.Burst)
 	}
-	if x.Strict {
-		text += ", durability: strict"
+	if d := x.Durability(); d != "async" {
+		text += ", durability: " + d
 	}
 	if x.Mechanism != policy.ByOwner {
 		text += ", mechanism: " + x.Mechanism.String()

@@ -79,6 +79,14 @@ type Addresses struct {
 	Page  string // metrics, API and page
 }
 
+// Journals describes the journals that a member has loaded from its data directory. The zero value means none.
+type Journals struct {
+	Ring   uint64 // fingerprint of the newest complete ring that one of the loaded journals names; 0: none
+	Size   int    // members of that ring, each of which has written a journal
+	At     int64  // when that ring was complete, in Unix seconds by the clock of the member that wrote the journal
+	Loaded int    // how many of the Size journals this member has loaded
+}
+
 // Member is one boot of one member, as it announces itself.
 type Member struct {
 	ID          ring.ID
@@ -103,6 +111,9 @@ type Member struct {
 	HandedOff    bool   // leaving, and others hold everything that it held
 	MetExpected  bool   // it has met as many members as it expects, or an active member that had
 	Isolated     bool   // since its start, it has had no streams with the members that were on the ring
+	Loading      bool   // it is still loading journals, and takes no place on the ring until it has loaded them
+
+	Journals Journals // the journals that it has loaded; the zero value while it is loading
 
 	RingParameters ring.Parameters // the ring that it is configured to use, which it uses if all active members agree
 	RingHost       string          // its host on a ring with Envoy's parameters; empty: the ID

@@ -30,9 +30,13 @@ type View struct {
 	// NRef is the number of members by which a limit is divided: the largest ring that this member or any other
 	// remembers.
 	NRef int
-	// Joined is false during a cold start, while there may be clusters that have not met yet or members without a
-	// place on the ring.
+	// Joined is false during a cold start, while there may be clusters that have not met yet, journals that no member
+	// has loaded yet, or members without a place on the ring.
 	Joined bool
+	// Missing is the number of journals of the last ring that no live member has loaded. The last ring is the newest
+	// one that a member announces in Member.Journals, and is fixed when this member joins. From then on, Missing
+	// only falls. It is 0 if no member announces a ring, or if this member has joined a running cluster.
+	Missing int
 	// Standalone is set when this member runs without gossip.
 	Standalone bool
 	// Problem states why this member stays off the ring, and Cause the same in one word. Both are empty when nothing
@@ -117,7 +121,7 @@ func (v *View) IncompleteMembers() int {
 // Equal reports whether v and o describe the same cluster. The rings are compared by pointer; o may be nil.
 func (v *View) Equal(o *View) bool {
 	return o != nil && v.Ring == o.Ring && v.NRef == o.NRef && v.Joined == o.Joined && v.Problem == o.Problem &&
-		slices.Equal(v.Members, o.Members) && slices.Equal(v.Left, o.Left)
+		v.Missing == o.Missing && slices.Equal(v.Members, o.Members) && slices.Equal(v.Left, o.Left)
 }
 
 // Cause is the reason why a member stays off the ring, as the label of the metric keyward_off_ring.

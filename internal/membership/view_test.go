@@ -70,6 +70,7 @@ func TestEqual(t *testing.T) {
 		"ring": func(v *View) { v.Ring = ring.New(nil) }, "N_ref": func(v *View) { v.NRef++ },
 		"members": func(v *View) { v.Members = v.Members[:3] }, "left": func(v *View) { v.Left = []ring.ID{"d"} },
 		"problem": func(v *View) { v.Problem = "the ring is full" }, "joined": func(v *View) { v.Joined = false },
+		"missing": func(v *View) { v.Missing++ },
 	} {
 		changed := *v
 		change(&changed)

@@ -68,6 +68,8 @@ const (
 	partitionShift = 3
 	// flagAudit is set by version 2 for rules with audit logs. Owners that do not support it write no records of the key.
 	flagAudit = 32
+	// flagVolatile is set by version 2 for rules whose counters are in no journal. Owners that do not support it write them.
+	flagVolatile = 64
 )
 
 // Flags of a result.

@@ -8,6 +8,9 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
+// Apply does what a call of a method of Node requires that p has not made itself.
+func (p *Peer) Apply(e owner.Ready) { p.apply(e) }
+
 // apply does what Node requires. All messages to a member, also replies, leave on this member's own link to it, so one
 // queue bounds them and keeps their order.
 func (p *Peer) apply(e owner.Ready) { p.perform(e, false) }
@@ -44,6 +47,9 @@ func (p *Peer) perform(e owner.Ready, inline bool) {
 		wake(p.progressChanged)
 	}
 	p.requestFlush(e.FlushIn)
+	if p.o.OnDecided != nil {
+		p.o.OnDecided()
+	}
 }
 
 // reportAudits passes on events of keys with audit logs, before which lost ones found no room.
@@ -94,7 +100,12 @@ func (p *Peer) requestFlush(in time.Duration) {
 }
 
 // decisionMade wakes flushLoop if a decision left something to flush. It is cheap if none did.
-func (p *Peer) decisionMade() { p.requestFlush(p.o.Node.FlushIn()) }
+func (p *Peer) decisionMade() {
+	p.requestFlush(p.o.Node.FlushIn())
+	if p.o.OnDecided != nil {
+		p.o.OnDecided()
+	}
+}
 
 // wake puts a token into c unless it has one.
 func wake(c chan struct{}) {

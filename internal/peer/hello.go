@@ -14,9 +14,9 @@ import (
 // magic is sent first in both directions, so that both ends detect another protocol at once.
 const magic = "KEYWARDP"
 
-// keyScheme is the version of how keys and ring positions are derived from descriptors. Members with different schemes
+// KeyScheme is the version of how keys and ring positions are derived from descriptors. Members with different schemes
 // would count one client under two keys, so they refuse each other.
-const keyScheme = 1
+const KeyScheme = 1
 
 // The protocol versions that this build speaks.
 const (

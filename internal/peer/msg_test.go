@@ -403,7 +403,7 @@ func TestOldRequester(t *testing.T) {
 		}
 		return out
 	}
-	h := hello{versions: versions{1, 1}, scheme: keyScheme, label: labelDigest("test"), algorithms: 1, from: "old",
+	h := hello{versions: versions{1, 1}, scheme: KeyScheme, label: labelDigest("test"), algorithms: 1, from: "old",
 		to: "m0"}
 	conn := dialRaw(t, m, appendHello(nil, h))
 	payload, err := readHandshake(conn, frameWelcome)

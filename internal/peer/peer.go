@@ -75,6 +75,10 @@ type Options struct {
 	OnAudit      func(*owner.Audit)
 	OnLostAudits func(n uint64)
 
+	// OnDecided is called after decisions and messages, which may have left something to write to a journal. It must not
+	// block. Default: none.
+	OnDecided func()
+
 	Logger     *slog.Logger          // default: discard
 	Registerer prometheus.Registerer // default: none
 
@@ -193,7 +197,7 @@ func New(o Options) (*Peer, error) {
 		syncWaiters: sync.Pool{New: newSyncWaiter}, scratches: sync.Pool{New: newScratch},
 		flushNeeded: make(chan struct{}, 1), progressChanged: make(chan struct{}, 1), linksChanged: make(chan struct{}, 1),
 		hello: hello{
-			versions: versions{minVersion, maxVersion}, scheme: keyScheme, label: labelDigest(o.Cluster),
+			versions: versions{minVersion, maxVersion}, scheme: KeyScheme, label: labelDigest(o.Cluster),
 			algorithms: o.Algorithms, from: o.Self, fromBoot: o.BootID,
 		},
 	}

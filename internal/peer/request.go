@@ -79,7 +79,8 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 }
 
 func requestFlags(q *owner.Request) (flags, mechanism byte) {
-	flags = bit(q.Strict, flagStrict) | byte(q.Partition)<<partitionShift | bit(q.Audit, flagAudit)
+	flags = bit(q.Strict, flagStrict) | byte(q.Partition)<<partitionShift | bit(q.Audit, flagAudit) |
+		bit(q.Volatile, flagVolatile)
 	switch q.Mechanism {
 	case policy.ByOwner:
 	case policy.ByLease:
@@ -122,7 +123,7 @@ func parseRequestExtra(r *wire.Reader, q *owner.Request) {
 	}
 	flags := r.U8()
 	q.Strict, q.Partition = flags&flagStrict != 0, policy.PartitionChoice(flags>>partitionShift&3)
-	q.Audit = flags&flagAudit != 0
+	q.Audit, q.Volatile = flags&flagAudit != 0, flags&flagVolatile != 0
 	switch {
 	case flags&flagByLease != 0:
 		q.Mechanism = policy.ByLease

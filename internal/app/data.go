@@ -1,0 +1,156 @@
+package app
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/keyward/keyward/internal/durable"
+	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/journal"
+)
+
+const (
+	// loadTimeout is how long a member takes no place on the ring because its disk does not deliver the journals.
+	loadTimeout = 30 * time.Second
+	// journalTimeout is how long a member that stops may take to write all counters.
+	journalTimeout = 4 * time.Second
+	// searchEvery is the time between two looks for the members of the last ring.
+	searchEvery = 50 * time.Millisecond
+)
+
+// data is the member's journal.
+type data struct {
+	keeper  *durable.Keeper // nil: none
+	runner  atomic.Pointer[durable.Runner]
+	ring    atomic.Pointer[durable.CompleteRing]
+	loaded  context.Context // ends when the journals are loaded, or loadTimeout has passed
+	end     context.CancelFunc
+	missing prometheus.Gauge
+	result  atomic.Pointer[durable.LoadResult]
+}
+
+// newData creates the member's journal if --data is set. Nothing is read or written yet.
+func (m *sidecar) newData() {
+	m.data.loaded, m.data.end = context.WithCancel(context.Background())
+	if m.Flags.Data == "" {
+		m.data.end()
+		return
+	}
+	m.data.missing = promauto.With(m.reg).NewGauge(prometheus.GaugeOpts{
+		Name: "keyward_journal_missing",
+		Help: "Journals of the last ring that no member has loaded, so that limits may be exceeded by what only they contain.",
+	})
+	m.data.keeper = durable.New(durable.Options{
+		Node: m.node,
+		Journal: journal.Options{
+			Dir: m.Flags.Data, Label: m.Flags.Cluster, Scheme: peer.KeyScheme, Member: m.Flags.Node, Boot: m.bootID,
+			MaxBytes: int64(m.Flags.DataSize),
+		},
+		Apply:  m.peer.Apply,
+		Ring:   m.data.ring.Load,
+		Clock:  func() int64 { return int64(time.Since(m.started)) },
+		Logger: m.Log, Registerer: m.reg,
+	})
+}
+
+// onDecided wakes the journal if a decision left something to write.
+func (m *sidecar) onDecided() {
+	if r := m.data.runner.Load(); r != nil {
+		r.Decided()
+	}
+}
+
+// loadJournals loads the journals of former boots, announces them, and starts to write this boot's.
+func (m *sidecar) loadJournals(ctx context.Context) {
+	d := &m.data
+	late := time.AfterFunc(loadTimeout, func() {
+		m.Log.Error("journals are not loaded yet; joining without them", "dir", m.Flags.Data)
+		m.announceJournals(membership.Journals{})
+	})
+	res := d.keeper.Load(ctx, m.peer.Now)
+	d.result.Store(&res)
+	if d.keeper.ReservedAhead() > 0 {
+		d.keeper.ChargeAhead(m.peer.Now(), !m.othersOutlived(ctx, res.Ring))
+	}
+	var j membership.Journals
+	if r := res.Ring; r != nil {
+		j = membership.Journals{Ring: r.ID(), Size: len(r.Members), At: r.At / int64(time.Second), Loaded: res.OfRing}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	d.runner.Store(durable.Run(d.keeper, m.peer.Now))
+	m.announceJournals(j)
+	late.Stop()
+}
+
+// announceJournals ends the state in which this member takes no place on the ring.
+func (m *sidecar) announceJournals(j membership.Journals) {
+	m.cluster.Load().SetLoaded(j)
+	m.data.end()
+}
+
+// othersOutlived reports whether all other members of a ring, of which there is at least one, are still the same boots:
+// then they have every charge that this member's last boot has acknowledged under durability: strict.
+func (m *sidecar) othersOutlived(ctx context.Context, r *durable.CompleteRing) bool {
+	if r == nil || len(r.Members) < 2 || len(m.Flags.Join) == 0 {
+		return false
+	}
+	c := m.cluster.Load()
+	for !c.Searched() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(searchEvery):
+		}
+	}
+	live := c.View().Members
+	return !slices.ContainsFunc(r.Members, func(x journal.RingMember) bool {
+		return x.Name != m.Flags.Node && !slices.ContainsFunc(live, func(l membership.Member) bool {
+			return string(l.ID) == x.Name && l.BootID == x.Boot
+		})
+	})
+}
+
+// recordRing makes the journal name the ring that is complete.
+func (m *sidecar) recordRing(p membership.Progress) {
+	c := m.cluster.Load()
+	if m.data.keeper == nil || c == nil || !p.Complete() {
+		return
+	}
+	r := c.View().Ring
+	if r.Fingerprint() != p.Ring {
+		return
+	}
+	done := &durable.CompleteRing{At: m.peer.Now()}
+	for i := range r.Len() {
+		x := r.At(i)
+		done.Members = append(done.Members, journal.RingMember{Name: string(x.ID), Boot: x.BootID})
+	}
+	if was := m.data.ring.Load(); was != nil && was.ID() == done.ID() {
+		return
+	}
+	m.data.ring.Store(done)
+	if w := m.data.runner.Load(); w != nil {
+		w.RingComplete()
+	}
+}
+
+// stopJournal writes all counters, if that takes no longer than journalTimeout.
+func (m *sidecar) stopJournal() {
+	r := m.data.runner.Load()
+	if r == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), journalTimeout)
+	defer cancel()
+	if err := r.Stop(ctx); err != nil {
+		m.Log.Error("the journal was not written completely", "error", err)
+	}
+}
