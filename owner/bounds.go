@@ -14,6 +14,7 @@ const (
 	shareBound
 	closedBound
 	reclaimBound
+	restartBound
 	openAdmitted
 	boundKinds
 )
@@ -48,11 +49,13 @@ func startOf(r limit.Rule, end int64) int64 {
 
 // recordBounds records how many hits of op's key other members may have admitted in the window that ends at end.
 func (n *Node) recordBounds(s *shard, op *shardOp, end int64) {
-	v := s.view
+	v, r := s.view, op.Request.Rule
+	if at := n.journal.restarted.Load(); at > startOf(r, end) && n.journals(op.Request) {
+		s.bounds[restartBound].push(op.now, end, n.restartExcess(op.Request))
+	}
 	if len(v.changes) == 0 && v.Ring().Len() >= v.NRef() {
 		return
 	}
-	r := op.Request.Rule
 	if missing := v.NRef() - v.Ring().Len(); missing > 0 && op.rule.Limit == r.Limit {
 		// The missing members may use their part of the limit on a ring of their own.
 		x := (uint64(r.Depth())*uint64(missing) + uint64(v.NRef()) - 1) / uint64(v.NRef())

@@ -24,12 +24,15 @@ const (
 	journalKeys = 256 // most counters of one JournalBatch
 )
 
-// journaling is what the Node knows of its member's journal.
+// journaling is the state of the member's journal that the Node needs.
 type journaling struct {
 	up      atomic.Bool   // records become durable, so that requests may wait for them
 	urgency atomic.Uint32 // the highest writeback.Urgency of the queued keys
 	next    int           // the shard at which Due continues
 	missed  bool          // only a complete generation contains some hits
+
+	restarted atomic.Int64 // when all members had restarted; 0: they have not
+	lost      atomic.Int64 // the journals that were not loaded then
 }
 
 // raise makes the urgency at least u.
@@ -49,7 +52,7 @@ type JournalBatch struct {
 	// is loaded, because this member may admit them without another record.
 	Ahead []uint32
 
-	items []writeback.Item // of all records since Written
+	items []writeback.Mark // of all records since Written
 	bytes int
 }
 
@@ -234,6 +237,26 @@ func (n *Node) Load(now int64, cs []protocol.CounterRecord) (dropped int) {
 	}
 	dropped = int(n.serial.counts.dropped - before.dropped)
 	return dropped
+}
+
+// Restarted records that no member was running at now, so that only journals have the counters of before, and how many
+// journals of the last ring no member has loaded.
+func (n *Node) Restarted(now int64, missing int) {
+	n.journal.lost.Store(int64(missing))
+	n.journal.restarted.Store(now)
+}
+
+// restartExcess returns how many hits of req's key journals may lack after a restart of all members. Owner and successor
+// of a key each write a journal.
+func (n *Node) restartExcess(req *Request) uint64 {
+	u := req.Rule.Unreplicated()
+	switch n.journal.lost.Load() {
+	case 0:
+		return tolerance(req)
+	case 1:
+		return limit.SaturatingAdd(u, tolerance(req))
+	}
+	return uint64(req.Rule.Depth())
 }
 
 // deliver queues counters that another member owns to be sent to it.

@@ -176,7 +176,7 @@ func (n *Node) resolveReplicated(s *shard, r *replica.Item, fx *Ready) {
 }
 
 // resolveWritten resolves the requests that wait for the journal to cover the hits that it covers.
-func (n *Node) resolveWritten(s *shard, it *writeback.Item, fx *Ready) {
+func (n *Node) resolveWritten(s *shard, it *writeback.Mark, fx *Ready) {
 	n.confirmPending(s, it.Key, fx, func(w *pendingRequest) bool {
 		if w.journal.upTo > 0 && !it.Covers(w.journal.seq, w.journal.upTo) {
 			return false

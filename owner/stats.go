@@ -58,6 +58,8 @@ type Stats struct {
 	// ReclaimBound bounds the hits that holders of leases spent although they were lent again (reclaim: ttl and crash):
 	// the hits that this member has reclaimed in the present windows, summed over the keys of one shard.
 	ReclaimBound uint64
+	// RestartBound bounds the hits that were admitted before all members restarted and that no journal contained.
+	RestartBound uint64
 	// OpenAdmitted bounds the same for fail_open, which no limit bounds. It is not a part of Bound.
 	OpenAdmitted uint64
 
@@ -86,7 +88,7 @@ type counts struct {
 // except with fail_open. The bound of a cluster is the sum of its members' bounds.
 func (f Stats) Bound() uint64 {
 	sum := limit.SaturatingAdd(f.MovedBound, limit.SaturatingAdd(f.ShareBound, f.ClosedBound))
-	sum = limit.SaturatingAdd(sum, f.ReclaimBound)
+	sum = limit.SaturatingAdd(sum, limit.SaturatingAdd(f.ReclaimBound, f.RestartBound))
 	return limit.SaturatingAdd(sum, limit.SaturatingAdd(f.CrashBound, f.PartitionBound))
 }
 
@@ -121,6 +123,7 @@ func (n *Node) Stats(now int64) Stats {
 		f.ShareBound = max(f.ShareBound, s.bounds[shareBound].at(now))
 		f.ClosedBound = max(f.ClosedBound, s.bounds[closedBound].at(now))
 		f.ReclaimBound = max(f.ReclaimBound, s.bounds[reclaimBound].at(now))
+		f.RestartBound = max(f.RestartBound, s.bounds[restartBound].at(now))
 		f.OpenAdmitted = max(f.OpenAdmitted, s.bounds[openAdmitted].at(now))
 		s.leases.AddStats(now, &f.Lease)
 		f.counts.add(&s.counts)

@@ -27,12 +27,15 @@ const (
 // data is the member's journal.
 type data struct {
 	keeper  *durable.Keeper // nil: none
-	runner  atomic.Pointer[durable.Runner]
+	runner  atomic.Pointer[durable.Loop]
 	ring    atomic.Pointer[durable.CompleteRing]
 	loaded  context.Context // ends when the journals are loaded, or loadTimeout has passed
 	end     context.CancelFunc
 	missing prometheus.Gauge
-	result  atomic.Pointer[durable.LoadResult]
+	result  atomic.Pointer[durable.Recovery]
+	// restarted reports whether updateJournal has looked once for a restart of all members. It is guarded by the calls of
+	// onView, one at a time.
+	restarted bool
 }
 
 // newData creates the member's journal if --data is set. Nothing is read or written yet.
@@ -94,6 +97,23 @@ func (m *sidecar) loadJournals(ctx context.Context) {
 func (m *sidecar) announceJournals(j membership.Journals) {
 	m.cluster.Load().SetLoaded(j)
 	m.data.end()
+}
+
+// updateJournal passes a new view to the journal's metrics, and records the bound of a restart of all members.
+func (m *sidecar) updateJournal(v *membership.View) {
+	d := &m.data
+	if d.keeper == nil {
+		return
+	}
+	d.missing.Set(float64(v.Missing))
+	res := d.result.Load()
+	if !v.Joined || res == nil || res.Ring == nil || res.Clean || d.restarted {
+		return
+	}
+	d.restarted = true
+	if !slices.ContainsFunc(v.Members, func(x membership.Member) bool { return res.Ring.Has(x.BootID) }) {
+		m.node.Restarted(m.peer.Now(), v.Missing)
+	}
 }
 
 // othersOutlived reports whether all other members of a ring, of which there is at least one, are still the same boots:

@@ -296,9 +296,7 @@ func (m *sidecar) onView(v *membership.View) {
 	}
 	m.timeline.addView(time.Now(), v)
 	m.detection.see(v)
-	if m.data.missing != nil {
-		m.data.missing.Set(float64(v.Missing))
-	}
+	m.updateJournal(v)
 }
 
 // updateRulesHealth makes this member unready while every version of the rules that it has loaded was faulty: it

@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/internal/membership"
 )
 
-// journalWait is what a member observes of journals until it has joined. In a cold start, the counters of the last
+// journalWait holds what a member observes of journals until it has joined. In a cold start, the counters of the last
 // ring are in the journals of its members, and a member that decided before they are loaded would admit too much.
 type journalWait struct {
 	loadedAt time.Time           // since when this member is not loading; zero while it is

@@ -85,8 +85,8 @@ func AppendSlots(w wire.Writer, slots []limit.Slot, writers Writers) wire.Writer
 	return w
 }
 
-// Reader reads counters and slots into its own memory. What it returns is valid until Reset.
-type Reader struct {
+// Decoder reads counters and slots into its own memory. What it returns is valid until Reset.
+type Decoder struct {
 	Counters []protocol.CounterRecord // all that Counter has read since Reset
 
 	slots   []limit.Slot
@@ -94,12 +94,12 @@ type Reader struct {
 }
 
 // Reset empties r.
-func (r *Reader) Reset() {
+func (r *Decoder) Reset() {
 	r.Counters, r.slots, r.writers = r.Counters[:0], r.slots[:0], r.writers[:0]
 }
 
 // Writers reads the list of writers that the following slots refer to.
-func (r *Reader) Writers(in *wire.Reader) {
+func (r *Decoder) Writers(in *wire.Reader) {
 	n := int(in.U16())
 	table := in.Record(8 * n)
 	for table.Len() > 0 {
@@ -122,7 +122,7 @@ func Records(r *wire.Reader, count int, parse func(wire.Reader) error) error {
 }
 
 // Counter reads in, one counter without its length, and adds it to r.Counters.
-func (r *Reader) Counter(in wire.Reader) error {
+func (r *Decoder) Counter(in wire.Reader) error {
 	var c protocol.CounterRecord
 	c.Key[0], c.Key[1] = in.U64(), in.U64()
 	c.RingPos, c.Domain = in.U64(), in.U64()
@@ -149,7 +149,7 @@ func (r *Reader) Counter(in wire.Reader) error {
 }
 
 // Slots reads n slots. It returns nil if n is 0.
-func (r *Reader) Slots(in *wire.Reader, n int) ([]limit.Slot, error) {
+func (r *Decoder) Slots(in *wire.Reader, n int) ([]limit.Slot, error) {
 	switch {
 	case n == 0:
 		return nil, in.Err()

@@ -1,7 +1,7 @@
 // Package durable keeps a member's counters of long windows in a journal: it loads what former boots have written, and
 // writes what an owner.Node has due.
 //
-// A Keeper is passive: the time is a parameter, and only the journal's file system has effects. A Runner drives it, and
+// A Keeper is passive: the time is a parameter, and only the journal's file system has effects. A Loop drives it, and
 // watches that no operation on the disk takes too long.
 package durable
 

@@ -13,7 +13,7 @@ import (
 // maxErrors is the number of errors of one journal that are logged.
 const maxErrors = 4
 
-// loaded is what a Keeper has loaded.
+// loaded lists what a Keeper has loaded.
 type loaded struct {
 	boots   []*formerBoot   // loaded, and not removed
 	locked  map[uint64]bool // boots whose journals another process holds
@@ -32,13 +32,14 @@ type formerBoot struct {
 	keepUntil int64
 }
 
-// LoadResult describes what Load has found.
-type LoadResult struct {
+// Recovery describes what Load has found.
+type Recovery struct {
 	Boots    int           // journals that were loaded
 	Locked   int           // journals that another process holds; Retry tries them again
 	Skipped  int           // journals that cannot be used, or only in part
 	Counters int           // counters that were loaded and still count
 	Bad      int           // damaged or missing blocks
+	Clean    bool          // all of them are of boots that have stopped in good order
 	Ring     *CompleteRing // the newest ring that a journal names; nil: none
 	OfRing   int           // journals of members of that ring that were loaded so far
 }
@@ -46,8 +47,8 @@ type LoadResult struct {
 // Load merges the journals of all former boots that no process holds into the Node. What they reserved ahead is not
 // included; see ChargeAhead. now returns the time in Unix nanoseconds. Load returns early, without some journals, when ctx
 // ends.
-func (k *Keeper) Load(ctx context.Context, now func() int64) LoadResult {
-	var res LoadResult
+func (k *Keeper) Load(ctx context.Context, now func() int64) Recovery {
+	var res Recovery
 	boots, err := journal.Boots(k.o.Journal.FS, k.o.Journal.Dir, k.o.Journal.Label)
 	if err != nil {
 		res.Skipped++
@@ -98,7 +99,7 @@ type bootLoad struct {
 }
 
 // load opens and reads the journal.
-func (p *bootLoad) load(b journal.Boot, res *LoadResult) {
+func (p *bootLoad) load(b journal.Boot, res *Recovery) {
 	k, l := p.k, &p.k.loaded
 	r, err := b.Open()
 	switch {
@@ -132,7 +133,7 @@ func (p *bootLoad) load(b journal.Boot, res *LoadResult) {
 }
 
 // add adds what was read to what the Keeper has loaded.
-func (p *bootLoad) add(b journal.Boot, report *journal.LoadReport, res *LoadResult) {
+func (p *bootLoad) add(b journal.Boot, report *journal.LoadReport, res *Recovery) {
 	k, l := p.k, &p.k.loaded
 	l.boot[b.ID] = true
 	l.live = l.live || p.counters > 0
@@ -142,6 +143,7 @@ func (p *bootLoad) add(b journal.Boot, report *journal.LoadReport, res *LoadResu
 	if p.ring != nil && (l.ring == nil || p.ring.At > l.ring.At) {
 		l.ring = p.ring
 	}
+	res.Clean = report.Clean && (res.Clean || res.Boots == 0)
 	res.Boots++
 	res.Counters += p.counters
 	bad := report.BadBlocks + int(min(report.MissingBlocks, 1<<31)) + p.malformed

@@ -72,7 +72,7 @@ func appendRing(w wire.Writer, r *CompleteRing) wire.Writer {
 
 // recordReader reads records into its own memory, which the next record overwrites.
 type recordReader struct {
-	counterwire.Reader
+	counterwire.Decoder
 	ahead []uint32 // by counter
 }
 

@@ -152,7 +152,7 @@ func appendNotice(w wire.Writer, n *lease.Notice) wire.Writer {
 
 // leaseReader parses lease messages into its own memory, which the next message overwrites.
 type leaseReader struct {
-	counterwire.Reader
+	counterwire.Decoder
 	msg lease.Batch
 }
 

@@ -62,7 +62,7 @@ func appendMsgHead(w wire.Writer, m *protocol.Message) wire.Writer {
 
 // msgReader parses messages into its own memory, which the next message overwrites.
 type msgReader struct {
-	counterwire.Reader
+	counterwire.Decoder
 	msg protocol.Message
 }
 

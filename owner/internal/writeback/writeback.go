@@ -109,8 +109,8 @@ func (q *Queues) exceeds(u *counter.Unwritten, r limit.Rule, h *Hits) bool {
 	return u.Owed() >= half
 }
 
-// Item names a counter with an Unwritten, and how many of its hits a record covers.
-type Item struct {
+// Mark names a counter with an Unwritten, and how many of its hits a record covers.
+type Mark struct {
 	Key   counter.Key
 	seq   uint32
 	cover uint64
@@ -118,7 +118,7 @@ type Item struct {
 
 // Covers reports whether a record of the item covers the first hits of the counter.Unwritten with number seq, or shows
 // that they need no record any more, because that Unwritten was replaced.
-func (it *Item) Covers(seq uint32, hits uint64) bool { return it.seq != seq || hits <= it.cover }
+func (it *Mark) Covers(seq uint32, hits uint64) bool { return it.seq != seq || hits <= it.cover }
 
 // Next removes the first key that is due at now and returns its counter, or nil if that is gone. more is false if no key
 // is due.
@@ -138,9 +138,9 @@ func (q *Queues) Next(now int64) (e *counter.Owned, more bool) {
 // Pending reports whether a key is queued.
 func (q *Queues) Pending() bool { return q.soon.Len()+q.late.Len() > 0 }
 
-// Recorded processes that a record of e is about to be written, which reserves ahead hits. It returns the Item to pass to
+// Recorded processes that a record of e is about to be written, which reserves ahead hits. It returns the Mark to pass to
 // Confirm once the record is durable, or false if nothing waits for that.
-func (q *Queues) Recorded(e *counter.Owned, ahead uint64) (it Item, awaited bool) {
+func (q *Queues) Recorded(e *counter.Owned, ahead uint64) (it Mark, awaited bool) {
 	u := q.counters.Unwritten(e)
 	if u == nil {
 		return it, false
@@ -150,7 +150,7 @@ func (q *Queues) Recorded(e *counter.Owned, ahead uint64) (it Item, awaited bool
 		return it, false
 	}
 	u.SetUnqueued()
-	return Item{e.Key(), u.Seq(), limit.SaturatingAdd(u.Charged(), ahead)}, true
+	return Mark{e.Key(), u.Seq(), limit.SaturatingAdd(u.Charged(), ahead)}, true
 }
 
 // Ahead returns how many hits a record of e, which counts used hits by rule r, has to reserve ahead.
@@ -171,7 +171,7 @@ func (q *Queues) Missed() (missed bool) {
 
 // Confirm processes that the record of it is durable. It reports whether the counter's Unwritten is the one of it, or
 // there is none any more.
-func (q *Queues) Confirm(it *Item) bool {
+func (q *Queues) Confirm(it *Mark) bool {
 	e := q.counters.Find(it.Key)
 	if e == nil {
 		return true

@@ -11,15 +11,15 @@ import (
 const (
 	// stallAfter is how long the disk may take before requests stop waiting for it.
 	stallAfter = 2 * time.Second
-	// restFactor is how many times its working time a Runner pauses between two parts of a generation, so that a walk over
+	// restFactor is how many times its working time a Loop pauses between two parts of a generation, so that a walk over
 	// many counters uses a fifth of a core.
 	restFactor = 4
 	// findEvery is the time between two searches for journals that other processes held before.
 	findEvery = 10 * time.Second
 )
 
-// Runner drives a Keeper. It is safe for concurrent use.
-type Runner struct {
+// Loop drives a Keeper. It is safe for concurrent use.
+type Loop struct {
 	keeper  *Keeper
 	now     func() int64 // Unix nanoseconds
 	wake    chan struct{}
@@ -36,36 +36,36 @@ type Runner struct {
 }
 
 // Run starts rounds of k, which has loaded what it will load before. now returns the time in Unix nanoseconds.
-func Run(k *Keeper, now func() int64) *Runner {
+func Run(k *Keeper, now func() int64) *Loop {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &Runner{keeper: k, now: now, wake: make(chan struct{}, 1), cancel: cancel}
+	r := &Loop{keeper: k, now: now, wake: make(chan struct{}, 1), cancel: cancel}
 	r.stall = time.AfterFunc(math.MaxInt64, r.stalls)
 	k.Start()
 	r.done.Go(func() { r.run(ctx) })
 	return r
 }
 
-// Decided wakes the Runner if a decision left something to write earlier than it would look. It is cheap if none did.
-func (r *Runner) Decided() {
+// Decided wakes the Loop if a decision left something to write earlier than it would look. It is cheap if none did.
+func (r *Loop) Decided() {
 	if in := r.keeper.o.Node.JournalIn(); in < math.MaxInt64 && int64(in) < r.waiting.Load() {
 		r.signal()
 	}
 }
 
-// RingComplete makes the Runner record the last ring that was complete, if anything is recorded.
-func (r *Runner) RingComplete() {
+// RingComplete makes the Loop record the last ring that was complete, if anything is recorded.
+func (r *Loop) RingComplete() {
 	r.kicked.Store(true)
 	r.signal()
 }
 
-func (r *Runner) signal() {
+func (r *Loop) signal() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (r *Runner) run(ctx context.Context) {
+func (r *Loop) run(ctx context.Context) {
 	k := r.keeper
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -95,7 +95,7 @@ func (r *Runner) run(ctx context.Context) {
 }
 
 // sleep waits for rest, for as long as the Node allows, or until ctx ends; then it returns false.
-func (r *Runner) sleep(ctx context.Context, timer *time.Timer, rest time.Duration) bool {
+func (r *Loop) sleep(ctx context.Context, timer *time.Timer, rest time.Duration) bool {
 	began := time.Now()
 	for {
 		in := min(rest, r.keeper.o.Node.JournalIn())
@@ -122,7 +122,7 @@ func (r *Runner) sleep(ctx context.Context, timer *time.Timer, rest time.Duratio
 }
 
 // round makes one round. If it takes too long, requests stop waiting for the journal until it ends.
-func (r *Runner) round() (again int64) {
+func (r *Loop) round() (again int64) {
 	r.mu.Lock()
 	r.working = true
 	r.mu.Unlock()
@@ -142,7 +142,7 @@ func (r *Runner) round() (again int64) {
 }
 
 // stalls makes requests wait no longer for a round that takes too long.
-func (r *Runner) stalls() {
+func (r *Loop) stalls() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.working && !r.stalled {
@@ -154,7 +154,7 @@ func (r *Runner) stalls() {
 
 // Stop ends the rounds, writes all counters, and marks the journal as that of a boot that has stopped in good order. If
 // ctx ends before, it returns the error of ctx, and what is not written then is lost if no other member has it.
-func (r *Runner) Stop(ctx context.Context) error {
+func (r *Loop) Stop(ctx context.Context) error {
 	r.cancel()
 	end := make(chan error, 1)
 	go func() {
