@@ -37,7 +37,7 @@ type Recovery struct {
 	Boots    int           // journals that were loaded
 	Locked   int           // journals that another process holds; Retry tries them again
 	Skipped  int           // journals that cannot be used, or only in part
-	Counters int           // counters that were loaded and still count
+	Counters int           // counters that were added to the tables
 	Bad      int           // damaged or missing blocks
 	Clean    bool          // all of them are of boots that have stopped in good order
 	Ring     *CompleteRing // the newest ring that a journal names; nil: none
@@ -60,6 +60,7 @@ func (k *Keeper) Load(ctx context.Context, now func() int64) Recovery {
 		l.boot, l.skipped = map[uint64]bool{}, map[uint64]bool{}
 	}
 	l.locked = map[uint64]bool{}
+	before := k.o.Node.Counters()
 	for _, b := range boots {
 		if b.ID == k.o.Journal.Boot || l.boot[b.ID] || l.skipped[b.ID] {
 			continue
@@ -72,7 +73,8 @@ func (k *Keeper) Load(ctx context.Context, now func() int64) Recovery {
 		p := bootLoad{k: k, ctx: ctx, boot: b.ID, now: now}
 		p.load(b, &res)
 	}
-	res.Locked, res.Ring = len(l.locked), l.ring
+	res.Locked, res.Ring, res.Counters = len(l.locked), l.ring, max(0, k.o.Node.Counters()-before)
+	k.metrics.loaded.Add(float64(res.Counters))
 	if l.ring != nil {
 		for _, m := range l.ring.Members {
 			if l.boot[m.Boot] {
@@ -91,7 +93,7 @@ type bootLoad struct {
 	now       func() int64
 	records   recordReader
 	keepUntil int64
-	counters  int
+	live      int // records of counters that still count
 	malformed int
 	ring      *CompleteRing
 	ahead     []protocol.CounterRecord
@@ -136,7 +138,7 @@ func (p *bootLoad) load(b journal.Boot, res *Recovery) {
 func (p *bootLoad) add(b journal.Boot, report *journal.LoadReport, res *Recovery) {
 	k, l := p.k, &p.k.loaded
 	l.boot[b.ID] = true
-	l.live = l.live || p.counters > 0
+	l.live = l.live || p.live > 0
 	if !report.Clean { // otherwise, nothing was admitted after its last record
 		l.ahead = append(l.ahead, p.ahead...)
 	}
@@ -145,12 +147,10 @@ func (p *bootLoad) add(b journal.Boot, report *journal.LoadReport, res *Recovery
 	}
 	res.Clean = report.Clean && (res.Clean || res.Boots == 0)
 	res.Boots++
-	res.Counters += p.counters
 	bad := report.BadBlocks + int(min(report.MissingBlocks, 1<<31)) + p.malformed
 	res.Bad += bad
 	k.metrics.bad.Add(float64(bad))
-	k.metrics.loaded.Add(float64(p.counters))
-	k.log.Info("journal loaded", "dir", b.Dir(), "keys", p.counters, "clean", report.Clean, "bad_blocks", bad)
+	k.log.Info("journal loaded", "dir", b.Dir(), "records", p.live, "clean", report.Clean, "bad_blocks", bad)
 	for _, err := range report.Errors[:min(len(report.Errors), maxErrors)] {
 		k.log.Error("journal is damaged; the rest of it was loaded", "dir", b.Dir(), "error", err)
 	}
@@ -181,7 +181,7 @@ func (p *bootLoad) visit(b journal.Block) error {
 	last := now
 	for i := range cs {
 		if cs[i].ExpiresAt > now-int64(limit.ClockTolerance) {
-			p.counters++
+			p.live++
 			last = max(last, cs[i].ExpiresAt)
 		}
 	}

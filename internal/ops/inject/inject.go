@@ -28,6 +28,10 @@ type Options struct {
 
 	CPU, MemoryRequest, Memory string // CPU request, memory request and memory limit; default 20m, 64Mi, 256Mi
 
+	DataVolume string // where the journal is: emptyDir (default), hostPath, claim (of the StatefulSet, named keyward-data) or none
+	DataSize   string // with emptyDir, the sizeLimit: twice the release's KEYWARD_DATA_SIZE; default 2Gi
+	DataPath   string // with hostPath, the directory of the node; default /var/lib/keyward
+
 	EnvoyAdmin string   // host:port of the admin page of the pod's Envoy, which drains when the pod stops; empty: none
 	Args       []string // additional flags of the sidecar
 	Grace      int      // minimum termination grace period in seconds; default 60
@@ -37,6 +41,7 @@ type Options struct {
 const (
 	memberLabel   = "keyward.io/member"
 	containerName = "keyward"
+	dataVolume    = "keyward-data"
 )
 
 // Inject adds the sidecar to every pod template in a file of YAML documents. The notes list the changes, and warn about
@@ -61,7 +66,8 @@ func (o *Options) fill() error {
 	for _, d := range []struct {
 		v  *string
 		or string
-	}{{&o.Release, "keyward"}, {&o.PullPolicy, "IfNotPresent"}, {&o.CPU, "20m"}, {&o.MemoryRequest, "64Mi"}, {&o.Memory, "256Mi"}} {
+	}{{&o.Release, "keyward"}, {&o.PullPolicy, "IfNotPresent"}, {&o.CPU, "20m"}, {&o.MemoryRequest, "64Mi"}, {&o.Memory, "256Mi"},
+		{&o.DataVolume, "emptyDir"}, {&o.DataSize, "2Gi"}, {&o.DataPath, "/var/lib/keyward"}} {
 		if *d.v == "" {
 			*d.v = d.or
 		}
@@ -76,6 +82,9 @@ func (o *Options) fill() error {
 	}
 	if o.Image == "" {
 		return errors.New("no image given")
+	}
+	if !slices.Contains([]string{"emptyDir", "hostPath", "claim", "none"}, o.DataVolume) {
+		return fmt.Errorf("data volume %q: want emptyDir, hostPath, claim or none", o.DataVolume)
 	}
 	_, err := o.GoMemLimit()
 	return err
@@ -192,6 +201,7 @@ func (in *injector) template(t *yaml.Node, what string) (int, error) {
 	first.Content = slices.Insert(first.Content, 0, container)
 	first.Style &^= yaml.FlowStyle
 	last := child(spec, "volumes", yaml.SequenceNode)
+	remove(last, dataVolume)
 	for _, v := range volumes.Content {
 		remove(last, text(get(v, "name")))
 	}

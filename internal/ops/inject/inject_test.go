@@ -95,6 +95,7 @@ func TestFaults(t *testing.T) {
 		deployment:              {},
 		deployment + "# two":    {Image: "x", Memory: "many"},
 		deployment + "# three":  {Image: "x", Memory: "5Xi"},
+		deployment + "# four":   {Image: "x", DataVolume: "pvc"},
 	} {
 		if out, _, err := Inject([]byte(text), o); err == nil {
 			t.Errorf("%q: no error, %s", text, out)
@@ -112,6 +113,37 @@ func TestPorts(t *testing.T) {
 		all := strings.Join(notes, "\n")
 		if err != nil || strings.Contains(all, "WARNING") != (want != "") || !strings.Contains(all, want) {
 			t.Errorf("port %s: %v\n%s", port, err, all)
+		}
+	}
+}
+
+// TestJournal checks where the sidecar keeps its journal, also if it was somewhere else before.
+func TestJournal(t *testing.T) {
+	const mount, flag, volume = "{name: keyward-data, mountPath: /var/lib/keyward}", "{name: KEYWARD_DATA, value: /var/lib/keyward}", "- name: keyward-data\n"
+	pod := []byte("kind: Pod\nmetadata:\n  name: a\nspec:\n  containers: []\n")
+	for _, c := range []struct {
+		o      Options
+		source string // of the volume; empty: the pod has none
+		writes bool
+	}{
+		{Options{}, "emptyDir: {sizeLimit: 2Gi}", true},
+		{Options{DataSize: "512Mi"}, "emptyDir: {sizeLimit: 512Mi}", true},
+		{Options{DataVolume: "hostPath", DataPath: "/srv/keyward"}, `hostPath: {path: "/srv/keyward", type: Directory}`, true},
+		{Options{DataVolume: "claim"}, "", true},
+		{Options{DataVolume: "none"}, "", false},
+	} {
+		c.o.Image = "keyward"
+		out, _, err := Inject(pod, c.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod = out // the next one replaces it
+		text := string(out)
+		if strings.Contains(text, mount) != c.writes || strings.Contains(text, flag) != c.writes {
+			t.Errorf("%+v: want a journal: %v\n%s", c.o, c.writes, text)
+		}
+		if !strings.Contains(text, c.source) || strings.Count(text, volume) != min(1, len(c.source)) {
+			t.Errorf("%+v: want the volume %q\n%s", c.o, c.source, text)
 		}
 	}
 }

@@ -120,19 +120,19 @@ type Mark struct {
 // that they need no record any more, because that Unwritten was replaced.
 func (it *Mark) Covers(seq uint32, hits uint64) bool { return it.seq != seq || hits <= it.cover }
 
-// Next removes the first key that is due at now and returns its counter, or nil if that is gone. more is false if no key
-// is due.
+// Next removes the first key that is due at now and returns its counter, or nil if that is gone or was written. more is
+// false if no key is due.
 func (q *Queues) Next(now int64) (e *counter.Owned, more bool) {
-	var key counter.Key
 	switch {
 	case q.soon.Len() > 0:
-		key = q.soon.Pop()
+		return q.counters.Find(q.soon.Pop()), true
 	case q.late.Len() > 0 && q.late.First().dueAt <= now:
-		key = q.late.Pop().key
-	default:
-		return nil, false
+		if e = q.counters.Find(q.late.Pop().key); e == nil || q.counters.Unwritten(e) == nil {
+			return nil, true
+		}
+		return e, true
 	}
-	return q.counters.Find(key), true
+	return nil, false
 }
 
 // Pending reports whether a key is queued.
