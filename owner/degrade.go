@@ -139,7 +139,7 @@ func (n *Node) reportLater(s *shard, op *shardOp) {
 	if e != nil && s.chargeShare(op, e, op.Hits) {
 		if n.journals(op.Request) {
 			s.counters.SetVolatile(e, false)
-			n.trackUnwritten(s, e, op.Request.Rule, writeback.Hits{Now: op.now, N: op.Hits})
+			n.trackUnwritten(s, e, op.Request.Rule, &writeback.Hits{Now: op.now, N: op.Hits})
 		}
 		if n.trackUnreplicated(s, e, op.Request.Rule, op.Hits) != nil {
 			return

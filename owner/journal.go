@@ -98,9 +98,11 @@ func (n *Node) journalsEntry(s *shard, e *counter.Owned) bool {
 }
 
 // trackUnwritten adds h, hits of e by rule r, to what the journal has to write.
-func (n *Node) trackUnwritten(s *shard, e *counter.Owned, r limit.Rule, h writeback.Hits) *counter.Unwritten {
+func (n *Node) trackUnwritten(s *shard, e *counter.Owned, r limit.Rule, h *writeback.Hits) *counter.Unwritten {
 	u, urgency := s.writes.Track(e, r, h)
-	n.journal.raise(urgency)
+	if urgency != writeback.Idle {
+		n.journal.raise(urgency)
+	}
 	return u
 }
 

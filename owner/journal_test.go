@@ -246,7 +246,7 @@ func TestStrictReservesNoMoreThanTheLimit(t *testing.T) {
 	if res := take(n, t0, req); res.Kind != Decided || !res.Over {
 		t.Errorf("above the limit: %+v", res)
 	}
-	if d.write(t0+int64(n.lateness())); len(d.written) != before {
+	if d.write(t0 + int64(n.lateness())); len(d.written) != before {
 		t.Error("a refused hit is written")
 	}
 	if got := used(reload(d.written), t0, req); got != 1000 {

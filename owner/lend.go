@@ -117,7 +117,7 @@ func (o *lendingOwner) Refund(c *lending.Charge, window int64) bool {
 		o.n.trackUnreplicated(s, c.Entry, c.Rule, 0)
 	}
 	if o.n.journalsEntry(s, c.Entry) {
-		o.n.trackUnwritten(s, c.Entry, c.Rule, writeback.Hits{Now: c.Now})
+		o.n.trackUnwritten(s, c.Entry, c.Rule, &writeback.Hits{Now: c.Now})
 	}
 	return true
 }

@@ -101,7 +101,7 @@ func (n *Node) mergeOne(s *shard, hash uint64, now int64, c *protocol.CounterRec
 	}
 	n.afterMerge(s, e, c)
 	if n.journalsEntry(s, e) {
-		n.trackUnwritten(s, e, r, writeback.Hits{Now: now, N: added})
+		n.trackUnwritten(s, e, r, &writeback.Hits{Now: now, N: added})
 	}
 	return true, refused
 }

@@ -80,7 +80,7 @@ func (n *Node) journalMark(s *shard, op *shardOp, e *counter.Owned, res *Result)
 	if op.Op == Take {
 		h.N, h.Await, h.Reserve = op.Hits, op.Strict && n.journal.up.Load(), op.Strict && !op.grant
 	}
-	if u := n.trackUnwritten(s, e, op.Request.Rule, h); u != nil && h.Await && u.Owed() > 0 {
+	if u := n.trackUnwritten(s, e, op.Request.Rule, &h); u != nil && h.Await && u.Owed() > 0 {
 		m = mark{u.Seq(), u.Charged()}
 	}
 	return m

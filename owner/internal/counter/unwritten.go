@@ -6,16 +6,17 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// Unwritten records the hits of a counter that this member's journal may lack. charged is their number since the
-// Unwritten was created or its window began. refunded is how many of them a journal that loses nothing more contains,
-// including those that it has reserved ahead; at is the window of the hits, or 0 without windows.
+// Unwritten records the hits of a counter that this member's journal may lack. charged is the number of hits since the
+// last record or, if requests wait for records, since the Unwritten was created or its window began. refunded is how many
+// of these a journal that loses nothing more contains, including those that it has reserved ahead; at is their window,
+// or 0 without windows.
 type Unwritten record
 
-// The bits of an Unwritten: whether its key is queued, to be written soon or late; whether a request may wait for it;
-// whether its records reserve hits ahead; its sequence number.
+// The bits of an Unwritten: whether its key is queued to be written soon; whether it has changed since the last record
+// without a hit; whether a request may wait for it; whether its records reserve hits ahead; its sequence number.
 const (
 	soonBit       = 1 << 0
-	lateBit       = 1 << 1
+	changedBit    = 1 << 1
 	awaitedBit    = 1 << 2
 	reservesBit   = 1 << 3
 	unwrittenBits = 4 // below the sequence number
@@ -36,27 +37,31 @@ func (u *Unwritten) Owed() uint64 { return saturatingSub(u.charged, u.refunded) 
 // Cover records that the journal contains, or has reserved, the first upTo hits.
 func (u *Unwritten) Cover(upTo uint64) { u.refunded = max(u.refunded, upTo) }
 
+// Add adds hits that no request waits for.
+func (u *Unwritten) Add(hits uint64) { u.charged = limit.SaturatingAdd(u.charged, hits) }
+
 // Soon reports whether the key is queued to be written soon.
 func (u *Unwritten) Soon() bool { return u.bits&soonBit != 0 }
 
 // SetSoon records that the key is queued to be written soon.
 func (u *Unwritten) SetSoon() { u.bits |= soonBit }
 
-// Late reports whether the key is queued to be written later.
-func (u *Unwritten) Late() bool { return u.bits&lateBit != 0 }
+// SetChanged records that the counter has changed without a hit, as by a refund.
+func (u *Unwritten) SetChanged() { u.bits |= changedBit }
 
-// SetLate records that the key is queued to be written later.
-func (u *Unwritten) SetLate() { u.bits |= lateBit }
+// IsDue reports whether the counter has changed since the last record in a way that a journal has to contain.
+func (u *Unwritten) IsDue() bool { return u.Owed() > 0 || u.bits&changedBit != 0 }
 
-// SetUnqueued records that the key is in no queue.
-func (u *Unwritten) SetUnqueued() { u.bits &^= soonBit | lateBit }
+// Recorded processes that a record of the counter is about to be written, so that the key is in no queue for soon.
+func (u *Unwritten) Recorded() {
+	if u.bits &^= soonBit | changedBit; !u.Awaited() {
+		u.charged, u.refunded = 0, 0
+	}
+}
 
 // Awaited reports whether a request may wait until the hits are covered, so that the Unwritten has to be kept until
 // then.
 func (u *Unwritten) Awaited() bool { return u.bits&awaitedBit != 0 }
-
-// SetAwaited records that a request may wait until the hits are covered.
-func (u *Unwritten) SetAwaited() { u.bits |= awaitedBit }
 
 // Reserves reports whether records of the counter reserve hits ahead.
 func (u *Unwritten) Reserves() bool { return u.bits&reservesBit != 0 }
@@ -69,29 +74,30 @@ func (s *Shard) Unwritten(e *Owned) *Unwritten {
 	return (*Unwritten)(s.slab.head(e.more, unwrittenWriter))
 }
 
-// TrackUnwritten adds hits, charged or merged in a window of rule r, to the Unwritten of e. It returns nil if there is no
-// room for it.
-func (s *Shard) TrackUnwritten(e *Owned, r limit.Rule, hits uint64) *Unwritten {
-	u := s.slab.head(e.more, unwrittenWriter)
-	if u == nil {
-		i := s.slab.take(0)
-		if i == 0 {
-			return nil
-		}
-		u = s.slab.at(i)
-		u.writer, u.at, u.next, e.more = unwrittenWriter, math.MinInt64, e.more, i
+// AddUnwritten adds an Unwritten to e, which must have none. It returns nil if there is no room for it.
+func (s *Shard) AddUnwritten(e *Owned) *Unwritten {
+	i := s.slab.take(0)
+	if i == 0 {
+		return nil
 	}
+	u := s.slab.at(i)
+	u.writer, u.at, u.next, e.more = unwrittenWriter, math.MinInt64, e.more, i
+	return (*Unwritten)(u)
+}
+
+// TrackAwaited adds hits, for which a request may wait, to u, the Unwritten of e, in a window of rule r. Hits of another
+// window, and those for which no request waited, do not count together with them.
+func (s *Shard) TrackAwaited(e *Owned, u *Unwritten, r limit.Rule, hits uint64) {
 	window := int64(0)
 	if Windowed(r) {
 		window = s.Newest(e, r)
 	}
-	if u.at != window {
+	if u.at != window || !u.Awaited() {
 		s.seq++
 		u.at, u.charged, u.refunded = window, 0, 0
-		u.bits = u.bits&(1<<unwrittenBits-1) | s.seq<<unwrittenBits
+		u.bits = u.bits&(1<<unwrittenBits-1) | s.seq<<unwrittenBits | awaitedBit
 	}
-	u.charged = limit.SaturatingAdd(u.charged, hits)
-	return (*Unwritten)(u)
+	u.Add(hits)
 }
 
 // DropUnwritten removes the Unwritten of e, which must have one.

@@ -13,8 +13,8 @@ type Queues struct {
 	counters *counter.Shard
 	delay    int64 // the longest time between a hit and its record, in nanoseconds
 	soon     counter.Queue[counter.Key]
-	late     counter.Queue[lateKey]
-	missed   bool // see Missed
+	late     counter.Queue[lateKey] // has every key with an Unwritten, once
+	missed   bool                   // see Missed
 }
 
 // maxUntracked is the most keys in soon when another one without an Unwritten is added.
@@ -58,40 +58,52 @@ type Hits struct {
 }
 
 // Track adds h, hits of e by rule r, to its Unwritten, and queues its key if necessary. It returns nil if there is no
-// room for the Unwritten; then the key is queued all the same.
-func (q *Queues) Track(e *counter.Owned, r limit.Rule, h Hits) (*counter.Unwritten, Urgency) {
-	u := q.counters.TrackUnwritten(e, r, h.N)
+// room for the Unwritten; then the key is queued all the same. Every key with an Unwritten is in the queue for later.
+func (q *Queues) Track(e *counter.Owned, r limit.Rule, h *Hits) (u *counter.Unwritten, urgency Urgency) {
+	u = q.counters.Unwritten(e)
 	if u == nil {
-		if q.soon.Len() < maxUntracked {
-			q.soon.Push(e.Key())
-		} else {
-			q.missed = true
+		if u = q.counters.AddUnwritten(e); u == nil {
+			return nil, q.pushUntracked(e)
 		}
-		return nil, Soon
+		q.late.Push(lateKey{e.Key(), h.Now + q.delay})
+		urgency = Late
 	}
-	if h.Await {
-		u.SetAwaited()
+	if h.Await || u.Awaited() {
+		return u, max(urgency, q.trackAwaited(e, u, r, h))
+	}
+	if u.Add(h.N); h.N == 0 {
+		u.SetChanged()
+	}
+	if u.Charged() >= max(1, r.Unreplicated()/2) && !u.Soon() {
+		q.pushSoon(e, u)
+		urgency = Soon
+	}
+	return u, urgency
+}
+
+// trackAwaited is Track for a counter with hits for which requests wait.
+func (q *Queues) trackAwaited(e *counter.Owned, u *counter.Unwritten, r limit.Rule, h *Hits) Urgency {
+	if q.counters.TrackAwaited(e, u, r, h.N); h.N == 0 {
+		u.SetChanged()
 	}
 	if h.Reserve {
 		u.SetReserves()
 	}
-	switch {
+	switch half := max(1, r.Unreplicated()/2); {
 	case h.Await && u.Owed() > 0:
 		if !u.Soon() {
 			q.pushSoon(e, u)
 		}
-		return u, Now
+		return Now
 	case u.Soon():
-		return u, Idle
-	case q.exceeds(u, r, &h):
+		return Idle
+	case u.Reserves() && counter.Windowed(r) &&
+		limit.SaturatingAdd(u.Charged(), min(half, uint64(h.Left))) > u.Covered(), u.Owed() >= half:
+		// More than half of what was reserved is used, or half of U is not covered.
 		q.pushSoon(e, u)
-		return u, Soon
-	case u.Owed() > 0 && !u.Late() || h.N == 0 && !u.Late(): // a refund is written as well
-		u.SetLate()
-		q.late.Push(lateKey{e.Key(), h.Now + q.delay})
-		return u, Late
+		return Soon
 	}
-	return u, Idle
+	return Idle
 }
 
 func (q *Queues) pushSoon(e *counter.Owned, u *counter.Unwritten) {
@@ -99,14 +111,14 @@ func (q *Queues) pushSoon(e *counter.Owned, u *counter.Unwritten) {
 	q.soon.Push(e.Key())
 }
 
-// exceeds reports whether so many hits are not covered that the next record has to be written soon: half of U, or with
-// reserves, more than half of what was reserved.
-func (q *Queues) exceeds(u *counter.Unwritten, r limit.Rule, h *Hits) bool {
-	half := max(1, r.Unreplicated()/2)
-	if h.Reserve && counter.Windowed(r) {
-		return limit.SaturatingAdd(u.Charged(), min(half, uint64(h.Left))) > u.Covered()
+// pushUntracked queues the key of e, for whose Unwritten there is no room.
+func (q *Queues) pushUntracked(e *counter.Owned) Urgency {
+	if q.soon.Len() < maxUntracked {
+		q.soon.Push(e.Key())
+	} else {
+		q.missed = true
 	}
-	return u.Owed() >= half
+	return Soon
 }
 
 // Mark names a counter with an Unwritten, and how many of its hits a record covers.
@@ -120,19 +132,39 @@ type Mark struct {
 // that they need no record any more, because that Unwritten was replaced.
 func (it *Mark) Covers(seq uint32, hits uint64) bool { return it.seq != seq || hits <= it.cover }
 
-// Next removes the first key that is due at now and returns its counter, or nil if that is gone or was written. more is
-// false if no key is due.
+// Next removes the first key that is due at now and returns its counter, or nil if that is gone or needs no record. more
+// is false if no key is due.
 func (q *Queues) Next(now int64) (e *counter.Owned, more bool) {
 	switch {
 	case q.soon.Len() > 0:
 		return q.counters.Find(q.soon.Pop()), true
 	case q.late.Len() > 0 && q.late.First().dueAt <= now:
-		if e = q.counters.Find(q.late.Pop().key); e == nil || q.counters.Unwritten(e) == nil {
-			return nil, true
-		}
-		return e, true
+		return q.nextLate(now), true
 	}
 	return nil, false
+}
+
+// nextLate removes the first key that is to be written later. It returns its counter if that has changed since its last
+// record, and queues the key again as long as its Unwritten is needed.
+func (q *Queues) nextLate(now int64) *counter.Owned {
+	key := q.late.Pop().key
+	e := q.counters.Find(key)
+	if e == nil {
+		return nil
+	}
+	u := q.counters.Unwritten(e)
+	if u == nil {
+		return nil
+	}
+	if !u.IsDue() && u.Covered() == 0 {
+		q.counters.DropUnwritten(e)
+		return nil
+	}
+	q.late.Push(lateKey{key, now + q.delay})
+	if !u.IsDue() {
+		return nil // what its records have reserved is kept
+	}
+	return e
 }
 
 // Pending reports whether a key is queued.
@@ -145,12 +177,9 @@ func (q *Queues) Recorded(e *counter.Owned, ahead uint64) (it Mark, awaited bool
 	if u == nil {
 		return it, false
 	}
-	if !u.Awaited() {
-		q.counters.DropUnwritten(e)
-		return it, false
-	}
-	u.SetUnqueued()
-	return Mark{e.Key(), u.Seq(), limit.SaturatingAdd(u.Charged(), ahead)}, true
+	it, awaited = Mark{e.Key(), u.Seq(), limit.SaturatingAdd(u.Charged(), ahead)}, u.Awaited()
+	u.Recorded()
+	return it, awaited
 }
 
 // Ahead returns how many hits a record of e, which counts used hits by rule r, has to reserve ahead.
@@ -181,8 +210,5 @@ func (q *Queues) Confirm(it *Mark) bool {
 		return u == nil
 	}
 	u.Cover(it.cover)
-	if u.Covered() == u.Charged() && !u.Soon() && !u.Late() {
-		q.counters.DropUnwritten(e)
-	}
 	return true
 }
