@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,8 +29,10 @@ type rig struct {
 	disk *modeldisk.Disk
 	now  int64
 	boot uint64
-	done map[owner.Waiter]bool
-	ring *CompleteRing
+	mu   sync.Mutex
+	done map[owner.Waiter]bool // guarded by mu
+	hook atomic.Pointer[func(modeldisk.Operation)]
+	ring atomic.Pointer[CompleteRing]
 	node *owner.Node
 	k    *Keeper
 	o    journal.Options
@@ -36,6 +40,11 @@ type rig struct {
 
 func newRig(t testing.TB) *rig {
 	r := &rig{t: t, disk: modeldisk.New(rand.New(rand.NewPCG(1, 1))), now: t0, boot: 1}
+	r.disk.Before = func(op modeldisk.Operation, _ string) {
+		if f := r.hook.Load(); f != nil {
+			(*f)(op)
+		}
+	}
 	r.start()
 	return r
 }
@@ -47,7 +56,7 @@ func (r *rig) start() Recovery {
 	r.done = map[owner.Waiter]bool{}
 	o := r.o
 	o.FS, o.Dir, o.Label, o.Scheme, o.Member, o.Boot = r.disk.FS(), "/data", "test", 1, "a", r.boot|3
-	r.k = New(Options{Node: r.node, Journal: o, Apply: r.apply, Ring: func() *CompleteRing { return r.ring }})
+	r.k = New(Options{Node: r.node, Journal: o, Apply: r.apply, Ring: r.ring.Load})
 	res := r.k.Load(r.t.Context(), r.time)
 	r.k.ChargeAhead(r.now, true)
 	r.k.Start()
@@ -60,13 +69,27 @@ func (r *rig) start() Recovery {
 	return res
 }
 
+func (r *rig) setRing(x *CompleteRing) { r.ring.Store(x) }
+
 func (r *rig) time() int64 { return r.now }
 
 func (r *rig) apply(fx owner.Ready) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i := range fx.Done {
 		r.done[fx.Done[i].Waiter] = true
 	}
 }
+
+// confirmed reports whether the pending request of that waiter has its result.
+func (r *rig) confirmed(w owner.Waiter) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.done[w]
+}
+
+// before makes f run before every operation on the disk.
+func (r *rig) before(f func(op modeldisk.Operation)) { r.hook.Store(&f) }
 
 // kill ends the process.
 func (r *rig) kill() {
@@ -156,11 +179,11 @@ func TestRestart(t *testing.T) {
 		}
 	}
 	syncs := 0
-	r.disk.Before = func(op modeldisk.Operation, _ string) {
+	r.before(func(op modeldisk.Operation) {
 		if op == modeldisk.Sync || op == modeldisk.Write {
 			syncs++
 		}
-	}
+	})
 	for range 10 {
 		r.later()
 		r.rounds()
@@ -200,7 +223,7 @@ func TestReservedAhead(t *testing.T) {
 	r := newRig(t)
 	r.take(strict(request(1, 1)))
 	r.rounds()
-	if !r.done[1] {
+	if !r.confirmed(1) {
 		t.Fatal("the first hit is not confirmed")
 	}
 	for range 10 {
@@ -243,7 +266,7 @@ func TestFaults(t *testing.T) {
 			if again := r.k.Round(r.now); (again == retryAfter) == open {
 				t.Fatalf("again in %v", time.Duration(again))
 			}
-			if !r.done[30] {
+			if !r.confirmed(30) {
 				t.Error("a strict request waits while the journal is down")
 			}
 			if res := r.take(strict(request(31, 50))); !open && res.Kind != owner.Decided {
@@ -346,10 +369,10 @@ func TestRing(t *testing.T) {
 	self := journal.RingMember{Name: "a", Boot: r.boot | 3}
 	first := &CompleteRing{At: r.now, Members: []journal.RingMember{self, {Name: "b", Boot: 5}}}
 	second := &CompleteRing{At: r.now + 1, Members: []journal.RingMember{{Name: "b", Boot: 5}, self, {Name: "c", Boot: 9}}}
-	r.ring = first
+	r.setRing(first)
 	r.take(request(1, 100))
 	r.rounds()
-	r.ring = second
+	r.setRing(second)
 	r.k.Round(r.now)
 	r.kill()
 	res := r.start()

@@ -37,10 +37,10 @@ func (r *rig) decide(l *Loop, q owner.Request) owner.Result {
 func TestLoop(t *testing.T) {
 	runLoop(t, func(r *rig, l *Loop) {
 		synctest.Wait()
-		if r.decide(l, strict(request(1, 1))); r.done[1] {
+		if r.decide(l, strict(request(1, 1))); r.confirmed(1) {
 			t.Error("confirmed before it was written")
 		}
-		if synctest.Wait(); !r.done[1] {
+		if synctest.Wait(); !r.confirmed(1) {
 			t.Error("not confirmed at once")
 		}
 		records := func() float64 { return counterValue(t, r.k.metrics.records) }
@@ -54,11 +54,11 @@ func TestLoop(t *testing.T) {
 			t.Errorf("%v records", records()-before)
 		}
 		syncs := 0
-		r.disk.Before = func(op modeldisk.Operation, _ string) {
+		r.before(func(op modeldisk.Operation) {
 			if op == modeldisk.Sync {
 				syncs++
 			}
-		}
+		})
 		time.Sleep(time.Hour)
 		if syncs > 0 {
 			t.Errorf("%d syncs in an idle hour", syncs)
@@ -72,17 +72,16 @@ func TestLoopStalls(t *testing.T) {
 	runLoop(t, func(r *rig, l *Loop) {
 		r.decide(l, strict(request(1, 1)))
 		synctest.Wait()
-		stall := 10 * time.Second
-		r.disk.Before = func(op modeldisk.Operation, _ string) {
+		r.before(func(op modeldisk.Operation) {
 			if op == modeldisk.Sync {
-				time.Sleep(stall)
+				time.Sleep(10 * time.Second)
 			}
-		}
+		})
 		r.decide(l, strict(request(2, 50)))
-		if time.Sleep(stallAfter - time.Millisecond); r.done[2] {
+		if time.Sleep(stallAfter - time.Millisecond); r.confirmed(2) {
 			t.Error("confirmed by a disk that stalls")
 		}
-		if time.Sleep(2 * time.Millisecond); !r.done[2] {
+		if time.Sleep(2 * time.Millisecond); !r.confirmed(2) {
 			t.Error("still waits for a disk that stalls")
 		}
 		if res := r.decide(l, strict(request(3, 50))); res.Kind != owner.Decided {
@@ -94,7 +93,7 @@ func TestLoopStalls(t *testing.T) {
 		if up := gaugeValue(t, r.k.metrics.up); up != 0 {
 			t.Errorf("up is %v", up)
 		}
-		stall = 0
+		r.before(func(modeldisk.Operation) {})
 		time.Sleep(10 * time.Second)
 		if up := gaugeValue(t, r.k.metrics.up); up != 1 {
 			t.Errorf("up is %v when the disk has recovered", up)
@@ -102,7 +101,7 @@ func TestLoopStalls(t *testing.T) {
 		if res := r.decide(l, strict(request(5, 50))); res.Kind != owner.Pending {
 			t.Errorf("%+v when the disk has recovered", res)
 		}
-		if synctest.Wait(); !r.done[5] {
+		if synctest.Wait(); !r.confirmed(5) {
 			t.Error("not confirmed when the disk has recovered")
 		}
 	})
@@ -131,14 +130,14 @@ func TestLoopRetries(t *testing.T) {
 // TestLoopRecordsRings requires that a new ring is written although nothing else is due, once there is a journal.
 func TestLoopRecordsRings(t *testing.T) {
 	runLoop(t, func(r *rig, l *Loop) {
-		r.ring = ringOf("a")
+		r.setRing(ringOf("a"))
 		l.RingComplete()
 		if synctest.Wait(); len(r.disk.Files("/data")) > 0 {
 			t.Error("a journal is begun without a counter")
 		}
 		r.decide(l, request(1, 50))
 		time.Sleep(time.Second)
-		r.ring = ringOf("a", "b")
+		r.setRing(ringOf("a", "b"))
 		l.RingComplete()
 		synctest.Wait()
 		r.kill()
