@@ -24,7 +24,11 @@ type Boot struct {
 // Boots returns the boots with a directory, sorted by name. They include those that are running, such as the caller's
 // own. It returns none if no boot has begun a journal in dir under that label.
 func Boots(files FS, dir, label string) ([]Boot, error) {
-	digest := labelDigest(label)
+	return bootsOf(files, dir, labelDigest(label))
+}
+
+// bootsOf returns the boots of the label with that digest.
+func bootsOf(files FS, dir string, digest uint64) ([]Boot, error) {
 	dir = filepath.Join(dir, idName(digest))
 	entries, err := files.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -48,8 +52,8 @@ func Boots(files FS, dir, label string) ([]Boot, error) {
 // Dir returns the path of the boot's directory.
 func (b Boot) Dir() string { return b.path }
 
-// Open locks the directory and reads the headers of its files. It returns ErrLocked if the boot is running, or if another
-// process or this one reads the directory.
+// Open locks the directory and reads the headers of its files. It returns ErrLocked if the boot is running, or if
+// another process or this one reads the directory.
 func (b Boot) Open() (*BootReader, error) {
 	if b.Unknown {
 		return nil, fmt.Errorf("%s: %w", b.path, ErrUnknownName)

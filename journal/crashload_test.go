@@ -61,7 +61,7 @@ func (w *crashWorld) loadBoot(found journal.Boot, b *bootModel) error {
 	}
 	defer r.Close()
 	if _, err := found.Open(); !errors.Is(err, journal.ErrLocked) {
-		return fmt.Errorf("opened twice: %v", err)
+		return fmt.Errorf("opened twice: %w", err)
 	}
 	got, err := w.readFrom(r, b)
 	if err != nil {
@@ -130,7 +130,7 @@ func (w *crashWorld) readBroken(found journal.Boot, b *bootModel) error {
 		return err
 	}
 	if err := r.Remove(); !errors.Is(err, journal.ErrUnreadable) || got.UnreadableFiles == 0 {
-		return fmt.Errorf("a directory that cannot be read is removed: %v", err)
+		return fmt.Errorf("a directory that cannot be read is removed: %w", err)
 	}
 	return nil
 }

@@ -1,8 +1,8 @@
 // Package journal writes what a member has to remember to files, and reads it after a crash.
 //
 // A Journal holds the records of one boot of a member. They are opaque to this package: a caller appends payloads, and
-// Sync returns nil once they are durable. Files only grow. To drop what is obsolete, the caller begins a new generation,
-// appends everything that it still needs, and calls Complete, which removes the older generations.
+// Sync returns nil once they are durable. Files only grow. To drop what is obsolete, the caller begins a new
+// generation, appends everything that it still needs, and calls Complete, which removes the older generations.
 //
 // The next boot finds the directories of former boots with Boots, locks one of them with Boot.Open, reads it with
 // BootReader.Read, and removes it with BootReader.Remove when it needs it no more. A damaged block costs only itself:

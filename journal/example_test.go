@@ -12,7 +12,9 @@ import (
 // A member writes its counters, fails, and its next boot reads them.
 func Example() {
 	disk := modeldisk.New(rand.New(rand.NewPCG(1, 2))) // journal.OS() in production
-	options := journal.Options{FS: disk.FS(), Dir: "/data", Label: "shop", Member: "pod-0", Boot: 1}
+	options := journal.Options{
+		FS: disk.FS(), Dir: "/data", Label: "shop", Member: "pod-0", Boot: 1, SegmentBytes: 1 << 16,
+	}
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
 	j := journal.New(options)

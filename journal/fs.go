@@ -27,8 +27,8 @@ var (
 	ErrUnknownName = errors.New("not the name of a boot's directory")
 )
 
-// FS is what a journal needs of a file system. Its errors satisfy errors.Is with fs.ErrExist, fs.ErrNotExist and
-// errors.ErrUnsupported where they apply. An FS is safe for concurrent use.
+// FS is a file system with the operations that a journal needs. Its errors satisfy errors.Is with fs.ErrExist,
+// fs.ErrNotExist and errors.ErrUnsupported where they apply. An FS is safe for concurrent use.
 type FS interface {
 	// Mkdir makes one directory with mode 0700.
 	Mkdir(dir string) error

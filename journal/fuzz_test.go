@@ -11,7 +11,8 @@ import (
 	"github.com/keyward/keyward/journal/modeldisk"
 )
 
-// FuzzLoad reads arbitrary bytes as segments. Only payloads with a valid checksum may be delivered, and memory is bounded.
+// FuzzLoad reads arbitrary bytes as segments. Only payloads with a valid checksum may be delivered, and memory is
+// bounded.
 func FuzzLoad(f *testing.F) {
 	golden, err := os.ReadFile(goldenFile)
 	if err != nil {

@@ -39,8 +39,8 @@ type Options struct {
 
 // Journal writes the records of one boot. One goroutine may call its methods; only Status is safe for concurrent use.
 //
-// After an error that is not ErrFull or ErrTooLarge, the journal has failed: nothing is written or confirmed until Begin
-// has started a new generation. Blocks that Sync had not confirmed before have to be written again.
+// After an error that is not ErrFull or ErrTooLarge, the journal has failed: nothing is written or confirmed until
+// Begin has started a new generation. Blocks that Sync had not confirmed before have to be written again.
 type Journal struct {
 	o       Options
 	dir     string // of this boot
@@ -101,16 +101,16 @@ func New(o Options) *Journal {
 // randomSalt returns a random number.
 func randomSalt() uint64 {
 	var b [8]byte
-	rand.Read(b[:]) // never returns an error
+	_, _ = rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// Begin starts a generation, to which Append adds blocks from then on. The caller has to append everything that it knows
-// and then call Complete; other blocks may be appended in between. The header records now and ring.
+// Begin starts a generation, to which Append adds blocks from then on. The caller has to append everything that it
+// knows and then call Complete; other blocks may be appended in between. The header records now and ring.
 //
-// Begin makes the generation's first file durable. On the first call it also makes the directory and locks it. If Begin
-// returns ErrFull or ErrTooLarge, the journal remains as it was. After any other error the journal has failed, also if it
-// was healthy before. Older generations remain on disk until Complete.
+// Begin makes the generation's first file durable. On the first call it also makes the directory and locks it. If
+// Begin returns ErrFull or ErrTooLarge, the journal remains as it was. After any other error the journal has failed,
+// also if it was healthy before. Older generations remain on disk until Complete.
 func (j *Journal) Begin(now time.Time, ring []RingMember) error {
 	defer j.publish()
 	if j.closed || j.stopped {
@@ -259,7 +259,7 @@ func (j *Journal) fail(err error) error {
 
 // claim makes this boot's directory and locks it.
 func (j *Journal) claim() error {
-	if err := j.mkdir(j.dir, 2); err != nil {
+	if err := j.mkdirs(); err != nil {
 		return err
 	}
 	lock, err := j.o.FS.Lock(filepath.Join(j.dir, lockName))
@@ -280,8 +280,25 @@ func (j *Journal) claim() error {
 	return nil
 }
 
-// mkdir makes a directory and its parents, and makes their names durable. The journal owns dir and the lowest own-1 of its
-// parents: if one of them exists and is empty, it is made again, because an earlier sync of its name may have failed.
+// ownDirs is the number of directories that a journal owns: this boot's, and that of the cluster's label.
+const ownDirs = 2
+
+// mkdirAttempts is how often the directories are tried to be made while other processes make and remove some of them.
+const mkdirAttempts = 100
+
+// mkdirs makes this boot's directory. Other boots may make the same parents at the same time.
+func (j *Journal) mkdirs() (err error) {
+	for range mkdirAttempts {
+		if err = j.mkdir(j.dir, ownDirs); !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return err
+}
+
+// mkdir makes a directory and its parents, and makes their names durable. The journal owns dir and the lowest own-1 of
+// its parents: if one of them exists and is empty, it is made again, because an earlier sync of its name may have failed.
+// Another boot that begins at the same time finds its parent gone then, and tries again.
 func (j *Journal) mkdir(dir string, own int) error {
 	parent, files := filepath.Dir(dir), j.o.FS
 	if own > 0 {

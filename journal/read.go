@@ -41,7 +41,7 @@ type LoadReport struct {
 	Clean bool
 }
 
-// state is what is known of a segment from its header.
+// state describes how a segment can be read, judged by its header.
 type state uint8
 
 // The states of segments.
@@ -78,8 +78,8 @@ func (r *BootReader) open(f *stored) (*scanner, error) {
 		file.Close()
 		return nil, err
 	}
-	if r.buf == nil {
-		r.buf = make([]byte, maxBlock)
+	if room := min(pages(size), maxBlock); int64(len(r.buf)) < room {
+		r.buf = make([]byte, room)
 	}
 	return &scanner{file: file, size: size, window: r.buf, damage: func(int64, error) {}}, nil
 }
@@ -147,8 +147,8 @@ type tally struct {
 	clean      bool   // the last block was a clean block
 }
 
-// Read calls visit for every intact data block, in the order of generations, segments and offsets. It stops at the first
-// error of visit and returns it; all other errors are in the report only. Read may be repeated.
+// Read calls visit for every intact data block, in the order of generations, segments and offsets. It stops at the
+// first error of visit and returns it; all other errors are in the report only. Read may be repeated.
 func (r *BootReader) Read(visit func(Block) error) (LoadReport, error) {
 	r.finished = false
 	t := &tally{LoadReport: LoadReport{Files: len(r.files)}}
@@ -215,8 +215,10 @@ func (r *BootReader) salvage(f *stored) error {
 	}
 	defer s.file.Close()
 	start, ok := s.bytes(0, min(int64(len(magic)), s.size))
-	// A header that was not written completely begins with the magic or with zeros.
-	torn := ok && (string(start) == string(magic[:len(start)]) || allZero(start))
+	torn := ok // a header that was not written completely: it begins with the magic, a part of it, or zeros
+	for i, c := range start {
+		torn = torn && (c == magic[i] || c == 0)
+	}
 	s.any = true
 	blocks := 0
 	for {

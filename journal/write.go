@@ -138,7 +138,8 @@ func (j *Journal) startGeneration(g *generation) error {
 	return err
 }
 
-// addSegment creates g's next file with its header. After an error the file may exist in part; it is in g.segments then.
+// addSegment creates g's next file with its header. After an error the file may exist in part; it is in g.segments
+// then.
 func (j *Journal) addSegment(g *generation) error {
 	h := j.header
 	h.Segment, h.First = uint32(len(g.segments)), j.next
@@ -179,6 +180,9 @@ func (j *Journal) write(k kind, payload []byte) error {
 		}
 		if err := j.addSegment(j.current); err != nil {
 			return j.fail(err)
+		}
+		if !s.dirty {
+			s.close()
 		}
 	}
 	j.buf = append(append(j.buf[:0], make([]byte, headSize)...), payload...)
@@ -250,8 +254,8 @@ func (j *Journal) syncSegment(s *segment) error {
 	return nil
 }
 
-// collect removes the generations that are not needed: those before a complete one, and failed ones in which nothing was
-// confirmed. The removals become durable with the next sync.
+// collect removes the generations that are not needed: those before a complete one, and failed ones in which nothing
+// was confirmed. The removals become durable with the next sync.
 func (j *Journal) collect() {
 	var kept []*generation
 	complete := uint32(0)

@@ -63,6 +63,7 @@ func handoffMetrics() []metric {
 		{"unreplicated_hits", "Charges that the successor has not confirmed: the most of one key, and of all keys.", "of", true, func(s *owner.Stats) map[string]uint64 {
 			return map[string]uint64{"key": s.Unreplicated, "all": s.UnreplicatedIn}
 		}},
+		gauge("journal_owed_hits", "Hits that only memory has, because the journal (--data) lacks them; 0 without a journal.", func(s *owner.Stats) uint64 { return s.UnwrittenIn }),
 		gauge("reach", "Members of the ring that confirm this one, including itself; 0 while it is not on the ring.", func(s *owner.Stats) int { return s.Confirming }),
 		gauge("ring_acks_missing", "Members whose acknowledgement of the ring this one waits for.", func(s *owner.Stats) int { return s.AcksMissing }),
 		gauge("handoff_unconfirmed_members", "Members that have not confirmed all counters that this one must send them.", func(s *owner.Stats) int { return s.Unconfirmed }),
@@ -123,7 +124,7 @@ func tables(s *owner.Stats) map[string]uint64 {
 func causes(s *owner.Stats) map[string]uint64 {
 	return map[string]uint64{
 		"share": s.ShareBound, "fail_closed": s.ClosedBound, "crash": s.CrashBound, "partition": s.PartitionBound, "old_version": s.MovedBound,
-		"reclaim": s.ReclaimBound,
+		"reclaim": s.ReclaimBound, "restart": s.RestartBound,
 	}
 }
 

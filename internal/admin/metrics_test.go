@@ -13,7 +13,7 @@ import (
 func TestCollector(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(NewCollector(func() owner.Stats {
-		f := owner.Stats{MovedBound: 5, ShareBound: 2, CrashBound: 3, PartitionBound: 11, ClosedBound: 4, OpenAdmitted: 9}
+		f := owner.Stats{MovedBound: 5, ShareBound: 2, CrashBound: 3, PartitionBound: 11, ClosedBound: 4, OpenAdmitted: 9, RestartBound: 7, UnwrittenIn: 13}
 		f.Keys, f.Replicas, f.Owned = 3, 40, 21 // most were transferred from other members and not used since
 		f.Unreplicated, f.UnreplicatedIn, f.Confirming, f.AcksMissing, f.Unconfirmed = 2, 6, 3, 1, 2
 		f.Decided[owner.Share], f.Admitted[owner.Share] = 4, 8
@@ -26,7 +26,7 @@ func TestCollector(t *testing.T) {
 	const want = `
 # HELP keyward_overadmission_bound Most hits that this member may have added to one key's current window above its limit, without fail_open. The bound of the cluster is the sum over members.
 # TYPE keyward_overadmission_bound gauge
-keyward_overadmission_bound 25
+keyward_overadmission_bound 32
 # HELP keyward_overadmission_bound_by_cause The parts of keyward_overadmission_bound.
 # TYPE keyward_overadmission_bound_by_cause gauge
 keyward_overadmission_bound_by_cause{cause="crash"} 3
@@ -34,10 +34,14 @@ keyward_overadmission_bound_by_cause{cause="fail_closed"} 4
 keyward_overadmission_bound_by_cause{cause="old_version"} 5
 keyward_overadmission_bound_by_cause{cause="partition"} 11
 keyward_overadmission_bound_by_cause{cause="reclaim"} 0
+keyward_overadmission_bound_by_cause{cause="restart"} 7
 keyward_overadmission_bound_by_cause{cause="share"} 2
 # HELP keyward_handoff_unconfirmed_members Members that have not confirmed all counters that this one must send them.
 # TYPE keyward_handoff_unconfirmed_members gauge
 keyward_handoff_unconfirmed_members 2
+# HELP keyward_journal_owed_hits Hits that only memory has, because the journal (--data) lacks them; 0 without a journal.
+# TYPE keyward_journal_owed_hits gauge
+keyward_journal_owed_hits 13
 # HELP keyward_keys Counters in memory, by table: owned, those that this member decides now; replica, those of other members; or those of decisions made without the owner.
 # TYPE keyward_keys gauge
 keyward_keys{table="deny"} 0
@@ -93,7 +97,7 @@ keyward_lease_violations_total{condition="C5"} 0
 `
 	names := []string{
 		"keyward_overadmission_bound", "keyward_overadmission_bound_by_cause", "keyward_degraded_admitted_hits_total", "keyward_keys",
-		"keyward_unreplicated_hits", "keyward_reach", "keyward_ring_acks_missing", "keyward_handoff_unconfirmed_members",
+		"keyward_unreplicated_hits", "keyward_reach", "keyward_ring_acks_missing", "keyward_journal_owed_hits", "keyward_handoff_unconfirmed_members",
 		"keyward_lease_failures_total", "keyward_lease_local_hits_total", "keyward_lease_outstanding", "keyward_lease_renewals_total", "keyward_lease_size",
 		"keyward_lease_unreachable_holders", "keyward_lease_violations_total",
 	}

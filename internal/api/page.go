@@ -82,6 +82,7 @@ const (
 	RulesEvent   EventKind = "rules"   // a version of the rules was refused or came into force
 	HotEvent     EventKind = "hot"     // the route of a hot key changed
 	HandoffEvent EventKind = "handoff" // counters were transferred
+	JournalEvent EventKind = "journal" // counters were loaded from disk, or cannot be written to it
 )
 
 // TimelineEvent is something that this member has observed.

@@ -18,6 +18,7 @@ type Self struct {
 
 	GossipRefused []SelfRefusal `json:"gossip_refused,omitempty"` // senders of gossip that was dropped recently, the latest last
 	Memory        SelfMemory    `json:"memory"`
+	Data          *SelfData     `json:"data,omitempty"` // nil without --data
 	Warnings      []string      `json:"warnings"`
 }
 
@@ -54,4 +55,20 @@ type SelfMemory struct {
 	GoLimit uint64 `json:"go_limit"` // GOMEMLIMIT
 	Limit   uint64 `json:"limit"`    // of the container
 	Used    uint64 `json:"used"`     // by the process, as Go's runtime counts it
+}
+
+// SelfData describes the member's journal.
+type SelfData struct {
+	Dir        string `json:"dir"`               // --data
+	Window     string `json:"window"`            // --data-window
+	State      string `json:"state"`             // loading, up, stalled or down
+	Up         bool   `json:"up"`                // it can be written, or there was nothing to write yet
+	Problem    string `json:"problem,omitempty"` // why it is down
+	Bytes      int64  `json:"bytes"`             // size of its files
+	MaxBytes   int64  `json:"max_bytes"`         // --data-size
+	OwedHits   uint64 `json:"owed_hits"`         // hits that only memory has
+	Loaded     int    `json:"loaded"`            // counters that were loaded from former journals
+	Journals   int    `json:"journals"`          // former journals that were loaded
+	Missing    int    `json:"missing"`           // journals of the last ring that no member has loaded
+	Generation uint32 `json:"generation"`        // number of the current generation; 0: nothing was written yet
 }

@@ -36,6 +36,7 @@ type data struct {
 	// restarted reports whether updateJournal has looked once for a restart of all members. It is guarded by the calls of
 	// onView, one at a time.
 	restarted bool
+	status    journalStatus
 }
 
 // newData creates the member's journal if --data is set. Nothing is read or written yet.
@@ -49,16 +50,21 @@ func (m *sidecar) newData() {
 		Name: "keyward_journal_missing",
 		Help: "Journals of the last ring that no member has loaded, so that limits may be exceeded by what only they contain.",
 	})
+	promauto.With(m.reg).NewGauge(prometheus.GaugeOpts{
+		Name: "keyward_journal_max_bytes",
+		Help: "The most bytes of the journal's files: --data-size.",
+	}).Set(float64(m.Flags.DataSize))
 	m.data.keeper = durable.New(durable.Options{
 		Node: m.node,
 		Journal: journal.Options{
 			Dir: m.Flags.Data, Label: m.Flags.Cluster, Scheme: peer.KeyScheme, Member: m.Flags.Node, Boot: m.bootID,
 			MaxBytes: int64(m.Flags.DataSize),
 		},
-		Apply:  m.peer.Apply,
-		Ring:   m.data.ring.Load,
-		Clock:  func() int64 { return int64(time.Since(m.started)) },
-		Logger: m.Log, Registerer: m.reg,
+		Apply:    m.peer.Apply,
+		Ring:     m.data.ring.Load,
+		Clock:    func() int64 { return int64(time.Since(m.started)) },
+		OnChange: m.onJournal,
+		Logger:   m.Log, Registerer: m.reg,
 	})
 }
 

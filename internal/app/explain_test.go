@@ -89,7 +89,8 @@ func TestExplainAndReset(t *testing.T) {
 
 func TestSelf(t *testing.T) {
 	t.Parallel()
-	a := launch(t, "a-0", "--join", "127.0.0.1:1", "--max-keys", "1234")
+	dir := t.TempDir()
+	a := launch(t, "a-0", "--join", "127.0.0.1:1", "--max-keys", "1234", "--data", dir, "--data-size", "100MiB")
 	eventually(t, "ready", a.ready)
 	b := launch(t, "b-1", "--join", a.gossip)
 	eventually(t, "the clocks are compared", func() bool {
@@ -103,6 +104,12 @@ func TestSelf(t *testing.T) {
 	if s.Node != "a-0" || s.Role != "member" || s.Flags["max-keys"] != "1234" || s.Flags["decision-timeout"] != "1s" || s.Flags["weight"] != "1" ||
 		s.Addrs.Gossip != a.gossip || s.Addrs.Metrics != a.metrics || s.Cert != nil || len(s.GossipBy) != 0 || s.Memory.Used == 0 || s.Started.IsZero() {
 		t.Errorf("%+v", s)
+	}
+	if d := s.Data; d == nil || *d != (api.SelfData{Dir: dir, Window: "1h0m0s", State: "up", Up: true, MaxBytes: 100 << 20}) {
+		t.Errorf("journal: %+v", s.Data)
+	}
+	if d := read[api.Self](t, b, "/v1/self").Data; d != nil {
+		t.Errorf("a journal without --data: %+v", d)
 	}
 	if off := read[api.Self](t, b, "/v1/self").Offsets["a-0"]; math.Abs(off) > 5 {
 		t.Errorf("one machine's clocks differ by %v s", off)

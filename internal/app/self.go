@@ -59,7 +59,7 @@ func (m *sidecar) selfStatus() api.Self {
 	if s.Addrs.RLS == "" && len(m.Flags.Join) > 0 {
 		s.Warnings = append(s.Warnings, "--rls-advertise is not set: Envoys of other pods cannot call this member directly")
 	}
-	s.Warnings = append(s.Warnings, m.Settings.Warnings()...)
+	s.Warnings, s.Data = append(s.Warnings, m.Settings.Warnings()...), m.selfData()
 	return s
 }
 

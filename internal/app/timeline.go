@@ -45,6 +45,7 @@ func (t *timeline) addView(now time.Time, v *membership.View) {
 	if v.Joined && !old.Joined {
 		t.Add(api.TimelineEvent{Time: now, Kind: api.MemberEvent, Text: fmt.Sprintf("%s joined the cluster", v.Self), Member: string(v.Self)})
 	}
+	t.addMissing(now, old, v)
 	if v.Problem != "" && v.Problem != old.Problem {
 		t.Add(api.TimelineEvent{Time: now, Kind: api.RingEvent, Text: fmt.Sprintf("%s is not on the ring: %s", v.Self, v.Problem), Member: string(v.Self)})
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/durable"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/ring"
 )
@@ -129,5 +130,56 @@ func TestTimelineOfRules(t *testing.T) {
 	want := []string{"rules: rules refused: a.yaml: no domain", "rules: rules refused: a.yaml: no domain"}
 	if got := texts(&l, &known); !slices.Equal(got, want) {
 		t.Errorf("\n got %q\nwant %q", got, want)
+	}
+}
+
+func TestTimelineOfTheJournal(t *testing.T) {
+	var l timeline
+	var j journalStatus
+	now, known := time.Unix(100, 0), 0
+	waiting, late, joined, done := seen("", "a-j-1"), seen("", "a-j-1"), seen("", "a-j-1"), seen("", "a-j-1")
+	waiting.Joined, waiting.Missing = false, 2
+	late.Joined, late.Missing = false, 1
+	joined.Missing = 1
+	for _, step := range []struct {
+		name string
+		do   func()
+		want []string
+	}{
+		{"nothing to load", func() { l.addJournal(now, &j, durable.Change{Kind: durable.Loaded}) }, nil},
+		{"load", func() {
+			l.addJournal(now, &j, durable.Change{Kind: durable.Loaded, Recovery: durable.Recovery{Boots: 2, Counters: 1, Bad: 3, Skipped: 1}})
+		}, []string{
+			"journal: loaded 1 counter of 2 journals", "journal: skipped 3 blocks of former journals: damaged or missing",
+			"journal: 1 journal cannot be used, or only in part: see the log",
+		}},
+		{"search again", func() {
+			l.addJournal(now, &j, durable.Change{Kind: durable.Loaded, Recovery: durable.Recovery{Skipped: 1}})
+		}, nil},
+		{"begin", func() { l.addJournal(now, &j, durable.Change{Kind: durable.Up}) }, nil},
+		{"full", func() {
+			l.addJournal(now, &j, durable.Change{Kind: durable.Down, Err: errors.New("no space left on device")})
+		}, []string{
+			"journal: the journal cannot be written, counts are only in memory: no space left on device",
+		}},
+		{"room", func() { l.addJournal(now, &j, durable.Change{Kind: durable.Up}) }, []string{"journal: the journal can be written again"}},
+		{"stall", func() { l.addJournal(now, &j, durable.Change{Kind: durable.Stalled}) }, []string{
+			"journal: the journal is stalled: durability: strict does not wait for the disk",
+		}},
+		{"wait", func() { l.addView(now, waiting) }, []string{"member: a appeared: joining [a joining]", "journal: waiting for 2 journals of the last ring"}},
+		{"wait for one", func() { l.addView(now, late) }, nil},
+		{"join without one", func() { l.addView(now, joined) }, []string{
+			"member: a joined the cluster", "journal: joined without 1 journal of the last ring: limits may be exceeded by what only they contain",
+		}},
+		{"it is loaded", func() { l.addView(now, done) }, []string{"journal: all journals of the last ring are loaded"}},
+	} {
+		step.do()
+		if got := texts(&l, &known); !slices.Equal(got, step.want) {
+			t.Errorf("%s:\n got %q\nwant %q", step.name, got, step.want)
+		}
+	}
+	var d api.SelfData
+	if j.describe(&d); d.State != "stalled" || d.Up || d.Problem == "" || d.Loaded != 1 || d.Journals != 2 {
+		t.Errorf("%+v", d)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/keyward/keyward/journal"
 )
 
-// inspectTries is how many times Inspect reads a journal that is being written and seems damaged: it may have read a block
-// while it was written, or missed a generation that replaced another one.
+// inspectTries is how many times Inspect reads a journal that is being written and seems damaged: it may have read a
+// block while it was written, or missed a generation that replaced another one.
 const inspectTries = 3
 
 // Inspection describes one journal that Inspect has read.
@@ -26,8 +26,8 @@ type Inspection struct {
 	// Generations are the numbers of the generations with a readable block, ascending.
 	Generations []uint32
 	Report      journal.LoadReport
-	// Malformed is the number of intact blocks whose content is none of the records of this version. Report.Errors lists
-	// them.
+	// Malformed is the number of intact blocks whose content is none of the records of this version. Report.Errors
+	// lists them.
 	Malformed int
 	Ring      *CompleteRing // the last complete ring that the journal names; nil: none
 	Running   bool          // a process holds the journal, so that it grows
@@ -39,13 +39,18 @@ type Inspection struct {
 // OK reports whether everything that was written can be read. It is true for a journal that is not complete.
 func (i *Inspection) OK() bool {
 	r := &i.Report
-	return i.Removed || i.Err == nil && r.BadBlocks == 0 && r.MissingBlocks == 0 && r.UnreadableFiles == 0 && i.Malformed == 0
+	bad := uint64(r.BadBlocks+r.UnreadableFiles+i.Malformed) + r.MissingBlocks
+	return i.Removed || i.Err == nil && bad == 0
 }
 
+// Visitor receives a counter of a journal and the number of hits that its boot had reserved ahead. The counter is valid
+// only during the call.
+type Visitor func(i *Inspection, c *protocol.CounterRecord, ahead uint32)
+
 // Inspect reads all journals below dir, those of running members included, and calls visit for each counter in them, in
-// the order of records, with the hits that its boot had reserved ahead. It may visit a record twice. The counter is valid
-// only during the call; visit may be nil. Inspect takes no lock and changes nothing. Its error is that dir cannot be read.
-func Inspect(dir string, visit func(i *Inspection, c *protocol.CounterRecord, ahead uint32)) ([]Inspection, error) {
+// the order of records. It may visit a record twice. visit may be nil. Inspect keeps no lock and changes nothing. It
+// returns an error if dir cannot be read.
+func Inspect(dir string, visit Visitor) ([]Inspection, error) {
 	labels, _, err := journal.Labels(readOnly{journal.OS()}, dir)
 	if err != nil {
 		return nil, err
@@ -67,7 +72,7 @@ func Inspect(dir string, visit func(i *Inspection, c *protocol.CounterRecord, ah
 }
 
 // inspectBoot reads the journal of one boot, several times if it is being written.
-func inspectBoot(l journal.Label, b journal.Boot, visit func(*Inspection, *protocol.CounterRecord, uint32)) Inspection {
+func inspectBoot(l journal.Label, b journal.Boot, visit Visitor) Inspection {
 	for try := 1; ; try++ {
 		i := Inspection{Label: l.Name, Dir: b.Dir(), Boot: b.ID, Running: inUse(filepath.Join(b.Dir(), "LOCK"))}
 		i.Err = i.read(b, visit)
@@ -81,7 +86,7 @@ func inspectBoot(l journal.Label, b journal.Boot, visit func(*Inspection, *proto
 }
 
 // read reads the journal b into i.
-func (i *Inspection) read(b journal.Boot, visit func(*Inspection, *protocol.CounterRecord, uint32)) error {
+func (i *Inspection) read(b journal.Boot, visit Visitor) error {
 	r, err := b.Open()
 	if err != nil {
 		return err

@@ -39,9 +39,9 @@ type Options struct {
 	Apply func(owner.Ready)
 	// Ring returns the last ring that was complete; nil: there is none.
 	Ring func() *CompleteRing
-	// OnState is called after each change of the journal's state; nil: it is not. It must not block or call methods of the
+	// OnChange is called after each change of the journal's state; nil: it is not. It must not block or call methods of the
 	// Keeper other than Status, and may run concurrently with them.
-	OnState func(State)
+	OnChange func(Change)
 	// Clock returns a time from which durations are measured, in nanoseconds.
 	Clock      func() int64
 	Logger     *slog.Logger          // nil: none
@@ -191,7 +191,7 @@ func (k *Keeper) begin(now int64) error {
 	if wasDown {
 		k.report(true)
 		k.log.Info("journal begun", "dir", k.journal.Dir())
-		k.changed(State{Kind: Up})
+		k.changed(Change{Kind: Up})
 	}
 	return nil
 }
@@ -308,7 +308,7 @@ func (k *Keeper) fail(now int64, err error) {
 	if cause := causeOf(err); cause != k.cause {
 		k.cause = cause
 		k.log.Error("journal failed; counters are only in memory until it can be written again", "dir", k.journal.Dir(), "error", err)
-		k.changed(State{Kind: Down, Err: err})
+		k.changed(Change{Kind: Down, Err: err})
 	}
 }
 

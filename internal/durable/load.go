@@ -49,7 +49,7 @@ type Recovery struct {
 // ends.
 func (k *Keeper) Load(ctx context.Context, now func() int64) Recovery {
 	var res Recovery
-	defer func() { k.changed(State{Kind: Loaded, Recovery: res}) }()
+	defer func() { k.changed(Change{Kind: Loaded, Recovery: res}) }()
 	boots, err := journal.Boots(k.o.Journal.FS, k.o.Journal.Dir, k.o.Journal.Label)
 	if err != nil {
 		res.Skipped++

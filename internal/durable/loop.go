@@ -136,7 +136,7 @@ func (r *Loop) round() (again int64) {
 		if r.keeper.state != failed {
 			r.keeper.report(true)
 			r.keeper.log.Info("journal writes again")
-			r.keeper.changed(State{Kind: Up})
+			r.keeper.changed(Change{Kind: Up})
 		}
 	}
 	return again
@@ -150,7 +150,7 @@ func (r *Loop) stalls() {
 		r.stalled = true
 		r.keeper.report(false)
 		r.keeper.log.Error("journal stalled; durability: strict does not wait for the disk until it writes again")
-		r.keeper.changed(State{Kind: Stalled})
+		r.keeper.changed(Change{Kind: Stalled})
 	}
 }
 

@@ -2,28 +2,28 @@ package durable
 
 import "github.com/keyward/keyward/journal"
 
-// StateKind is what has happened to a journal.
-type StateKind uint8
+// ChangeKind names what has happened to a journal.
+type ChangeKind uint8
 
-// The kinds of a State.
+// The kinds of a Change.
 const (
-	Loaded  StateKind = iota // former journals were loaded
-	Up                       // a generation was begun, or the disk answers again
-	Down                     // nothing can be written; it is tried again
-	Stalled                  // the disk does not answer, and no request waits for it
+	Loaded  ChangeKind = iota // former journals were loaded
+	Up                        // a generation was begun, or the disk answers again
+	Down                      // nothing can be written; it is tried again
+	Stalled                   // the disk does not answer, and no request waits for it
 )
 
-// State is a change of a Keeper's journal, for Options.OnState.
-type State struct {
-	Kind     StateKind
+// Change is a change in the state of a Keeper's journal, for Options.OnChange.
+type Change struct {
+	Kind     ChangeKind
 	Err      error    // Down: why
 	Recovery Recovery // Loaded: what this call of Load has found
 }
 
-// changed reports a change to Options.OnState.
-func (k *Keeper) changed(s State) {
-	if k.o.OnState != nil {
-		k.o.OnState(s)
+// changed passes a change to Options.OnChange.
+func (k *Keeper) changed(c Change) {
+	if k.o.OnChange != nil {
+		k.o.OnChange(c)
 	}
 }
 

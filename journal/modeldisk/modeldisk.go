@@ -1,9 +1,9 @@
 // Package modeldisk simulates a disk in memory, for tests of package journal and its callers.
 //
 // A Disk distinguishes the content that processes see from the content that survives a loss of power. Kill ends the
-// processes and keeps all that they have written. PowerLoss keeps a random part of what was not synced: any subset of the
-// sectors of 512 bytes, and any subset of the changes of directories. Everything random comes from one source, so a
-// test with a seed can be repeated.
+// processes and keeps all that they have written. PowerLoss keeps a random part of what was not synced: any subset of
+// the sectors of 512 bytes, and any subset of the changes of directories. Everything random comes from one source, so
+// a test with a seed can be repeated.
 package modeldisk
 
 import (

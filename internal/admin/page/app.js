@@ -1,6 +1,6 @@
 // The page reads this member's documents once a second and draws what has changed.
 
-import { put, attr, list, h, visible, count, rate, short, span, clock, byId } from "./dom.js";
+import { put, attr, list, h, visible, count, rate, bytes, short, span, clock, byId } from "./dom.js";
 import { learn, forget } from "./colors.js";
 import { Feed, poll } from "./feed.js";
 import { Ring } from "./ring.js";
@@ -78,6 +78,15 @@ function drawTiles() {
   spark(byId("spark-over"), speeds.rates("over"));
 }
 
+/** drawJournal shows the member's journal, if it has one. */
+function drawJournal(journal) {
+  attr(byId("journal"), "hidden", journal ? null : "");
+  if (!journal) return;
+  put(byId("tile-journal"), journal.state);
+  put(byId("tile-journal-more"), `${bytes(journal.bytes)} of ${bytes(journal.max_bytes)}; ${count(journal.owed_hits)} hit${journal.owed_hits === 1 ? "" : "s"} only in memory`);
+  attr(byId("journal"), "title", `${visible(journal.dir, 200)}: windows of at least ${journal.window}; generation ${journal.generation}; ${count(journal.loaded)} counters loaded from ${count(journal.journals)} journals`);
+}
+
 let drawn; // the ring that is drawn
 
 function draw() {
@@ -91,6 +100,7 @@ function draw() {
   put(byId("version"), visible(cluster.version ?? "", 40));
   drawHealth(state);
   drawTiles();
+  drawJournal(state.self?.data);
   drawMembers(state, (id) => ring.focus(id));
   if (state.ring !== drawn) {
     drawn = state.ring;

@@ -89,6 +89,14 @@ export function rate(n) {
   return n >= 10 || n === 0 ? n.toFixed(0) : n.toFixed(1);
 }
 
+/** bytes formats a size, such as 1.5 MiB. */
+export function bytes(n) {
+  const units = ["B", "KiB", "MiB", "GiB"];
+  let i = 0;
+  for (; n >= 1024 && i < units.length - 1; i++) n /= 1024;
+  return `${i > 0 && n < 10 && n % 1 ? n.toFixed(1) : Math.round(n)} ${units[i]}`;
+}
+
 export const percent = (x) => `${(100 * x).toFixed(x > 0 && x < 0.1 ? 1 : 0)} %`;
 
 /** short returns the part of a hash that is shown. */

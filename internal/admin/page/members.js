@@ -114,6 +114,10 @@ export function troubles(state) {
   const active = live.filter((m) => m.state === "active");
   const moving = active.filter((m) => m.complete && m.complete !== cluster.ring.fingerprint);
   if (moving.length > 0) say("info", `Counters are moving: ${some(moving.length, "does", "do")} not have all of its counters on ring ${short(cluster.ring.fingerprint)} yet.`);
+  const journal = self?.data;
+  if (journal && !journal.up && journal.state !== "loading") say("bad", `The journal cannot be written, so a restart of all members loses counts: ${visible(journal.problem ?? journal.state, 300)}.`);
+  if (journal?.state === "loading") say("info", "This member loads its journals.");
+  if (journal?.missing > 0) say("warn", `${journal.missing === 1 ? "1 journal" : `${journal.missing} journals`} of the last ring ${journal.missing === 1 ? "is" : "are"} missing: limits may be exceeded by what only they contain.`);
   for (const w of self?.warnings ?? []) out.push({ tone: "warn", text: visible(w, 300), own: true });
   for (const e of errors) say("warn", visible(e, 300));
   return out;

@@ -36,7 +36,8 @@ func healthy() *Snapshot {
 		}
 		s := &api.Self{
 			Node: id, Role: "member", Time: now.UnixNano(), GossipBy: []string{"0123abcd"}, Offsets: map[string]float64{},
-			Flags:  map[string]string{"ring-capacity": "1024", "expect": "3", "decision-timeout": "12ms", "max-keys": "1000", "partition": "share"},
+			Flags:  map[string]string{"ring-capacity": "1024", "expect": "3", "decision-timeout": "12ms", "max-keys": "1000", "partition": "share", "data": "/data", "data-window": "1h0m0s", "data-size": "1GiB"},
+			Data:   &api.SelfData{Dir: "/data", State: "up", Up: true, Bytes: 100 << 20, MaxBytes: 1 << 30},
 			Addrs:  api.SelfAddresses{Gossip: all[i].Gossip, RLS: all[i].RLS},
 			Cert:   &api.SelfCertificate{Names: []string{"spiffe://x/sidecar"}, PeerNames: []string{"spiffe://x/sidecar"}, CA: []string{"ca0"}, NotAfter: now.Add(90 * 24 * time.Hour), CANotAfter: now.Add(900 * 24 * time.Hour), Files: map[string]string{"cert": "tls.crt", "ca": "ca.crt"}},
 			Memory: api.SelfMemory{GoLimit: 900 << 20, Limit: 1 << 30, Used: 100 << 20},
@@ -47,7 +48,7 @@ func healthy() *Snapshot {
 			}
 		}
 		f.Members = append(f.Members, MemberReport{Page: "http://" + id, Cluster: c, Self: s, Metrics: metricsOf(
-			"keyward_peer_connected 2\nkeyward_reach 3\nkeyward_direct_total 1000\nkeyward_misrouted_total{cause=\"ring\"} 2\nkeyward_misrouted_total{cause=\"key\"} 3\nkeyward_keys{table=\"owned\"} 10\n",
+			"keyward_peer_connected 2\nkeyward_reach 3\nkeyward_direct_total 1000\nkeyward_misrouted_total{cause=\"ring\"} 2\nkeyward_misrouted_total{cause=\"key\"} 3\nkeyward_keys{table=\"owned\"} 10\nkeyward_journal_up 1\nkeyward_journal_missing 0\nkeyward_journal_bad_blocks_total 0\n",
 		)})
 	}
 	f.Envoys = []EnvoyPages{{
@@ -90,7 +91,7 @@ func TestNothingIsWrong(t *testing.T) {
 		}
 		seen[x.Check] = true
 	}
-	if len(seen) != 19 {
+	if len(seen) != 20 {
 		t.Errorf("%d checks: %v", len(seen), seen)
 	}
 	for _, x := range Examine(&Snapshot{Now: now}) {
@@ -215,6 +216,24 @@ func TestEveryMistake(t *testing.T) {
 		{"memory", Warn, "GOMEMLIMIT is not set", func(f *Snapshot) { f.Members[0].Self.Memory.GoLimit = 0 }},
 		{"memory", Warn, "pod-0 has 900 keys, 90 % of --max-keys", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_keys{table=\"owned\"} 900\n") }},
 		{"memory", Warn, "pod-0 had no room for 7 keys", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_overflow_keys_total 7\n") }},
+		{"journal", Warn, "pod-1: --data is not set, but pod-0, pod-2 have it", func(f *Snapshot) {
+			f.Members[1].Self.Flags["data"], f.Members[1].Self.Data = "", nil
+		}},
+		{"journal", Warn, "--data-window differs: pod-0, pod-2: 1h0m0s; pod-1: 2h0m0s", func(f *Snapshot) { f.Members[1].Self.Flags["data-window"] = "2h0m0s" }},
+		{"journal", Warn, "--data-size differs", func(f *Snapshot) { f.Members[1].Self.Flags["data-size"] = "2GiB" }},
+		{"journal", Fail, "pod-1 cannot write its journal in /data: no space left on device", func(f *Snapshot) {
+			setMetrics(&f.Members[1], "keyward_journal_up 0\n")
+			f.Members[1].Self.Data.Problem = "no space left on device"
+		}},
+		{"journal", Fail, "pod-1 cannot write its journal in /data: its disk is full, read-only, failing or stalled", func(f *Snapshot) {
+			setMetrics(&f.Members[1], "keyward_journal_up 0\n")
+		}},
+		{"journal", Warn, "pod-2 has a journal of 900 MiB, 88 % of --data-size", func(f *Snapshot) { f.Members[2].Self.Data.Bytes = 900 << 20 }},
+		{"journal", Warn, "pod-0 has skipped 3 blocks of former journals in /data", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_journal_bad_blocks_total 3\n") }},
+		{"journal", Warn, "no member has loaded 1 journal of the last ring, according to pod-0, pod-2", func(f *Snapshot) {
+			setMetrics(&f.Members[0], "keyward_journal_missing 1\n")
+			setMetrics(&f.Members[2], "keyward_journal_missing 1\n")
+		}},
 		{"authority", Fail, "pod-0 is confirmed by 1 of 3 members on the ring", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_reach 1\n") }},
 		{"authority", Warn, "up to 7 hits above limits may have been admitted, by pod-0", func(f *Snapshot) { setMetrics(&f.Members[0], "keyward_overadmission_bound 7\n") }},
 		{"versions", Warn, "versions differ", func(f *Snapshot) { f.Members[0].Cluster.Version = "v2.0.0" }},
@@ -266,6 +285,22 @@ func TestEveryMistake(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%s %q is not found in %+v", row.check, row.text, Examine(f))
+		}
+	}
+}
+
+// TestNoJournal checks that nothing is wrong without --data, and while members load.
+func TestNoJournal(t *testing.T) {
+	none, loading := healthy(), healthy()
+	for i := range none.Members {
+		none.Members[i].Self.Flags["data"], none.Members[i].Self.Data = "", nil
+		setMetrics(&loading.Members[i], "keyward_journal_up 0\n")
+		loading.Members[i].Self.Data.State = "loading"
+	}
+	for want, f := range map[string]*Snapshot{"no member has --data: all counts are in memory": none, "the journals of 3 members can be written": loading} {
+		found := Examine(f)
+		if Worst(found) != OK || !slices.ContainsFunc(found, func(x Finding) bool { return x.Check == "journal" && x.Text == want }) {
+			t.Errorf("%q is not said in %+v", want, found)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (d *Deployment) rules(to *RulesSummary) *config.Rules {
 		return nil
 	}
 	to.Domains, to.Rules = found.Rules.Domains(), len(found.Rules.Rules())
-	for _, s := range rulecheck.Warnings(d.Rules, found.Rules) {
+	for _, s := range rulecheck.Warnings(d.Rules, found.Rules, 0) {
 		to.Warnings = append(to.Warnings, s.String())
 	}
 	return found.Rules

@@ -17,34 +17,41 @@ type Conditions struct {
 	Rate      float64          `json:"rate,omitempty"` // hits per second that one key may get; 0 if unknown
 	Outage    time.Duration    `json:"-"`              // length of an outage of the owner; 0: none is considered
 
+	// DataWindow is the members' --data-window; 0: they have no --data.
+	DataWindow time.Duration `json:"-"`
+
 	Detection membership.Detection `json:"-"` // of the members
 }
 
 // RuleBounds are the bounds of one rule, in hits of one key in one window. The window of a bucket is any time of that
 // length. Fields are only ever added.
 type RuleBounds struct {
-	Rule      string  `json:"rule"`
-	File      string  `json:"file"`
-	Line      int     `json:"line"`
-	Unlimited bool    `json:"unlimited,omitempty"` // then all that follows is 0
-	Algorithm string  `json:"algorithm"`
-	Window    string  `json:"window"`
-	Strict    bool    `json:"strict"`
-	Degraded  string  `json:"degraded"`
-	Partition string  `json:"partition,omitempty"` // the rule's policy, or else that of the members
-	Limit     uint64  `json:"L"`
-	Depth     uint64  `json:"b,omitempty"` // b, of buckets; otherwise 0
-	Unacked   uint64  `json:"U"`           // U: charges that are acknowledged before the successor has them
-	Tolerated int     `json:"f"`           // f: members that an owner with the complete limit may miss
-	Share     uint64  `json:"share"`       // the smallest share of a member
-	Phi       uint64  `json:"phi"`         // charges under local shares that the owner has not counted, at most
-	Open      uint64  `json:"open"`        // what all members admit under fail_open in a window without owner
-	Skew      uint64  `json:"S"`           // S: hits admitted when a counter moves and clocks differ; 0 for fixed windows
-	Mechanism string  `json:"mechanism"`
-	Lent      uint64  `json:"lent"`                // hits that may be on loan to leaseholders at once; 0 if the rule never lends
-	Drift     uint64  `json:"E"`                   // E: hits that members may admit before the owner counts them; 0 unless approximate
-	Unknown   uint64  `json:"E_unknown,omitempty"` // E of the keys of unknown callers, if the rule distinguishes them
-	Bounds    []Bound `json:"bounds"`
+	Rule      string `json:"rule"`
+	File      string `json:"file"`
+	Line      int    `json:"line"`
+	Unlimited bool   `json:"unlimited,omitempty"` // then all that follows is 0
+	Algorithm string `json:"algorithm"`
+	Window    string `json:"window"`
+	Strict    bool   `json:"strict"`
+	Degraded  string `json:"degraded"`
+	Partition string `json:"partition,omitempty"` // the rule's policy, or else that of the members
+	Limit     uint64 `json:"L"`
+	Depth     uint64 `json:"b,omitempty"` // b, of buckets; otherwise 0
+	Unacked   uint64 `json:"U"`           // U: charges that are acknowledged before the successor has them
+	Tolerated int    `json:"f"`           // f: members that an owner with the complete limit may miss
+	Share     uint64 `json:"share"`       // the smallest share of a member
+	Phi       uint64 `json:"phi"`         // charges under local shares that the owner has not counted, at most
+	Open      uint64 `json:"open"`        // what all members admit under fail_open in a window without owner
+	Skew      uint64 `json:"S"`           // S: hits admitted when a counter moves and clocks differ; 0 for fixed windows
+	Mechanism string `json:"mechanism"`
+	Lent      uint64 `json:"lent"`                // hits that may be on loan to leaseholders at once; 0 if the rule never lends
+	Drift     uint64 `json:"E"`                   // E: hits that members may admit before the owner counts them; 0 unless approximate
+	Unknown   uint64 `json:"E_unknown,omitempty"` // E of the keys of unknown callers, if the rule distinguishes them
+	// Unwritten is U of the rows of the journal: hits of one key that no disk has yet, or with durability: strict, hits
+	// that members have reserved ahead. It is 0 unless the rule is in the members' journals.
+	Unwritten    uint64  `json:"U_journal,omitempty"`
+	NotInJournal string  `json:"not_in_journal,omitempty"` // why; empty: it is, or members have no --data
+	Bounds       []Bound `json:"bounds"`
 
 	Outage *OutageCost `json:"outage,omitempty"` // nil without Conditions.Outage, and for a single member
 
@@ -87,6 +94,9 @@ func BoundsOf(r *config.RuleSpec, c Conditions) RuleBounds {
 	c.Members, c.Partition = max(1, c.Members), x.Partition.Or(c.Partition)
 	b.Partition = c.Partition.String()
 	b.quantities(r, uint64(c.Members))
+	if c.DataWindow > 0 {
+		b.NotInJournal = NotInJournal(r, c.DataWindow)
+	}
 	if x.Mechanism == policy.Static {
 		b.Unacked, b.Tolerated, b.Phi, b.Open, b.Skew, b.Partition = 0, 0, 0, 0, 0, ""
 	}

@@ -23,6 +23,8 @@ func bound(t *testing.T, b RuleBounds, event string) Bound {
 
 func TestBounds(t *testing.T) {
 	window := limit.Rule{Window: time.Minute, Limit: 1000}
+	quota := limit.Rule{Window: 720 * time.Hour, Limit: 10000}
+	slow := limit.Rule{Window: 720 * time.Hour, Limit: 10000, Burst: 25, Algorithm: limit.LeakyBucket}
 	token := limit.Rule{Window: time.Minute, Limit: 600, Burst: 50, Algorithm: limit.TokenBucket}
 	drifting := config.Extension{Mechanism: policy.Approximate, Epsilon: 0.02, Lease: &lease.Terms{Slack: 20}}
 	for _, row := range []struct {
@@ -83,6 +85,23 @@ func TestBounds(t *testing.T) {
 		{window, drifting, Conditions{Members: 10, Partition: policy.PartShare}, "the owner crashes", 10 + 900 + 20, 900, "U + Phi + E"},
 		{window, drifting, Conditions{Members: 10, Partition: policy.PartAvailable}, "the cluster is partitioned", 1000 + 900 + 40, 0, "L + Phi + 2 E"},
 		{window, drifting, Conditions{Members: 10, Partition: policy.PartShare}, "all members", 1040, 0, "L + 2 E"},
+		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour}, "all members are killed", 100 + 8000, 500, "U + Phi + rate x 200ms"},
+		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour, Rate: 1000}, "all members are killed", 100 + 8000 + 200, 500, "U + Phi + rate x 200ms"},
+		{quota, config.Extension{Strict: true}, Conditions{Members: 5, DataWindow: time.Hour}, "all members are killed", 8000, 100 + 500, "Phi"},
+		{quota, config.Extension{}, Conditions{Members: 1, DataWindow: time.Hour}, "all members are killed", 100, 0, "U + rate x 200ms"},
+		{quota, config.Extension{Strict: true}, Conditions{Members: 1, DataWindow: time.Hour}, "all members are killed", 0, 100, "0"},
+		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, until", 8000, 8000, "Phi"},
+		{quota, config.Extension{Degraded: policy.FailClosed}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, until", 8000, 10000, "Phi"},
+		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, and one volume", 200 + 8000, 500, "2U + Phi + rate x 200ms"},
+		{quota, config.Extension{Strict: true}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, and one volume", 100 + 8000, 100 + 500, "U + Phi"},
+		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, and the volumes", 10000, 0, "L"},
+		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour}, "all members are stopped", 8000, 500, "Phi"},
+		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: 31 * 24 * time.Hour}, "all members restart (not in the journal: the window is 720h0m0s)", 10000, 0, "L"},
+		{quota, config.Extension{Volatile: true}, Conditions{Members: 5, DataWindow: time.Hour}, "all members restart (not in the journal: durability: memory)", 10000, 0, "L"},
+		{quota, config.Extension{Mechanism: policy.Static}, Conditions{Members: 5, DataWindow: time.Hour}, "all members restart (not in the journal: mechanism: static)", 10000, 0, "L"},
+		{slow, config.Extension{Strict: true}, Conditions{Members: 5, DataWindow: time.Hour}, "all members are killed", 8020 + 1, 0, "Phi + S"},
+		{slow, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, and the volumes", 25, 0, "b"},
+		{slow, config.Extension{}, Conditions{Members: 5, DataWindow: 2 * time.Hour}, "all members restart (not in the journal: the bucket fills in 1h48m0s)", 25, 0, "b"},
 	} {
 		r := config.RuleSpec{Limit: row.rule, Extension: row.x}
 		got := bound(t, BoundsOf(&r, row.c), row.event)

@@ -223,11 +223,7 @@ func (w *eventTable) bothFail() {
 
 // restart adds the events after which no member has the counts.
 func (w *eventTable) restart() {
-	again := term{"L", w.Limit}
-	if w.Depth > 0 {
-		again = term{"b", w.Depth}
-	}
-	w.addSeparate(Bound{Event: "all members restart", Over: again.n, OverFormula: again.symbol, UnderFormula: "0"})
+	w.lostAll()
 	w.addSeparate(Bound{
 		Event: "m separate clusters (here 2)", Over: w.most, OverFormula: "(m - 1) x " + w.all, UnderFormula: "0",
 	})

@@ -12,10 +12,11 @@ import (
 )
 
 // Warnings returns what is probably unintended in files that load: the parts without effect that [config.Warnings]
-// finds, then limits that refuse everything, windows that are very long or short, busy rules with one owner, and leases that
-// expire before they are renewed. rules are the rules loaded from files, or nil if the files have faults; then only the files themselves are checked.
-func Warnings(files []config.File, rules *config.Rules) []config.Diagnostic {
-	w := linter{all: config.Warnings(files, rules)}
+// finds, then limits that refuse everything, windows that are very long or short, busy rules with one owner, and leases
+// that expire before they are renewed. rules are the rules loaded from files, or nil if the files have faults; then only
+// the files themselves are checked. dataWindow is the members' --data-window, or 0 if they have no --data.
+func Warnings(files []config.File, rules *config.Rules, dataWindow time.Duration) []config.Diagnostic {
+	w := linter{all: config.Warnings(files, rules), dataWindow: dataWindow}
 	if rules == nil {
 		return w.all
 	}
@@ -34,11 +35,20 @@ func Warnings(files []config.File, rules *config.Rules) []config.Diagnostic {
 	return w.all
 }
 
-type linter struct{ all []config.Diagnostic }
+type linter struct {
+	all        []config.Diagnostic
+	dataWindow time.Duration // the members' --data-window; 0: they have no --data
+}
 
 func (w *linter) add(r *config.RuleSpec, kind, format string, args ...any) {
-	w.all = append(w.all,
-		config.Diagnostic{Kind: kind, File: r.File, Line: r.Line, Column: r.Column, Text: fmt.Sprintf(format, args...)})
+	w.advise(r, kind, "", format, args...)
+}
+
+// advise adds a warning with a hint.
+func (w *linter) advise(r *config.RuleSpec, kind, hint, format string, args ...any) {
+	w.all = append(w.all, config.Diagnostic{
+		Kind: kind, File: r.File, Line: r.Line, Column: r.Column, Text: fmt.Sprintf(format, args...), Hint: hint,
+	})
 }
 
 const (
@@ -58,11 +68,8 @@ func (w *linter) rule(r *config.RuleSpec, holders int) {
 	if r.Limit.Limit == 0 {
 		w.add(r, "refuses-all", "'%s' has requests_per_unit 0, or none: every request is over the limit", r.FullKey)
 	}
-	switch {
-	case r.Limit.Window > longestWindow:
-		w.add(r, "long-window", "'%s' counts per %s; counts are kept in memory and do not survive a restart of all members",
-			r.FullKey, windowName(r))
-	case r.Limit.Window < shortestWindow:
+	w.durability(r)
+	if r.Limit.Window < shortestWindow {
 		w.add(r, "short-window", "'%s' counts per %s: clock skew and delay between members make windows below %s inexact, "+
 			"and responses give times in whole seconds", r.FullKey, windowName(r), shortestWindow)
 	}
@@ -79,6 +86,38 @@ func (w *linter) rule(r *config.RuleSpec, holders int) {
 			r.FullKey, r.Limit.Limit)
 	}
 	w.shortLease(r)
+}
+
+// durability warns about counts of a long window that a restart of all members loses, and about charges that wait for the
+// disk.
+func (w *linter) durability(r *config.RuleSpec) {
+	x, why := &r.Extension, NotInJournal(r, w.dataWindow)
+	switch long := r.Limit.Span() > longestWindow; {
+	case w.dataWindow == 0 && long && !x.Volatile:
+		hint := "set --data DIR on every member, or durability: memory to say that they may be lost"
+		if why != "" { // its mechanism keeps it out of the journal
+			hint = why + " is never in the journal (--data): use another one, or durability: memory to say that they may be lost"
+		}
+		w.advise(r, "long-window", hint, "'%s' counts per %s; counts are kept in memory and do not survive a restart of all members",
+			r.FullKey, windowName(r))
+	case w.dataWindow > 0 && long && why != "":
+		w.advise(r, "not-in-journal", journalHint(r), "'%s' counts per %s, but the journal does not contain its counts (%s): they do not "+
+			"survive a restart of all members", r.FullKey, windowName(r), why)
+	case w.dataWindow > 0 && why == "" && x.Strict && !reservesAhead(r.Limit.Algorithm):
+		w.advise(r, "strict-waits", "use algorithm: fixed_window or sliding_window, which wait for the first hit of a window and for bursts only",
+			"'%s' has durability: strict with algorithm: %s: each charge waits for the disk", r.FullKey, r.Limit.Algorithm)
+	}
+}
+
+// journalHint states how a rule gets into the journal of members that have one.
+func journalHint(r *config.RuleSpec) string {
+	switch x := &r.Extension; {
+	case x.Mechanism == policy.Approximate, x.Mechanism == policy.Static:
+		return "use mechanism: owner or lease"
+	case x.Volatile:
+		return "use durability: async"
+	}
+	return "lower the members' --data-window"
 }
 
 // shortLease warns about a ttl that leaves a holder only one renewal, or none, before its lease ends.

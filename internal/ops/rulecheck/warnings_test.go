@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/keyward/keyward/internal/config"
 )
@@ -104,13 +105,58 @@ func TestWarnings(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, s := range Warnings(files, rules) {
+			for _, s := range Warnings(files, rules, 0) {
 				got = append(got, s.String())
 			}
 			if !slices.Equal(got, row.want) {
 				t.Errorf("\n got %q\nwant %q", got, row.want)
 			}
 		})
+	}
+}
+
+// TestDurability checks the warnings about counts that a restart of all members loses, and their hints.
+func TestDurability(t *testing.T) {
+	const fix = "set --data DIR on every member, or durability: memory to say that they may be lost"
+	for _, row := range []struct {
+		extension  string
+		dataWindow time.Duration
+		kind, hint string // empty: no warning
+	}{
+		{"window: 24h", 0, "", ""},
+		{"window: 25h", 0, "long-window", fix},
+		{"window: 25h, durability: strict", 0, "long-window", fix},
+		{"window: 25h, durability: memory", 0, "", ""},
+		{"window: 25h, mechanism: static", 0, "long-window", "mechanism: static is never in the journal (--data): use another one, or durability: memory to say that they may be lost"},
+		{"window: 300h, algorithm: token_bucket, burst: 1", 0, "long-window", fix},
+		{"window: 100h, algorithm: token_bucket, burst: 1", 0, "", ""}, // it fills within a day
+		{"window: 25h", time.Hour, "", ""},
+		{"window: 25h, durability: strict", time.Hour, "", ""},
+		{"window: 25h, durability: strict, algorithm: sliding_window", time.Hour, "", ""},
+		{"window: 25h, durability: memory", time.Hour, "not-in-journal", "use durability: async"},
+		{"window: 24h, durability: memory", time.Hour, "", ""},
+		{"window: 25h, mechanism: static", time.Hour, "not-in-journal", "use mechanism: owner or lease"},
+		{"window: 25h, mechanism: approximate, epsilon: 30%", time.Hour, "not-in-journal", "use mechanism: owner or lease"},
+		{"window: 25h", 48 * time.Hour, "not-in-journal", "lower the members' --data-window"},
+		{"window: 2h, durability: strict, algorithm: sliding_log", time.Hour, "strict-waits", "use algorithm: fixed_window or sliding_window, which wait for the first hit of a window and for bursts only"},
+		{"window: 2h, durability: strict, algorithm: leaky_bucket", time.Hour, "strict-waits", "use algorithm: fixed_window or sliding_window, which wait for the first hit of a window and for bursts only"},
+		{"window: 2h, durability: strict, algorithm: leaky_bucket, burst: 1", time.Hour, "", ""}, // not in the journal
+		{"window: 2h, durability: strict, algorithm: sliding_log", 0, "", ""},
+	} {
+		files := filesOf(extendedYAML(row.extension))
+		rules, err := config.Load(files, config.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kind, hint string
+		for _, w := range Warnings(files, rules, row.dataWindow) {
+			if w.Kind != "no-share" {
+				kind, hint = kind+w.Kind, hint+w.Hint
+			}
+		}
+		if kind != row.kind || hint != row.hint {
+			t.Errorf("{%s} with --data-window %v: %q, %q; want %q, %q", row.extension, row.dataWindow, kind, hint, row.kind, row.hint)
+		}
 	}
 }
 
@@ -122,7 +168,7 @@ func TestTooLittleForSoMany(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := Warnings(files, rules); len(got) != want {
+		if got := Warnings(files, rules, 0); len(got) != want {
 			t.Errorf("%d members: %v", members, got)
 		}
 	}
