@@ -8,7 +8,7 @@ COPY tools/licenses/go.mod tools/licenses/go.sum tools/licenses/
 RUN go mod download && go mod download -modfile=tools/licenses/go.mod
 COPY . .
 ARG VERSION=dev
-RUN mkdir -p /out/bin /out/root /out/certs /out/run \
+RUN mkdir -p /out/bin /out/root /out/certs /out/run /out/data \
  && CGO_ENABLED=0 go build -trimpath -buildvcs=false \
       -ldflags "-s -w -X main.version=$VERSION -X github.com/keyward/keyward/internal/app.Version=$VERSION" \
       -o /out/bin/ ./cmd/sidecar ./cmd/xds ./cmd/keyward \
@@ -25,6 +25,7 @@ COPY LICENSE NOTICE /licenses/
 # A new volume takes its owner from the folder it is mounted on.
 COPY --from=build --chown=65532:65532 /out/certs/ /certs/
 COPY --from=build --chown=65532:65532 /out/run/ /run/keyward/
+COPY --from=build --chown=65532:65532 /out/data/ /var/lib/keyward/
 USER 65532:65532
 # RLS; RLS of other pods' Envoys; JSON and health; debug; gossip; peers; metrics; xDS
 EXPOSE 8081 8082 8080 6070 7946/tcp 7946/udp 7947 9090 18000

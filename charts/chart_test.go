@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -244,6 +245,15 @@ func TestRefused(t *testing.T) {
 		{"tls.generate.days=30", "tls.generate.renewBeforeDays is 30 and tls.generate.days 30"},
 		{"tls.generate.schedule=daily", "schedule"},
 		{"mode=sidecar,networkPolicy.appPorts={80,8082}", "8082 is a port of the sidecar"},
+		{"data.volume=nfs", "volume"},
+		{"data.size=1G", "size"},
+		{"data.size=127Mi", "data.size is 127Mi: want at least 128Mi"},
+		{"data.volume=pvc,workload=Deployment", "data.volume pvc needs workload StatefulSet"},
+		{"data.volume=pvc,mode=daemonset", "with mode daemonset, the members are not in a StatefulSet of this chart"},
+		{"data.volume=pvc,mode=sidecar,envoy.enabled=true", "set data.volume to emptyDir, or hostPath"},
+		{"data.volume=pvc,preset=envoy-gateway", "with preset envoy-gateway, the members are not in a StatefulSet"},
+		{"data.volume=hostPath", "data.volume hostPath is for the modes daemonset and sidecar: with mode deployment,"},
+		{"data.volume=hostPath,preset=envoy-gateway,mode=daemonset", "with preset envoy-gateway"},
 		{"rules.shop=3", "rules"},
 		{rules("domain: shop\ndescriptors: 3\n"), "rules.shop.yaml: descriptors: want a list, not 3"},
 		{rules("domain: {}\ndescriptors: [3, {key: a, rate_limit: 5}, {key: b, rate_limit: {unit: 5}, descriptors: [{key: []}]}]\n"),
@@ -275,6 +285,8 @@ func TestEnvironment(t *testing.T) {
 			"service.http=true":        {"HOST": "", "GRPC_HOST": ""},
 			"preset=envoy-ai-gateway":  {"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": nil, "FORCE_START_WITHOUT_INITIAL_CONFIG": "true"},
 			"preset=envoy-gateway":     {"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": nil},
+			"data.size=512Mi":          {"KEYWARD_DATA_SIZE": "256MiB", "KEYWARD_DATA_WINDOW": "1h", "KEYWARD_DATA": nil}, // set where the volume is mounted
+			"data.volume=none":         {"KEYWARD_DATA_SIZE": nil, "KEYWARD_DATA_WINDOW": nil},
 			"environment.HOST=0.0.0.0": {"HOST": "0.0.0.0"},
 		} {
 			out, err := render(t, binary, append(slices.Clone(given), set)...)
@@ -289,6 +301,113 @@ func TestEnvironment(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestJournals requires that every member has a writable volume for its journal, of the kind that the values name, and that no
+// other pod has it.
+func TestJournals(t *testing.T) {
+	found := helms(t)
+	version := slices.Sorted(maps.Keys(found))[0] // TestRenderings requires equal output of all versions
+	for _, c := range []struct{ set, kind string }{
+		{"mode=deployment", "emptyDir"},
+		{"workload=Deployment", "emptyDir"},
+		{"mode=daemonset", "emptyDir"},
+		{"mode=sidecar,envoy.enabled=true", "emptyDir"},
+		{"preset=envoy-gateway", "emptyDir"},
+		{"preset=envoy-ai-gateway", "emptyDir"},
+		{"data.volume=pvc", "claim"},
+		{"data.volume=hostPath,mode=daemonset", "hostPath"},
+		{"data.volume=hostPath,mode=sidecar,envoy.enabled=true", "hostPath"},
+		{"data.volume=none", ""},
+		{"data.volume=none,mode=sidecar,envoy.enabled=true", ""},
+		{"data.volume=none,preset=envoy-gateway", ""},
+	} {
+		out, err := render(t, found[version], append(slices.Clone(given), strings.Split(c.set, ",")...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		members := 0
+		for _, x := range memberTemplates(t, documents(t, version, out)) {
+			kind, mounts := x.journal()
+			for name, dir := range mounts {
+				if member := name == "keyward" || name == "envoy-ratelimit"; member {
+					members++
+					if dir != (c.kind != "") || kind != c.kind {
+						t.Errorf("%s: %s has a journal: %v, on %q, want %q", c.set, name, dir, kind, c.kind)
+					}
+				} else if dir {
+					t.Errorf("%s: %s can read the journal", c.set, name)
+				}
+			}
+		}
+		if members != 1 {
+			t.Errorf("%s: %d members are rendered, want 1", c.set, members)
+		}
+	}
+}
+
+// memberTemplate is the template of a pod, and the claims that its StatefulSet creates.
+type memberTemplate struct {
+	spec   any
+	claims []any
+}
+
+// memberTemplates returns the templates of all pods, and the one that Envoy Gateway makes of the chart's values.
+func memberTemplates(t *testing.T, objects []map[string]any) (all []memberTemplate) {
+	t.Helper()
+	for _, o := range objects {
+		if spec := at(o, "spec", "template", "spec"); spec != nil {
+			claims, _ := at(o, "spec", "volumeClaimTemplates").([]any)
+			all = append(all, memberTemplate{spec, claims})
+		}
+		if text, ok := at(o, "data", "values.yaml").(string); ok {
+			var values map[string]any
+			if err := yaml.Unmarshal([]byte(text), &values); err != nil {
+				t.Fatal(err)
+			}
+			d := at(values, "config", "envoyGateway", "provider", "kubernetes", "rateLimitDeployment")
+			c := maps.Clone(at(d, "container").(map[string]any))
+			c["name"] = "envoy-ratelimit"
+			all = append(all, memberTemplate{map[string]any{"containers": []any{c}, "volumes": at(d, "pod", "volumes")}, nil})
+		}
+	}
+	return all
+}
+
+// journal returns the kind of the volume for journals, and by the name of a container whether it writes there.
+func (x memberTemplate) journal() (kind string, writes map[string]bool) {
+	volumes, _ := at(x.spec, "volumes").([]any)
+	for _, v := range volumes {
+		if at(v, "name") == "keyward-data" {
+			for k := range v.(map[string]any) {
+				if k != "name" {
+					kind = k
+				}
+			}
+		}
+	}
+	for _, c := range x.claims {
+		if at(c, "metadata", "name") == "keyward-data" {
+			kind += "claim"
+		}
+	}
+	writes = map[string]bool{}
+	for _, list := range []string{"initContainers", "containers"} {
+		all, _ := at(x.spec, list).([]any)
+		for _, c := range all {
+			name, mounted, set := at(c, "name").(string), false, false
+			mounts, _ := at(c, "volumeMounts").([]any)
+			for _, m := range mounts {
+				mounted = mounted || at(m, "name") == "keyward-data" && at(m, "mountPath") == "/var/lib/keyward" && at(m, "readOnly") == nil
+			}
+			env, _ := at(c, "env").([]any)
+			for _, e := range env {
+				set = set || at(e, "name") == "KEYWARD_DATA" && at(e, "value") == "/var/lib/keyward"
+			}
+			writes[name] = mounted && set
+		}
+	}
+	return kind, writes
 }
 
 // object returns the object with a kind and name.

@@ -27,6 +27,9 @@ func TestNotes(t *testing.T) {
 			"networkPolicy.metricsFrom[0].a=b":  {nil, []string{"on 9090"}},
 			"service.clientCertificates=true":   {nil, []string{all}},
 			"networkPolicy.openAppPorts=false":  {[]string{none}, nil},
+			"data.size=4Gi":                     {[]string{"Journals: data.volume is emptyDir", "the deletion of all pods at once"}, nil},
+			"data.volume=pvc":                   {[]string{"Journals: data.volume is pvc", "keyward-data-keyward-0"}, nil},
+			"data.volume=none":                  {[]string{"Journals: data.volume is none"}, nil},
 			"gateway.namespaces={edge,backend}": {[]string{"pods of the namespace edge; pods of the namespace backend;"}, []string{none}},
 		} {
 			args := []string{"template", "keyward", chart, "--namespace", "shop"}

@@ -21,8 +21,10 @@ import (
 	"github.com/keyward/keyward/internal/cluster"
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/connguard"
+	"github.com/keyward/keyward/internal/durable"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/internal/stats"
+	"github.com/keyward/keyward/journal"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -100,6 +102,8 @@ func metricsOfTheCode(t *testing.T) catalogue {
 	maps.Copy(r.all, statistics(t))
 	r.all["keyward_build_info"], r.all["keyward_drains_incomplete_total"] = []string{"version"}, []string{} // the programs' own
 	r.all["keyward_keys_max"] = []string{"of"}
+	durable.New(durable.Options{Node: node, Journal: journal.Options{Dir: t.TempDir()}, Registerer: r})
+	r.all["keyward_journal_missing"], r.all["keyward_journal_max_bytes"] = []string{}, []string{} // the programs' own, too
 	trail, err := audit.New(audit.Options{Registerer: r})
 	if err != nil {
 		t.Fatal(err)

@@ -44,6 +44,7 @@ descriptors:
 - {key: closed, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {degraded: fail_closed}}}
 - {key: strict, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {durability: strict}}}
 - {key: flood, rate_limit: {unit: hour, requests_per_unit: 5}}
+- {key: quota, rate_limit: {unit: hour, requests_per_unit: 100}}
 `
 
 // tables is the members' --max-keys: more than the keys of the load, fewer than those of the flood.
@@ -64,10 +65,11 @@ func newTown(t *testing.T, envoy string) *town {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir := t.TempDir()
 	l, err := lab.New(lab.Options{
-		Dir: t.TempDir(), Bin: bin, Rules: map[string]string{"app.yaml": fmt.Sprintf(liveRules, 300)}, Expect: 4,
+		Dir: dir, Bin: bin, Rules: map[string]string{"app.yaml": fmt.Sprintf(liveRules, 300)}, Expect: 4,
 		Env:  []string{"LOCAL_CACHE_SIZE_IN_BYTES=1000000"}, // enables the deny cache
-		Args: []string{"--hot-rate", "20", "--max-keys", fmt.Sprint(tables), "--decision-timeout", "50ms", "--nref-decay", "10s"},
+		Args: []string{"--hot-rate", "20", "--max-keys", fmt.Sprint(tables), "--decision-timeout", "50ms", "--nref-decay", "10s", "--data", filepath.Join(dir, "data")},
 	})
 	if err != nil {
 		t.Fatalf("%v: run `make build` first", err)
@@ -174,6 +176,7 @@ func (c *town) load(ctx context.Context) {
 		every(ctx, 15*time.Millisecond, func() { _ = say(ctx, rls, "brisk", "one") })
 		every(ctx, 200*time.Millisecond, func() { _ = say(ctx, rls, "path", fmt.Sprint(rand.IntN(3))) })
 		every(ctx, 25*time.Millisecond, func() { _ = say(ctx, rls, "address", fmt.Sprint(rand.IntN(20))) })
+		every(ctx, 200*time.Millisecond, func() { _ = say(ctx, rls, "quota", fmt.Sprint(rand.IntN(100))) }) // in the journal
 		for _, key := range []string{"open", "closed", "strict"} {
 			every(ctx, 40*time.Millisecond, func() { _ = say(ctx, rls, key, fmt.Sprint(rand.IntN(20))) })
 		}

@@ -47,6 +47,8 @@ var flat = map[string]string{
 	"envoy_cluster_upstream_rq_timeout":   "Envoy retries at the successor in time",
 	"keyward_off_ring":                    "needs a misconfigured member; see the tests of cluster",
 	"keyward_cluster_joined":              "members are scraped once they have joined",
+	"keyward_journal_missing":             "needs the loss of all members and of a volume; see the tests of test/e2e",
+	"keyward_journal_bad_blocks_total":    "needs a faulty disk; see the tests of journal",
 	"keyward_clock_fences_total":          "needs a clock that stops or is set",
 	"keyward_clock_steps_total":           "needs a clock that is set",
 	"keyward_certificate_reloads_total":   "certificates do not change here; see the security tests",
@@ -56,8 +58,9 @@ var flat = map[string]string{
 
 // still are parts of queries that stay 0 although others of the same metric do not, with the reason.
 var still = map[string]string{
-	`authority="shed"`:    "needs a live owner that is too slow; see the tests of peer",
-	`result=~"late|shed"`: "the same",
+	`authority="shed"`:       "needs a live owner that is too slow; see the tests of peer",
+	`result=~"late|shed"`:    "the same",
+	`1 - keyward_journal_up`: "needs a disk that fails; see the tests of durable",
 	`unless on (cluster, job, instance) keyward_rules_version_info`: "needs a member whose first rules are invalid",
 }
 
@@ -79,6 +82,11 @@ var silent = map[string]string{
 	"KeywardHandoffIncomplete":       moments,
 	"KeywardLeaseHoldersUnreachable": moments,
 	"KeywardRulesDisagreement":       moments,
+	"KeywardJournalDown":             "needs a disk that fails; see the tests of durable",
+	"KeywardJournalSlow":             "depends on the machine",
+	"KeywardJournalFull":             "needs more counters than this load has",
+	"KeywardJournalMissing":          "needs the loss of all members and of a volume; see the tests of test/e2e",
+	"KeywardJournalCorrupt":          "needs a faulty disk; see the tests of journal",
 	"KeywardNotJoined":               "members are scraped once they have joined",
 	"KeywardOffRing":                 "needs a misconfigured member; see the tests of cluster",
 	"KeywardNoRules":                 "needs a member whose first rules are invalid",

@@ -3,11 +3,13 @@ package dashboards
 func ringAndHotKeys() board {
 	return board{
 		UID: "keyward-ring", Title: "Keyward / Ring and hot keys", Of: "keyward_ring_members", Who: "Member",
-		About: "Members on and off the ring, how counters move when it changes, and how hot keys are handled.",
+		About: "Members on and off the ring, how counters move when it changes, their journals on disk, and how hot " +
+			"keys are handled.",
 		Rows: []row{
 			{"At a glance", ringGlance()},
 			{"Members", members()},
 			{"Handoff and replicas", handoffs()},
+			{"Journals on disk", journals()},
 			{"Hot keys", hotKeys()},
 			{"Leases", leases()},
 			{"Approximate rules", approximate()},
@@ -169,6 +171,58 @@ func handoffs() []panel {
 				ask(`sum(rate(keyward_copies_total{@,result="dropped"}[~]))`, "replicas dropped"),
 				ask(`sum(rate(keyward_share_untold_hits_total{@}[~]))`, "unreported hits"),
 			},
+		},
+	}
+}
+
+// journals shows the members' journals. Its panels are empty without --data.
+func journals() []panel {
+	return []panel{
+		{
+			Kind: seriesPanel, Title: "Journals written", Unit: "short", Width: 6, Runbook: "KeywardJournalDown",
+			About: "Members that can write their journals, or have nothing to write yet, and members that cannot: their " +
+				"counters are only in memory.",
+			Queries: []query{
+				ask(`sum(keyward_journal_up{@})`, "up"),
+				ask(`sum(1 - keyward_journal_up{@})`, "down"),
+			},
+		}, {
+			Kind: seriesPanel, Title: "Hits not on disk", Unit: "count:hits", Width: 6,
+			About: "Hits of each member that only memory contains yet, of rules in the journal. Those that neither " +
+				"the owner nor the successor has written are lost if all members fail now.",
+			Queries: []query{ask(`sum by (instance) (keyward_journal_owed_hits{@})`, "{{instance}}")},
+		}, {
+			Kind: seriesPanel, Title: "Time of the disk", Unit: "s", Width: 6, Runbook: "KeywardJournalSlow",
+			About:   "How long the disk takes to make records durable. Only rules with durability: strict wait for it.",
+			Queries: quantiles(`keyward_journal_sync_seconds_bucket{@}`, "$__rate_interval", "0.5", "0.99"),
+		}, {
+			Kind: seriesPanel, Title: "Records written", Unit: "ops", Width: 6,
+			About: "Counters written by each member, as an owner and as a successor, and writes of the disk. New " +
+				"generations, which write all counters again, are included.",
+			Queries: []query{
+				ask(`sum by (instance) (rate(keyward_journal_records_total{@}[~]))`, "{{instance}}"),
+				ask(`sum(rate(keyward_journal_sync_seconds_count{@}[~]))`, "writes of the disk"),
+			},
+		}, {
+			Kind: seriesPanel, Title: "Size", Unit: "bytes", Width: 6, Runbook: "KeywardJournalFull",
+			About: "Files of each member's journal, and the smallest --data-size.",
+			Queries: []query{
+				ask(`max by (instance) (keyward_journal_bytes{@})`, "{{instance}}"),
+				ask(`min(keyward_journal_max_bytes{@})`, "--data-size"),
+			},
+		}, {
+			Kind: seriesPanel, Title: "Journals that no member has loaded", Unit: "short", Width: 6, Runbook: "KeywardJournalMissing",
+			About: "Journals of the last ring before all members restarted that no member has loaded, so that limits " +
+				"may be exceeded by what only they contain. 0 in normal operation.",
+			Queries: []query{ask(`max(keyward_journal_missing{@})`, "missing")},
+		}, {
+			Kind: seriesPanel, Title: "Counters loaded", Unit: "short", Width: 6,
+			About:   "Counters that each member has loaded from journals since it started.",
+			Queries: []query{ask(`max by (instance) (keyward_journal_loaded_counters{@})`, "{{instance}}")},
+		}, {
+			Kind: seriesPanel, Title: "Damaged blocks", Unit: "short", Width: 6, Runbook: "KeywardJournalCorrupt",
+			About:   "Blocks of journals that were damaged or missing when each member loaded them.",
+			Queries: []query{ask(`max by (instance) (keyward_journal_bad_blocks_total{@})`, "{{instance}}")},
 		},
 	}
 }

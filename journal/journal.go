@@ -192,6 +192,25 @@ func (j *Journal) Complete() error {
 	return nil
 }
 
+// Discard ends the current generation if it is not complete, and removes it and all others that are not. It makes room
+// for a generation that replaces them, after ErrFull. Blocks that only they contain are lost if the process ends before
+// that is complete. Nothing can be appended until Begin.
+func (j *Journal) Discard() {
+	defer j.publish()
+	if j.closed || j.stopped || j.lock == nil {
+		return
+	}
+	for g := range j.all() {
+		if !g.complete {
+			g.failed, g.confirmed = true, false
+		}
+	}
+	if j.current == nil || !j.current.complete {
+		j.failed = ErrFull
+	}
+	j.collect()
+}
+
 // Stop writes that the boot stops in good order and makes everything durable. Nothing can be written after it.
 func (j *Journal) Stop() error {
 	defer j.publish()

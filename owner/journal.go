@@ -30,6 +30,8 @@ type journaling struct {
 	urgency atomic.Uint32 // the highest writeback.Urgency of the queued keys
 	next    int           // the shard at which Due continues
 	missed  bool          // only a complete generation contains some hits
+	// inFlight is the number of hits in records that are not durable, or were not when the journal failed.
+	inFlight atomic.Uint64
 
 	restarted atomic.Int64 // when all members had restarted; 0: they have not
 	lost      atomic.Int64 // the journals that were not loaded then
@@ -53,6 +55,7 @@ type JournalBatch struct {
 	Ahead []uint32
 
 	items []writeback.Mark // of all records since Written
+	hits  uint64           // that these records are the first to contain
 	bytes int
 }
 
@@ -60,14 +63,14 @@ type JournalBatch struct {
 func (b *JournalBatch) Reset() { b.Counters, b.Ahead, b.bytes = b.Counters[:0], b.Ahead[:0], 0 }
 
 // Forget drops what Written has to confirm, because the journal has failed.
-func (b *JournalBatch) Forget() { b.items = b.items[:0] }
+func (b *JournalBatch) Forget() { b.items, b.hits = b.items[:0], 0 }
 
 func (b *JournalBatch) full() bool {
 	return len(b.Counters) >= journalKeys || b.bytes >= protocol.MaxBytes
 }
 
-// add adds e, a counter of shard s.
-func (b *JournalBatch) add(s *shard, e *counter.Owned) {
+// addToBatch adds e, a counter of shard s, to b.
+func (n *Node) addToBatch(s *shard, e *counter.Owned, b *JournalBatch) {
 	b.Counters = extendCounters(b.Counters)
 	c := &b.Counters[len(b.Counters)-1]
 	s.counters.Export(e, c)
@@ -75,9 +78,12 @@ func (b *JournalBatch) add(s *shard, e *counter.Owned) {
 	if s.view.Ownership(e.RingPos(), e.Epoch()).State == handoff.OwnedHere {
 		ahead = s.writes.Ahead(e, c.Rule, c.Rule.Used(&c.State, s.now))
 	}
-	if it, awaited := s.writes.Recorded(e, ahead); awaited {
+	it, owed := s.writes.Recorded(e, ahead)
+	if it.Awaited() {
 		b.items = append(b.items, it)
 	}
+	b.hits += owed
+	n.journal.inFlight.Add(owed)
 	b.Ahead = append(b.Ahead, uint32(ahead))
 	b.bytes += c.Size()
 }
@@ -159,7 +165,7 @@ func (n *Node) dueOf(s *shard, now int64, b *JournalBatch) (full bool) {
 			return false
 		}
 		if e != nil && !e.Expired(now) {
-			b.add(s, e)
+			n.addToBatch(s, e, b)
 		}
 	}
 	return true
@@ -181,7 +187,7 @@ func (n *Node) Walk(now int64, c *JournalCursor, b *JournalBatch) (more bool) {
 		at := s.clock(now)
 		end := s.counters.Owned.Scan(&c.cursor, lockSlots, at+holdScan, func(e *counter.Owned) bool {
 			if !e.Expired(at) && n.journalsEntry(s, e) {
-				b.add(s, e)
+				n.addToBatch(s, e, b)
 			}
 			return !b.full()
 		})
@@ -204,10 +210,15 @@ func (n *Node) Written(now int64, b *JournalBatch) (fx Ready) {
 		}
 		s.mu.Unlock()
 	}
-	b.items = b.items[:0]
+	n.journal.inFlight.Add(-b.hits)
+	b.items, b.hits = b.items[:0], 0
 	n.finish(&fx)
 	return fx
 }
+
+// AllWritten records that a complete generation is durable, which contains also what a failed journal may have lost. It is
+// called after Written.
+func (n *Node) AllWritten() { n.journal.inFlight.Store(0) }
 
 // SetJournal records whether the journal makes records durable now. While it does not, no request waits for it.
 func (n *Node) SetJournal(up bool) (fx Ready) {

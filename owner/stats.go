@@ -110,6 +110,7 @@ func (n *Node) Stats(now int64) Stats {
 	f.Sketches = n.counters.Sketches.Len()
 	f.addProgress(n.serial.machine, now)
 	n.serial.Unlock()
+	f.UnwrittenIn = n.journal.inFlight.Load()
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()

@@ -21,6 +21,8 @@ func newBounds() *cobra.Command {
 	var o config.Options
 	c := rulecheck.Conditions{}
 	var partition string
+	var data bool
+	var dataWindow time.Duration
 	cmd := &cobra.Command{
 		Use:     "bounds RULES --members N",
 		Short:   "Print by how many hits a fault can exceed each limit",
@@ -35,12 +37,21 @@ func newBounds() *cobra.Command {
 		if c.Partition, known = policy.ParsePartition(partition); !known {
 			fault = fmt.Errorf("--policy %s: want share, available or quorum", partition)
 		}
+		if data {
+			c.DataWindow = dataWindow
+		}
+		if dataWindow < minDataWindow {
+			fault = errors.Join(fault, fmt.Errorf("--data-window %v: want at least %v", dataWindow, minDataWindow))
+		}
 		o.Members = c.Members
 		rules, err := boundsOf(args[0], o, c)
 		if err = errors.Join(fault, err); err != nil {
 			return err
 		}
-		report := boundsReport{c, rulecheck.DetectionCostOf(c.Detection, c.Members), rules}
+		report := boundsReport{Conditions: c, Detection: rulecheck.DetectionCostOf(c.Detection, c.Members), Rules: rules}
+		if data {
+			report.DataWindow = dataWindow.String()
+		}
 		return show(cmd.OutOrStdout(), *output, report, func(out io.Writer) error { return writeBounds(out, c, rules) })
 	}
 	cmd.Flags().IntVar(&c.Members, "members", 0, "`number` of members of the cluster")
@@ -50,9 +61,14 @@ func newBounds() *cobra.Command {
 	cmd.Flags().DurationVar((*time.Duration)(&c.Detection), "detection", time.Duration(membership.DefaultDetection),
 		"the members' detection `time` (--detection)")
 	cmd.Flags().DurationVar(&c.Outage, "outage", 0, "also print the cost of an outage of this `duration`, in which no member reaches the owner")
+	cmd.Flags().BoolVar(&data, "data", false, "the members have a journal (--data): print what the loss of all members costs then")
+	cmd.Flags().DurationVar(&dataWindow, "data-window", time.Hour, "with --data: the members' `duration` of the shortest window in the journal (--data-window)")
 	_ = cmd.MarkFlagRequired("members") // the flag exists
 	return cmd
 }
+
+// minDataWindow is the smallest --data-window of a member.
+const minDataWindow = time.Second
 
 // maxOutage is the longest outage: a year.
 const maxOutage = 365 * 24 * time.Hour
@@ -89,6 +105,9 @@ func writeBounds(out io.Writer, c rulecheck.Conditions, rules []rulecheck.RuleBo
 		fmt.Fprintf(out, "Detection time: %v. A crashed owner is replaced after about %v; one that no member confirms decides for %v.\n",
 			d, d.Failover(c.Members).Round(100*time.Millisecond), d.OwnershipTTL())
 		fmt.Fprintf(out, "Each member sends %.1f heartbeats per second.\n", rulecheck.DetectionCostOf(d, c.Members).Heartbeats)
+	}
+	if c.DataWindow > 0 {
+		fmt.Fprintf(out, "Members have journals of the rules with windows of at least %s.\n", windowText(c.DataWindow))
 	}
 	for i := range rules {
 		b := &rules[i]
@@ -168,6 +187,9 @@ func wayOf(b *rulecheck.RuleBounds) string {
 	if x.Strict {
 		parts = append(parts, "durability strict")
 	}
+	if x.Volatile {
+		parts = append(parts, "durability memory")
+	}
 	if x.Mechanism != policy.ByOwner {
 		parts = append(parts, "mechanism "+x.Mechanism.String())
 	}
@@ -198,7 +220,11 @@ func symbols(b *rulecheck.RuleBounds) string {
 	if b.Depth > 0 {
 		text += fmt.Sprintf(", b = %d", b.Depth)
 	}
-	text += fmt.Sprintf(", U = %d, f = %d, share = %d, Phi = %d", b.Unacked, b.Tolerated, b.Share, b.Phi)
+	text += fmt.Sprintf(", U = %d", b.Unacked)
+	if b.Unwritten > b.Unacked {
+		text += fmt.Sprintf(" (%d in the journal)", b.Unwritten)
+	}
+	text += fmt.Sprintf(", f = %d, share = %d, Phi = %d", b.Tolerated, b.Share, b.Phi)
 	if b.Open > 0 {
 		text += fmt.Sprintf(", open = %d", b.Open)
 	}
@@ -220,7 +246,8 @@ func symbols(b *rulecheck.RuleBounds) string {
 // boundsReport is the JSON of the command. Fields are only ever added.
 type boundsReport struct {
 	rulecheck.Conditions
-	Detection rulecheck.DetectionCost `json:"detection"`
+	Detection  rulecheck.DetectionCost `json:"detection"`
+	DataWindow string                  `json:"data_window,omitempty"` // the members' --data-window; empty: they have no --data
 
 	Rules []rulecheck.RuleBounds `json:"rules"`
 }

@@ -6,8 +6,10 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/ops/rulecheck"
@@ -54,6 +56,10 @@ func TestBoundsGolden(t *testing.T) {
 		"bounds.outage.json":   {"outage.yaml", "--members", "20", "--outage", "5m", "-o", "json"},
 		"bounds.calm.txt":      {"outage.yaml", "--members", "40", "--detection", "30s"},
 		"bounds.json":          {"shop.yaml", "--members", "5", "-o", "json"},
+		"bounds.data.txt":      {"quota.yaml", "--members", "5", "--data"},
+		"bounds.data.2.txt":    {"quota.yaml", "--members", "2", "--data", "--data-window", "30m", "--rate", "50"},
+		"bounds.data.1.txt":    {"quota.yaml", "--members", "1", "--data"},
+		"bounds.data.json":     {"quota.yaml", "--members", "3", "--data", "-o", "json"},
 	} {
 		out, err := runBounds(args...)
 		if err != nil {
@@ -135,6 +141,41 @@ func TestBoundsManual(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestBoundsDataManual requires that docs/bounds.md has a row for each event of a rule in the journal, with the formula of
+// the hits above the limit.
+func TestBoundsDataManual(t *testing.T) {
+	page, err := os.ReadFile("../../docs/bounds.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := loadPath("testdata/quota.yaml", config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for _, r := range rules.Rules() {
+		c := rulecheck.Conditions{Members: 5, DataWindow: time.Hour}
+		all := rulecheck.BoundsOf(r, c)
+		if all.NotInJournal != "" {
+			continue
+		}
+		c.DataWindow = 0
+		without := rulecheck.BoundsOf(r, c)
+		for _, b := range all.Bounds {
+			if slices.ContainsFunc(without.Bounds, func(x rulecheck.Bound) bool { return x.Event == b.Event }) {
+				continue
+			}
+			rows++
+			if row, formula := rowOf(string(page), b.Event), plain(b.OverFormula); !strings.Contains(row, "`"+formula+"`") {
+				t.Errorf("%s: the row of %q has no `%s`: %s", r.FullKey, b.Event, formula, row)
+			}
+		}
+	}
+	if rows != 3*5 {
+		t.Errorf("%d rows, want 15", rows)
 	}
 }
 

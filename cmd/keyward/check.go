@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,7 +19,8 @@ import (
 func newCheck() *cobra.Command {
 	var o config.Options
 	var against string
-	var strict bool
+	var strict, data bool
+	var dataWindow time.Duration
 	cmd := &cobra.Command{
 		Use:     "check DIR",
 		Short:   "Check rate limit rules for errors and likely mistakes",
@@ -31,7 +33,13 @@ func newCheck() *cobra.Command {
 		if o.Members < 0 || o.Members > ring.MaxCapacity {
 			return fmt.Errorf("--members %d: want 1 to %d", o.Members, ring.MaxCapacity)
 		}
-		r, err := checkFiles(args[0], against, o)
+		if dataWindow < minDataWindow {
+			return fmt.Errorf("--data-window %v: want at least %v", dataWindow, minDataWindow)
+		}
+		if !data {
+			dataWindow = 0
+		}
+		r, err := checkFiles(args[0], against, o, dataWindow)
 		if err == nil {
 			err = r.write(cmd.OutOrStdout(), *output)
 		}
@@ -44,6 +52,8 @@ func newCheck() *cobra.Command {
 	cmd.Flags().IntVar(&o.Members, "members", 0, "`number` of members of the cluster, as --expect of the sidecars (default 1)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit code 1 also for warnings")
+	cmd.Flags().BoolVar(&data, "data", false, "the members have a journal (--data): do not warn about long windows that it contains")
+	cmd.Flags().DurationVar(&dataWindow, "data-window", time.Hour, "with --data: the members' `duration` of the shortest window in the journal (--data-window)")
 	return cmd
 }
 
@@ -57,7 +67,7 @@ func newConfigCheck() *cobra.Command {
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := checkFiles(dir, "", o)
+			r, err := checkFiles(dir, "", o, 0)
 			if err == nil {
 				err = r.write(cmd.OutOrStdout(), "text")
 			}
@@ -91,8 +101,9 @@ type checkReport struct {
 	lines map[string][]string // of the files, to show them
 }
 
-// checkFiles checks the rules at path. If old is not empty, it compares them with the rules at old.
-func checkFiles(path, old string, o config.Options) (*checkReport, error) {
+// checkFiles checks the rules at path. If old is not empty, it compares them with the rules at old. dataWindow is the
+// members' --data-window, or 0 if they have no --data.
+func checkFiles(path, old string, o config.Options, dataWindow time.Duration) (*checkReport, error) {
 	files, err := readRules(path)
 	if err != nil {
 		return nil, err
@@ -104,7 +115,7 @@ func checkFiles(path, old string, o config.Options) (*checkReport, error) {
 	report := config.Check(files, o)
 	r.OK = len(report.Faults) == 0
 	r.Faults = append(r.Faults, report.Faults...)
-	r.Warnings = append(r.Warnings, rulecheck.Warnings(files, report.Rules)...)
+	r.Warnings = append(r.Warnings, rulecheck.Warnings(files, report.Rules, dataWindow)...)
 	if report.Rules != nil && len(report.Rules.Rules()) == 0 {
 		r.Warnings = append(r.Warnings, noRules(path, len(files)))
 	}

@@ -98,6 +98,9 @@ func TestCheckGolden(t *testing.T) {
 		"levels.txt":       {[]string{"levels"}, false},
 		"levels.json":      {[]string{"levels", "--strict", "-o", "json"}, true},
 		"suspicious.sarif": {[]string{"suspicious", "-o", "sarif", "--against", "../shop.yaml"}, false},
+		"durable.txt":      {[]string{"durable"}, false},
+		"durable.data.txt": {[]string{"durable", "--data"}, false},
+		"durable.sarif":    {[]string{"durable", "--data", "-o", "sarif"}, false},
 		"changes.txt":      {[]string{"suspicious", "--against", "../shop.yaml"}, false},
 	} {
 		out, err := runCheck(row.args...)
@@ -140,7 +143,7 @@ func TestCheckWithoutRules(t *testing.T) {
 // TestSARIFKnowsEveryKind holds that a result names a rule that the log explains.
 func TestSARIFKnowsEveryKind(t *testing.T) {
 	for _, dir := range []string{"faulty", "suspicious", "levels"} {
-		r, err := checkFiles(filepath.Join("testdata/check", dir), "testdata/shop.yaml", config.Options{})
+		r, err := checkFiles(filepath.Join("testdata/check", dir), "testdata/shop.yaml", config.Options{}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,6 +28,9 @@ descriptors:
   - key: api_key
     value: viral*
     rate_limit: {unit: second, requests_per_unit: 200}
+  - key: api_key
+    value: month*                # ... and some have a quota for a month, which the sidecars keep on disk
+    rate_limit: {unit: month, requests_per_unit: 200}
 `
 
 // demoOptions are the flags of `keyward demo`.
@@ -121,11 +124,14 @@ func newDemoLab(dir string, sidecars int) (*lab.Lab, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := os.RemoveAll(demoData(dir)); err != nil { // of an earlier demo with the same --keep
+		return nil, err
+	}
 	return lab.New(lab.Options{
 		Dir: dir, Bin: filepath.Dir(self), Expect: sidecars,
 		Rules: map[string]string{"demo.yaml": demoRules},
 		// A laptop can decide so many requests that no key of the demo would be hot by default.
-		Args: []string{"--hot-rate", "100"},
+		Args: []string{"--hot-rate", "100", "--data", demoData(dir)},
 	})
 }
 

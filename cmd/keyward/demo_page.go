@@ -95,7 +95,7 @@ func (s *stage) snapshot(ctx context.Context) demoState {
 	for _, k := range s.keys {
 		st.Keys = append(st.Keys, demoRow{
 			Name: k.name, Owner: s.owner(r, k), Sent: int64(k.rate) + k.extra.Load(),
-			Allowed: k.allowed.Load(), Most: windows(s.start, now) * int64(k.limit), Denied: k.denied.Load(),
+			Allowed: k.allowed.Load(), Most: k.most(s.start, now), Denied: k.denied.Load(),
 		})
 	}
 	for _, a := range acts() {

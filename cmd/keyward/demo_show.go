@@ -138,7 +138,7 @@ func (s *stage) draw(out io.Writer, newline string) {
 	r := s.at(context.Background())
 	fmt.Fprintf(&b, "\n  %-12s %-11s %7s  %-17s %7s  %s\n", "API KEY", "COUNTED BY", "SENT/s", "ADMITTED / LIMIT", "DENIED", "")
 	for _, k := range s.keys {
-		most := windows(s.start, now) * int64(k.limit)
+		most := k.most(s.start, now)
 		allowed := k.allowed.Load()
 		fmt.Fprintf(&b, "  %-12s %-11s %7d  %17s %7d  %s\n", k.name, s.owner(r, k), k.rate+int(k.extra.Load()), fmt.Sprintf("%d / %d", allowed, most), k.denied.Load(), bar(allowed, most))
 	}
@@ -221,15 +221,19 @@ func (s *stage) directHits() (direct, misrouted float64) {
 
 // verdict prints a summary. It returns an error if requests failed or limits were exceeded by more than the bound.
 func (s *stage) verdict(out io.Writer) error {
-	var allowed, denied, failed, over int64
+	var allowed, denied, failed, missed, over int64
 	end := time.Now()
 	for _, k := range s.keys {
 		allowed += k.allowed.Load()
 		denied += k.denied.Load()
 		failed += k.failed.Load()
+		missed += k.missed.Load()
 		over += k.over(s.start, end)
 	}
 	fmt.Fprintf(out, "\r\n  %d requests allowed, %d denied, %d failed; %s.\r\n", allowed, denied, failed, s.above(end))
+	if missed > 0 {
+		fmt.Fprintf(out, "  %d requests had no sidecar to count them while all were killed.\r\n", missed)
+	}
 	if over > s.bound || failed > 0 {
 		return fmt.Errorf("demo failed: %d requests failed, and %d were admitted above their limit (bound %d)", failed, over, s.bound)
 	}

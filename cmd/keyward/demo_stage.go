@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,6 +32,7 @@ func acts() []act {
 		{'h', "hot", "make a key hot", (*stage).hot},
 		{'k', "kill", "kill an owner", (*stage).kill},
 		{'r', "roll", "restart all sidecars", (*stage).roll},
+		{'a', "all", "kill all at once", (*stage).all},
 	}
 }
 
@@ -49,8 +51,10 @@ type stage struct {
 	envoy *lab.Envoy
 	keys  []*demoKey
 	viral *demoKey
-	names []string // of the sidecars; lab.Sidecars belongs to the goroutine of the acts
-	pages []string // their metrics addresses
+	month *demoKey
+	down  atomic.Bool // all sidecars are killed on purpose
+	names []string    // of the sidecars; lab.Sidecars belongs to the goroutine of the acts
+	pages []string    // their metrics addresses
 	start time.Time
 	until time.Duration // 0: until the demo is stopped
 
@@ -70,8 +74,12 @@ func newStage(l *lab.Lab, envoy *lab.Envoy, length time.Duration) *stage {
 		s.names, s.pages = append(s.names, c.Name), append(s.pages, c.Metrics)
 	}
 	for _, k := range s.keys {
-		if k.name == viralKey {
+		k.down = &s.down
+		switch k.name {
+		case viralKey:
 			s.viral = k
+		case monthKey:
+			s.month = k
 		}
 	}
 	return s
@@ -181,7 +189,7 @@ func (s *stage) kill(ctx context.Context) error {
 // crashBound returns how many hits a crash of the owner can add to one window of k, as `keyward bounds` prints it.
 func crashBound(k *demoKey, members int) int64 {
 	r := config.RuleSpec{}
-	r.Limit.Limit, r.Limit.Window = uint32(k.limit), time.Second
+	r.Limit.Limit, r.Limit.Window = uint32(k.limit), k.window()
 	b := rulecheck.BoundsOf(&r, rulecheck.Conditions{Members: members, Partition: policy.PartShare})
 	return int64(b.Unacked + b.Phi)
 }

@@ -64,7 +64,7 @@ func TestDemoFooter(t *testing.T) {
 	}
 	var b strings.Builder
 	s.footer(&b)
-	for _, want := range []string{"● a ", "○ b killed", "[h] make a key hot", "[k] kill an owner", "[q] quit"} {
+	for _, want := range []string{"● a ", "○ b killed", "[h] make a key hot", "[k] kill an owner", "[a] kill all at once", "[q] quit"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
 		}
@@ -94,5 +94,41 @@ func TestDemoButtons(t *testing.T) {
 	}
 	if a := <-s.queue; a.name != "kill" {
 		t.Errorf("queued %q, want kill", a.name)
+	}
+}
+
+// TestDemoMonth compares a quota with one window, and requires the bound of `keyward bounds --data` for a crash of all
+// members.
+func TestDemoMonth(t *testing.T) {
+	k := &demoKey{name: monthKey, rate: 4, limit: 200}
+	k.allowed.Store(203)
+	if got := k.over(time.Unix(0, 0), time.Unix(100, 0)); got != 3 {
+		t.Errorf("%d above the quota, want 3", got)
+	}
+	// U + Phi + rate x 200ms
+	if got := totalBound(k, 3); got != 2+134+1 {
+		t.Errorf("a crash of all adds up to %d hits to the quota", got)
+	}
+	if got := totalBound(&demoKey{limit: 5}, 3); got != 5+crashWindows*4 {
+		t.Errorf("a crash of all adds up to %d hits to windows of a second", got)
+	}
+}
+
+// TestDemoOutage requires that requests without any sidecar are not failures of the demo.
+func TestDemoOutage(t *testing.T) {
+	s := testStage(10)
+	k := s.keys[0]
+	k.down = &s.down
+	for _, down := range []bool{true, false} {
+		s.down.Store(down)
+		k.ask(http.DefaultClient, "127.0.0.1:1")
+	}
+	if k.missed.Load() != 1 || k.failed.Load() != 1 {
+		t.Errorf("%d missed, %d failed", k.missed.Load(), k.failed.Load())
+	}
+	k.failed.Store(0)
+	var out strings.Builder
+	if err := s.verdict(&out); err != nil || !strings.Contains(out.String(), "1 requests had no sidecar") {
+		t.Errorf("%v\n%s", err, out.String())
 	}
 }

@@ -46,6 +46,10 @@ func newInject() *cobra.Command {
 	s.StringVar(&o.GossipSecret, "gossip-secret", "", "`Secret` with gossip.key (default RELEASE-gossip)")
 	s.StringVar(&o.TLSSecret, "tls-secret", "", "`Secret` with tls.crt, tls.key and ca.crt (default RELEASE-tls)")
 	s.BoolVar(&noTLS, "no-tls", false, "the release has tls.mode: off")
+	s.StringVar(&o.DataVolume, "data-volume", "emptyDir",
+		"`volume` of the journal: emptyDir, hostPath, claim (keyward-data of the pods' StatefulSet), or none, as data.volume of the release")
+	s.StringVar(&o.DataSize, "data-size", "2Gi", "with emptyDir: its `size`, as data.size of the release")
+	s.StringVar(&o.DataPath, "data-path", "/var/lib/keyward", "with hostPath: `directory` of the node, which belongs to user 65532")
 	s.IntVar(&o.Grace, "grace", 60, "minimum `seconds` that a pod has to stop")
 	_ = cmd.MarkFlagRequired("filename") // the flag exists
 	return cmd

@@ -26,8 +26,16 @@ func main() {
 		if !errors.Is(err, errFailed) {
 			fmt.Fprintln(os.Stderr, "keyward:", err)
 		}
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// exitCode returns the exit code for an error: 2 for a wrong call of a command that distinguishes it, otherwise 1.
+func exitCode(err error) int {
+	if _, wrong := errors.AsType[usageError](err); wrong {
+		return 2
+	}
+	return 1
 }
 
 func newRoot() *cobra.Command {
@@ -42,7 +50,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
 	root.AddCommand(newMigrate(), newMirror(), newSimulate()) // migration
 	root.AddCommand(newAsk(), newInject())
-	root.AddCommand(newBench())
+	root.AddCommand(newBench(), newJournal())
 	root.AddCommand(newExplain(), newKeys(), newXDS(), newDoctor(), newMan()) // reading a cluster
 	nameMembersAlike(root)
 	return root

@@ -76,6 +76,8 @@ func sarifRules() []sarifRule {
 		rule("no-effect", "This has no effect."),
 		rule("refuses-all", "Every request is over the limit."),
 		rule("long-window", "The window is so long that a restart of all members loses many counts."),
+		rule("not-in-journal", "The counts of a long window are not in the members' journals."),
+		rule("strict-waits", "Each charge waits for the disk."),
 		rule("short-window", "The window is too short for members whose clocks differ."),
 		rule("one-owner", "One member counts all requests of a busy rule."),
 		rule("nothing-to-lend", "The limit is too small for leases."),

@@ -21,12 +21,14 @@ import (
 )
 
 const (
-	retryAfter = int64(10 * time.Second) // after a failure, until the next generation is tried
+	retryAfter   = int64(10 * time.Second) // after a failure, until the next generation is tried
+	longestRetry = int64(10 * time.Minute) // the same, after several failures because the journal was full
 	// leastGrowth is how many bytes a generation grows at least after it is complete, before a new one replaces it.
 	leastGrowth = 16 << 20
 	// walkCalls is how many parts of the walk over all counters one round makes.
 	walkCalls       = 16
-	defaultMaxBytes = 1 << 30 // of journal.Options
+	defaultMaxBytes = 1 << 30  // of journal.Options
+	segmentBytes    = 16 << 20 // of journal.Options
 	// counterBytes is the usual size of a counter in a journal.
 	counterBytes = 80
 )
@@ -65,6 +67,7 @@ type Keeper struct {
 	cause   string              // of the last failure, as logged
 	ring    uint64              // ID of the ring that the generation names
 	dirty   bool                // blocks were appended and not synced
+	full    int                 // failures in a row because the journal has reached its size
 	loaded  loaded              // what former boots have left
 }
 
@@ -117,7 +120,7 @@ func (k *Keeper) Round(now int64) (again int64) {
 	switch {
 	case err != nil:
 		k.fail(now, err)
-		return retryAfter
+		return k.retryAt - now
 	case k.state == walking:
 		return 0
 	case len(k.loaded.boots) > 0:
@@ -154,6 +157,9 @@ func (k *Keeper) round(now int64) error {
 func (k *Keeper) prepare(now int64, missed bool) error {
 	switch k.state {
 	case failed:
+		if k.full > 0 {
+			k.journal.Discard()
+		}
 		return k.begin(now)
 	case empty:
 		if missed || k.loaded.live {
@@ -170,8 +176,11 @@ func (k *Keeper) prepare(now int64, missed bool) error {
 // hasRoom reports whether another generation probably fits into the journal's size.
 func (k *Keeper) hasRoom() bool {
 	need := min(k.live, int64(k.o.Node.Counters())*counterBytes) + leastGrowth
-	return k.journal.Status().Bytes+need <= cmp.Or(k.o.Journal.MaxBytes, defaultMaxBytes)
+	return k.journal.Status().Bytes+need <= k.maxBytes()
 }
+
+// maxBytes returns the most bytes of the journal.
+func (k *Keeper) maxBytes() int64 { return cmp.Or(k.o.Journal.MaxBytes, defaultMaxBytes) }
 
 // begin begins a generation.
 func (k *Keeper) begin(now int64) error {
@@ -238,8 +247,13 @@ func (k *Keeper) writeDue(now int64) (due bool, err error) {
 	return due, nil
 }
 
-// append appends the counters of the batch.
+// append appends the counters of the batch. A complete generation does not fill the journal: when most counters have
+// ended, there must be room for one that replaces it.
 func (k *Keeper) append() error {
+	segment := cmp.Or(k.o.Journal.SegmentBytes, segmentBytes)
+	if most := k.maxBytes(); k.state == complete && k.journal.Status().Bytes+segment > most-most/8 {
+		return journal.ErrFull
+	}
 	k.buf = appendCounters(wire.Writer(k.buf[:0]), &k.batch, &k.writers)
 	if err := k.journal.Append(k.buf); err != nil {
 		return err
@@ -272,8 +286,9 @@ func (k *Keeper) complete(now int64) error {
 	if err != nil {
 		return err
 	}
-	k.state, k.dirty, k.live = complete, false, k.journal.Status().Current
+	k.state, k.dirty, k.live, k.full = complete, false, k.journal.Status().Current, 0
 	k.o.Apply(k.o.Node.Written(now, &k.batch))
+	k.o.Node.AllWritten()
 	k.loaded.written = true
 	return nil
 }
@@ -303,13 +318,24 @@ func (k *Keeper) timed(f func() error) error {
 func (k *Keeper) fail(now int64, err error) {
 	k.batch.Forget()
 	k.batch.Reset()
-	k.state, k.retryAt, k.dirty = failed, now+retryAfter, false
+	k.state, k.retryAt, k.dirty = failed, now+k.retryDelay(err), false
 	k.report(false)
 	if cause := causeOf(err); cause != k.cause {
 		k.cause = cause
 		k.log.Error("journal failed; counters are only in memory until it can be written again", "dir", k.journal.Dir(), "error", err)
 		k.changed(Change{Kind: Down, Err: err})
 	}
+}
+
+// retryDelay returns after how many nanoseconds a new generation is tried, after err. A journal that was full will often
+// be full again, which costs as much as writing all of it.
+func (k *Keeper) retryDelay(err error) int64 {
+	if !errors.Is(err, journal.ErrFull) {
+		k.full = 0
+		return retryAfter
+	}
+	k.full++
+	return min(retryAfter<<min(k.full-1, 16), longestRetry)
 }
 
 // report passes on whether the journal works.

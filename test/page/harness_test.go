@@ -74,7 +74,8 @@ func startLab(t *testing.T) *lab.Lab {
 		t.Fatal(err)
 	}
 	chromium(t) // before anything is started
-	l, err := lab.New(lab.Options{Dir: t.TempDir(), Bin: bin, Rules: rules, Expect: 3})
+	dir := t.TempDir()
+	l, err := lab.New(lab.Options{Dir: dir, Bin: bin, Rules: rules, Expect: 3, Args: []string{"--data", filepath.Join(dir, "data")}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,7 @@ func TestPage(t *testing.T) {
 	run("explain", func(b *browser) { testExplain(b, l, a) })
 	run("hot keys", func(b *browser) { testHotKeys(t, b, l, a) })
 	run("rules", testRules)
+	run("journal", testJournal)
 	run("still", testStill)
 	run("paused", testPaused)
 	run("looks", testLooks)
@@ -86,6 +87,16 @@ func testRing(b *browser) {
 	b.await("all of them again", `document.querySelector(".middle b").innerText === "3"`)
 	if s := b.text("#timeline"); !strings.Contains(s, "a ring of ") || !strings.Contains(s, "rules in force: 7, of api, shop") {
 		b.Errorf("time line: %s", s)
+	}
+}
+
+// testJournal requires that the page shows the journal of a member that has one.
+func testJournal(b *browser) {
+	b.await("the journal", `document.getElementById("tile-journal").innerText === "up" && /^16 MiB of 1 GiB; [0-9,]+ hits? only in memory$/.test(document.getElementById("tile-journal-more").innerText)`)
+	var title string
+	b.eval(`document.getElementById("journal").title`, &title)
+	if !strings.Contains(title, "windows of at least 1h0m0s; generation 1; 0 counters loaded from 0 journals") {
+		b.Errorf("the journal's title: %s", title)
 	}
 }
 
@@ -300,6 +311,10 @@ func testXDS(b *browser, l *lab.Lab) {
 	}
 	b.run(chromedp.Navigate("http://" + x.Metrics + "/"))
 	b.await("its ring", `document.getElementById("live-text").textContent === "live" && document.querySelectorAll(".owner").length === 2`)
+	var hidden bool
+	if b.eval(`document.getElementById("journal").hidden`, &hidden); !hidden {
+		b.Error("an xDS server shows a journal")
+	}
 	if s := b.text("main"); !strings.Contains(s, "observer") || !strings.Contains(s, "a ring of 2") || !strings.Contains(s, "has no rules of its own") || !strings.Contains(s, "counts nothing") {
 		b.Errorf("the page says:\n%s", s)
 	}

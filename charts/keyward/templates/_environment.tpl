@@ -66,6 +66,10 @@ LOG_FORMAT: json
 {{- $_ := set $env "KEYWARD_RING_MAX_SIZE" (.Values.ring.maxSize | int | toString) -}}
 {{- $_ := set $env "KEYWARD_RING_HASH" .Values.ring.hash -}}
 {{- end -}}
+{{- if ne .Values.data.volume "none" -}} {{- /* KEYWARD_DATA is set where the volume is mounted */}}
+{{- $_ := set $env "KEYWARD_DATA_WINDOW" .Values.data.window -}}
+{{- $_ := set $env "KEYWARD_DATA_SIZE" (include "keyward.dataSize" .) -}}
+{{- end -}}
 {{- if ne .Values.audit.log "stdout" -}}
 {{- $_ := set $env "KEYWARD_AUDIT_LOG" .Values.audit.log -}}
 {{- with .Values.audit.otlpEndpoint -}}
@@ -84,6 +88,18 @@ LOG_FORMAT: json
 {{- $_ := set $env $k (toString $v) -}}
 {{- end -}}
 {{- toYaml $env -}}
+{{- end }}
+
+{{/* Bytes of a member's journal: half of the volume, which also has that of the former boot. */}}
+{{- define "keyward.dataSize" -}}
+{{- printf "%dMiB" (div (include "keyward.dataMiB" . | int64) 2) -}}
+{{- end }}
+
+{{/* Size of the volume in MiB. */}}
+{{- define "keyward.dataMiB" -}}
+{{- $number := regexFind "^[0-9]+" .Values.data.size -}}
+{{- $unit := trimPrefix $number .Values.data.size -}}
+{{- mul (int64 $number) (get (dict "Mi" 1 "Gi" 1024 "Ti" 1048576) $unit) -}}
 {{- end }}
 
 {{/* Changes if pods must be replaced. It does not depend on the number of members, which matters only at a cold start. */}}

@@ -151,6 +151,9 @@ tls: {{ ne (include "keyward.tlsMode" .) "off" }}
 gossipSecret: {{ include "keyward.gossipSecret" . }}
 tlsSecret: {{ include "keyward.tlsSecret" (dict "root" . "of" "member") }}
 rulesConfigMap: {{ include "keyward.rulesConfigMap" . }}
+dataVolume: {{ ternary "claim" .Values.data.volume (eq .Values.data.volume "pvc") }}
+dataSize: {{ .Values.data.size }}
+dataPath: {{ .Values.data.hostPath }}
 resources:
   {{- toYaml .Values.resources | nindent 2 }}
 args:
@@ -182,6 +185,9 @@ securityContext:
   runAsUser: 65532
   runAsGroup: 65532
   fsGroup: 65532
+  {{- if and (eq .data.volume "pvc") (eq $.component "member") }}
+  fsGroupChangePolicy: OnRootMismatch
+  {{- end }}
   seccompProfile: {type: RuntimeDefault}
 {{- with .priorityClassName }}
 priorityClassName: {{ . }}

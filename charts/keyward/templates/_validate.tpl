@@ -13,6 +13,7 @@
 {{- $faults = append $faults (printf "tls.generate.renewBeforeDays is %d and tls.generate.days %d: want the first below the second" (int $g.renewBeforeDays) (int $g.days)) -}}
 {{- end -}}
 {{- $faults = concat $faults (fromYamlArray (include "keyward.secretFaults" .)) -}}
+{{- $faults = concat $faults (fromYamlArray (include "keyward.dataFaults" .)) -}}
 {{- if not .Values.rulesConfigMap -}}
 {{- range $file, $text := fromYaml (include "keyward.rules" .) -}}
 {{- range fromYamlArray (include "keyward.rulesFaults" $text) -}}
@@ -23,6 +24,36 @@
 {{- if $faults -}}
 {{- fail (printf "invalid values (keyward check RULES has more details about rules):\n* %s" (join "\n* " $faults)) -}}
 {{- end -}}
+{{- end }}
+
+{{/* Errors about the volume of journals, as a list. */}}
+{{- define "keyward.dataFaults" -}}
+{{- $faults := list -}}
+{{- $d := .Values.data -}}
+{{- $members := include "keyward.ownPods" . -}}
+{{- $claims := and $members (eq .Values.mode "deployment") (eq .Values.workload "StatefulSet") -}}
+{{- if lt (include "keyward.dataMiB" . | int64) 128 -}}
+{{- $faults = append $faults (printf "data.size is %s: want at least 128Mi" $d.size) -}}
+{{- end -}}
+{{- if and (eq $d.volume "pvc") (not $claims) -}}
+{{- if and $members (eq .Values.mode "deployment") -}}
+{{- $faults = append $faults "data.volume pvc needs workload StatefulSet: the pods of a Deployment have no claims of their own, so set workload to StatefulSet, or data.volume to emptyDir" -}}
+{{- else -}}
+{{- $faults = append $faults (printf "data.volume pvc: with %s, the members are not in a StatefulSet of this chart, so they have no claims; set data.volume to emptyDir%s" (ternary (printf "mode %s" .Values.mode) (printf "preset %s" .Values.preset) (ne .Values.mode "deployment")) (ternary "" ", or hostPath" (eq .Values.preset "envoy-gateway"))) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $d.volume "hostPath") (or (eq .Values.mode "deployment") (eq .Values.preset "envoy-gateway")) -}}
+{{- $faults = append $faults (printf "data.volume hostPath is for the modes daemonset and sidecar: with %s, a pod that moves to another node would leave its journal behind; set data.volume to %s" (ternary "preset envoy-gateway" "mode deployment" (eq .Values.preset "envoy-gateway")) (ternary "pvc" "emptyDir" (not (empty $claims)))) -}}
+{{- end -}}
+{{- if $claims -}}
+{{- $name := include "keyward.fullname" . -}}
+{{- with lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
+{{- if ne (eq $d.volume "pvc") (not (empty .spec.volumeClaimTemplates)) -}}
+{{- $faults = append $faults (printf "data.volume is %s, and Kubernetes cannot add claims to the existing StatefulSet %s, or remove them: run kubectl -n %s delete statefulset %s --cascade=orphan, which keeps the pods, then this command again (charts/keyward/README.md, Journals)" $d.volume $name $.Release.Namespace $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $faults -}}
 {{- end }}
 
 {{/* Errors about missing Secrets of tls.mode secret, as a list. Only members may have theirs, because a process with it can act as a member. */}}

@@ -121,12 +121,15 @@ func (q *Queues) pushUntracked(e *counter.Owned) Urgency {
 	return Soon
 }
 
-// Mark names a counter with an Unwritten, and how many of its hits a record covers.
+// Mark names a counter with an Unwritten, and how many of its hits a record covers. The zero Mark names none.
 type Mark struct {
 	Key   counter.Key
 	seq   uint32
-	cover uint64
+	cover uint64 // 0: no request waits for the record
 }
+
+// Awaited reports whether Confirm has to be called when the record is durable.
+func (it *Mark) Awaited() bool { return it.cover > 0 }
 
 // Covers reports whether a record of the item covers the first hits of the counter.Unwritten with number seq, or shows
 // that they need no record any more, because that Unwritten was replaced.
@@ -171,15 +174,17 @@ func (q *Queues) nextLate(now int64) *counter.Owned {
 func (q *Queues) Pending() bool { return q.soon.Len()+q.late.Len() > 0 }
 
 // Recorded processes that a record of e is about to be written, which reserves ahead hits. It returns the Mark to pass to
-// Confirm once the record is durable, or false if nothing waits for that.
-func (q *Queues) Recorded(e *counter.Owned, ahead uint64) (it Mark, awaited bool) {
+// Confirm once the record is durable, and how many hits it is the first record to contain.
+func (q *Queues) Recorded(e *counter.Owned, ahead uint64) (it Mark, owed uint64) {
 	u := q.counters.Unwritten(e)
 	if u == nil {
-		return it, false
+		return it, 0
 	}
-	it, awaited = Mark{e.Key(), u.Seq(), limit.SaturatingAdd(u.Charged(), ahead)}, u.Awaited()
+	if owed = u.Owed(); u.Awaited() {
+		it, owed = Mark{e.Key(), u.Seq(), limit.SaturatingAdd(u.Charged(), ahead)}, 0 // owed until Confirm
+	}
 	u.Recorded()
-	return it, awaited
+	return it, owed
 }
 
 // Ahead returns how many hits a record of e, which counts used hits by rule r, has to reserve ahead.

@@ -24,6 +24,9 @@ Each takes a dict:
   tlsSecret       Secret with tls.crt, tls.key, ca.crt          default <release>-tls
   rulesConfigMap  ConfigMap with the rules                      default <release>-rules
   envoyAdmin      host:port of the admin interface of the pod's Envoy, which drains when the pod stops
+  dataVolume      where the journal is: emptyDir, hostPath, claim (of the pod's StatefulSet, named keyward-data) or none   default emptyDir
+  dataSize        sizeLimit of the emptyDir                     default 2Gi
+  dataPath        directory of the node, with hostPath          default /var/lib/keyward
   args            list of additional flags of the sidecar
   env             list of additional variables
   volumeMounts    list of additional mounts
@@ -52,6 +55,14 @@ keyward.io/member: {{ .release | default "keyward" }}
 {{- end }}
 - name: keyward-run # admin socket for keyward drain
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
+{{- $data := .dataVolume | default "emptyDir" }}
+{{- if eq $data "emptyDir" }}
+- name: keyward-data # the journal, which outlives the processes of the pod
+  emptyDir: {sizeLimit: {{ .dataSize | default "2Gi" }}}
+{{- else if eq $data "hostPath" }}
+- name: keyward-data # the journal, which outlives the pod; the directory belongs to user 65532
+  hostPath: {path: {{ .dataPath | default "/var/lib/keyward" }}, type: Directory}
+{{- end }}
 {{- end }}
 
 {{/* The container without its name, for a native sidecar and for separate pods. */}}
@@ -73,6 +84,9 @@ env:
   - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
   {{- with dig "limits" "memory" "" $resources }}
   - {name: GOMEMLIMIT, value: {{ include "keyward.goMemLimit" . }}} # nine tenths of the container's limit
+  {{- end }}
+  {{- if ne .dataVolume "none" }}
+  - {name: KEYWARD_DATA, value: /var/lib/keyward}
   {{- end }}
   {{- with .env }}
   {{- toYaml . | nindent 2 }}
@@ -120,6 +134,9 @@ volumeMounts:
   - {name: keyward-tls, mountPath: /etc/keyward/tls, readOnly: true}
   {{- end }}
   - {name: keyward-run, mountPath: /run/keyward}
+  {{- if ne .dataVolume "none" }}
+  - {name: keyward-data, mountPath: /var/lib/keyward}
+  {{- end }}
   {{- with .volumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
