@@ -51,7 +51,7 @@ func New(o Options) *Node {
 	n.serial.replicator.SetView(n.serial.view.OwnershipView, n.serial.view.copies)
 	n.counters = counter.New(counter.Config{
 		BootID: o.BootID, Seed: o.Seed, SketchSeed: o.SketchSeed,
-		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache,
+		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache, Journal: o.DataWindow > 0,
 	})
 	n.lender = lending.NewLender(n.serial.machine, lending.LenderConfig{
 		BootID: o.BootID, Seed: o.Seed, HotRate: o.HotRate, NoHot: o.NoHot, MaxLeases: o.MaxLeases,

@@ -40,7 +40,9 @@ func (n *Node) awaitConfirmation(s *shard, op *shardOp, e *counter.Owned, res *R
 		replica, room = n.replicaMark(s, op, e, hits)
 	}
 	if n.options.DataWindow > 0 && n.journals(op.Request) {
-		journal = n.journalMark(s, op, e, res)
+		var ok bool
+		journal, ok = n.journalMark(s, op, e, res)
+		room = room && ok
 	}
 	switch {
 	case !room && !res.Over:
@@ -74,16 +76,17 @@ func (n *Node) replicaMark(s *shard, op *shardOp, e *counter.Owned, hits uint64)
 }
 
 // journalMark adds op, whose result is res, to what the journal may lack of e. It returns how many hits the journal has to
-// cover before op is decided.
-func (n *Node) journalMark(s *shard, op *shardOp, e *counter.Owned, res *Result) (m mark) {
+// cover before op is decided, and false if it would have to and there is no room to track that.
+func (n *Node) journalMark(s *shard, op *shardOp, e *counter.Owned, res *Result) (m mark, ok bool) {
 	h := writeback.Hits{Now: op.now, Left: res.Remaining}
 	if op.Op == Take {
 		h.N, h.Await, h.Reserve = op.Hits, op.Strict && n.journal.up.Load(), op.Strict && !op.grant
 	}
-	if u := n.trackUnwritten(s, e, op.Request.Rule, &h); u != nil && h.Await && u.Owed() > 0 {
+	u := n.trackUnwritten(s, e, op.Request.Rule, &h)
+	if u != nil && h.Await && u.Owed() > 0 {
 		m = mark{u.Seq(), u.Charged()}
 	}
-	return m
+	return m, u != nil || !h.Await
 }
 
 // trackUnreplicated adds hits, charged by rule r, to the Unreplicated of e and queues its key. It returns nil if there

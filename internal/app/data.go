@@ -80,27 +80,36 @@ func (m *sidecar) loadJournals(ctx context.Context) {
 	d := &m.data
 	late := time.AfterFunc(loadTimeout, func() {
 		m.Log.Error("journals are not loaded yet; joining without them", "dir", m.Flags.Data)
-		m.announceJournals(membership.Journals{})
+		m.announceJournals(nil)
 	})
-	res := d.keeper.Load(ctx, m.peer.Now)
+	loaded := make(chan durable.Recovery, 1)
+	go func() { loaded <- d.keeper.Load(ctx, m.peer.Now) }() // a disk that stalls does not keep the process from ending
+	var res durable.Recovery
+	select {
+	case <-ctx.Done():
+		return
+	case res = <-loaded:
+	}
 	d.result.Store(&res)
 	if d.keeper.ReservedAhead() > 0 {
 		d.keeper.ChargeAhead(m.peer.Now(), !m.othersOutlived(ctx, res.Ring))
 	}
-	var j membership.Journals
-	if r := res.Ring; r != nil {
-		j = membership.Journals{Ring: r.ID(), Size: len(r.Members), At: r.At / int64(time.Second), Loaded: res.OfRing}
-	}
 	if ctx.Err() != nil {
 		return
 	}
-	d.runner.Store(durable.Run(d.keeper, m.peer.Now))
-	m.announceJournals(j)
+	d.runner.Store(durable.Run(d.keeper, m.peer.Now, func(more durable.Recovery) { m.announceJournals(&more) }))
+	m.announceJournals(&res)
 	late.Stop()
 }
 
-// announceJournals ends the state in which this member takes no place on the ring.
-func (m *sidecar) announceJournals(j membership.Journals) {
+// announceJournals announces what was loaded, and ends the state in which this member takes no place on the ring. Without
+// a result, nothing is loaded yet.
+func (m *sidecar) announceJournals(res *durable.Recovery) {
+	var j membership.Journals
+	if res != nil && res.Ring != nil {
+		r := res.Ring
+		j = membership.Journals{Ring: r.ID(), Size: len(r.Members), At: r.At / int64(time.Second), Loaded: res.OfRing}
+	}
 	m.cluster.Load().SetLoaded(j)
 	m.data.end()
 }
@@ -112,6 +121,9 @@ func (m *sidecar) updateJournal(v *membership.View) {
 		return
 	}
 	d.missing.Set(float64(v.Missing))
+	if r := d.runner.Load(); r != nil && v.Joined {
+		r.Settle()
+	}
 	res := d.result.Load()
 	if !v.Joined || res == nil || res.Ring == nil || res.Clean || d.restarted {
 		return

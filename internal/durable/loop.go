@@ -14,8 +14,10 @@ const (
 	// restFactor is how many times its working time a Loop pauses between two parts of a generation, so that a walk over
 	// many counters uses a fifth of a core.
 	restFactor = 4
-	// findEvery is the time between two searches for journals that other processes held before.
+	// findEvery is the time between two searches for journals that other processes held before, and findFirst is the same
+	// until Settle: the process of a former boot may end a moment after this one has started.
 	findEvery = 10 * time.Second
+	findFirst = 500 * time.Millisecond
 )
 
 // Loop drives a Keeper. It is safe for concurrent use.
@@ -25,6 +27,8 @@ type Loop struct {
 	wake    chan struct{}
 	waiting atomic.Int64 // how long run waits, in nanoseconds
 	kicked  atomic.Bool  // a round is to be made at once
+	settled atomic.Bool  // see Settle
+	found   func(Recovery)
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
 
@@ -35,10 +39,11 @@ type Loop struct {
 	stalled bool // no request waits, because it takes too long
 }
 
-// Run starts rounds of k, which has loaded what it will load before. now returns the time in Unix nanoseconds.
-func Run(k *Keeper, now func() int64) *Loop {
+// Run starts rounds of k, which has loaded what other processes did not hold. It calls found for what it loads later; nil
+// is none. now returns the time in Unix nanoseconds.
+func Run(k *Keeper, now func() int64, found func(Recovery)) *Loop {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &Loop{keeper: k, now: now, wake: make(chan struct{}, 1), cancel: cancel}
+	r := &Loop{keeper: k, now: now, wake: make(chan struct{}, 1), cancel: cancel, found: found}
 	r.stall = time.AfterFunc(math.MaxInt64, r.stalls)
 	k.Start()
 	r.done.Go(func() { r.run(ctx) })
@@ -49,6 +54,27 @@ func Run(k *Keeper, now func() int64) *Loop {
 func (r *Loop) Decided() {
 	if in := r.keeper.o.Node.JournalIn(); in < math.MaxInt64 && int64(in) < r.waiting.Load() {
 		r.signal()
+	}
+}
+
+// Settle records that the member has joined its cluster, so that journals which other processes hold are needed less
+// urgently.
+func (r *Loop) Settle() { r.settled.Store(true) }
+
+// searchIn returns the time between two searches for journals that other processes hold.
+func (r *Loop) searchIn() time.Duration {
+	if r.settled.Load() {
+		return findEvery
+	}
+	return findFirst
+}
+
+// search loads the journals that other processes no longer hold.
+func (r *Loop) search(ctx context.Context) {
+	res := r.keeper.Load(ctx, r.now)
+	r.keeper.ChargeAhead(r.now(), true)
+	if res.Boots > 0 && r.found != nil {
+		r.found(res)
 	}
 }
 
@@ -76,20 +102,20 @@ func (r *Loop) run(ctx context.Context) {
 		}
 		start := time.Now()
 		again := r.round()
-		if len(k.loaded.locked) > 0 && time.Since(found) >= findEvery {
+		if len(k.loaded.locked) > 0 && time.Since(found) >= r.searchIn() {
 			found = time.Now()
-			k.Load(ctx, r.now)
-			k.ChargeAhead(r.now(), true)
+			r.search(ctx)
 		}
 		switch took := time.Since(start); {
 		case again == 0:
 			rest = restFactor * took
 		case again > 0:
 			rest = time.Duration(again)
-		case len(k.loaded.locked) > 0:
-			rest = findEvery
 		default:
 			rest = math.MaxInt64
+		}
+		if len(k.loaded.locked) > 0 {
+			rest = min(rest, r.searchIn())
 		}
 	}
 }

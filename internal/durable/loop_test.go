@@ -17,7 +17,7 @@ func runLoop(t *testing.T, f func(r *rig, l *Loop)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		begun := time.Now()
-		l := Run(r.k, func() int64 { return t0 + int64(time.Since(begun)) })
+		l := Run(r.k, func() int64 { return t0 + int64(time.Since(begun)) }, nil)
 		f(r, l)
 		if err := l.Stop(t.Context()); err != nil && !errors.Is(err, modeldisk.ErrDead) {
 			t.Error(err)

@@ -62,6 +62,7 @@ type Config struct {
 	MaxKeys     int       // the most counters that this member owns
 	DomainQuota int       // the most of them in one domain
 	MaxDenied   int       // the most keys in TableDeny
+	Journal     bool      // counters are written to a journal, so that there is room for twice as many Unwritten as MaxKeys
 }
 
 // Shared holds what the shards share: the number of counters and records, and the sketches.

@@ -35,13 +35,19 @@ func (l *ledger) release(domain uint16) {
 type pool struct {
 	pages   atomic.Int64              // left
 	reserve int64                     // of these, for Unreplicated alone: without one a charge is refused, in any domain
+	journal atomic.Int64              // records for Unwritten that are left
 	quota   int64                     // the most slots of one domain
 	domains [domainSlots]atomic.Int64 // slots by domain
 }
 
 func (p *pool) init(c Config) {
-	p.pages.Store(int64(3 * c.MaxKeys / pageRecords))
-	p.reserve = p.pages.Load() / 4
+	base := int64(3 * c.MaxKeys)
+	p.reserve = base / pageRecords / 4
+	if c.Journal {
+		p.journal.Store(2 * int64(c.MaxKeys))
+		base += p.journal.Load()
+	}
+	p.pages.Store(base / pageRecords)
 	p.quota = int64(3*c.DomainQuota + Shards*pageRecords/2)
 }
 

@@ -84,6 +84,9 @@ func (s *slab) take(spare int64) uint32 {
 
 // give returns record i to the slab.
 func (s *slab) give(i uint32) {
+	if s.at(i).writer == unwrittenWriter {
+		s.pool.journal.Add(1)
+	}
 	if s.live--; s.live == 0 {
 		s.pool.pages.Add(int64(len(s.pages) - 1))
 		s.pages, s.used, s.free = nil, 0, 0

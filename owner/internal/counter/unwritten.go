@@ -76,8 +76,13 @@ func (s *Shard) Unwritten(e *Owned) *Unwritten {
 
 // AddUnwritten adds an Unwritten to e, which must have none. It returns nil if there is no room for it.
 func (s *Shard) AddUnwritten(e *Owned) *Unwritten {
-	i := s.slab.take(0)
+	if s.slab.pool.journal.Add(-1) < 0 {
+		s.slab.pool.journal.Add(1)
+		return nil
+	}
+	i := s.slab.take(s.slab.pool.reserve)
 	if i == 0 {
+		s.slab.pool.journal.Add(1)
 		return nil
 	}
 	u := s.slab.at(i)

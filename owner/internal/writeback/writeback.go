@@ -65,6 +65,7 @@ func (q *Queues) Track(e *counter.Owned, r limit.Rule, h *Hits) (u *counter.Unwr
 		if u = q.counters.AddUnwritten(e); u == nil {
 			return nil, q.pushUntracked(e)
 		}
+		q.counters.SetVolatile(e, false) // the rule may have been durability: memory
 		q.late.Push(lateKey{e.Key(), h.Now + q.delay})
 		urgency = Late
 	}
