@@ -523,3 +523,52 @@ func TestJournalAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", got)
 	}
 }
+
+// TestDurabilityChanges requires that a counter is in the journal as soon as its rule wants it to be.
+func TestDurabilityChanges(t *testing.T) {
+	n := alone(Options{DataWindow: time.Hour})
+	d := newDisk(t, n)
+	req := ask(1, 1000, testWindow, 10)
+	req.Volatile = true
+	take(n, t0, req)
+	if got := d.write(t0) + d.walk(t0); got != 0 {
+		t.Errorf("%d records with durability: memory", got)
+	}
+	req.Volatile = false
+	take(n, t0, req)
+	if got := d.walk(t0); got != 1 {
+		t.Errorf("%d records in a walk after the change", got)
+	}
+	d.sync(t0)
+	if got := used(reload(d.written), t0, req); got != 20 {
+		t.Errorf("%d loaded", got)
+	}
+}
+
+// TestStrictNeedsRoom requires that a strict request is refused, and an async one admitted and written, if there is no room
+// to track what the journal lacks.
+func TestStrictNeedsRoom(t *testing.T) {
+	const most = 128
+	former := alone(Options{DataWindow: time.Hour, BootID: 0x55, MaxKeys: 4 * most, DomainQuota: 4 * most})
+	from := newDisk(t, former)
+	for i := range 2 * most {
+		take(former, t0, ask(i, 10, testWindow, 1))
+	}
+	from.walk(t0)
+	from.sync(t0)
+	n := alone(Options{DataWindow: time.Hour, MaxKeys: most, DomainQuota: most})
+	d := newDisk(t, n)
+	n.Load(t0, from.written)
+	if res := take(n, t0, durably(ask(1000, 10, testWindow, 1))); res.Kind != Decided || !res.Over || res.Authority != Overflow {
+		t.Errorf("strict: %+v", res)
+	}
+	async := ask(1001, 10, testWindow, 1)
+	if res := take(n, t0, async); res.Kind != Decided || res.Over {
+		t.Errorf("async: %+v", res)
+	}
+	d.write(t0)
+	d.sync(t0)
+	if got := used(reload(d.written), t0, async); got != 1 {
+		t.Errorf("%d loaded", got)
+	}
+}

@@ -1,10 +1,12 @@
 package durable
 
 import (
+	"errors"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/counterwire"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/journal"
@@ -67,5 +69,41 @@ func BenchmarkDecide(b *testing.B) {
 			}
 			b.ReportMetric(float64(processTime()-before)/float64(b.N), "cpu-ns/op")
 		})
+	}
+}
+
+// BenchmarkLoad measures loading a journal of a million counters.
+func BenchmarkLoad(b *testing.B) {
+	const counters, each = 1_000_000, 250
+	dir := b.TempDir()
+	j := journal.New(journal.Options{Dir: dir, Label: "bench", Boot: 9})
+	if err := j.Begin(time.Unix(0, t0), nil); err != nil {
+		b.Fatal(err)
+	}
+	w := request(0, 1).Rule.Index(t0)
+	batch := owner.JournalBatch{Ahead: make([]uint32, each)}
+	var writers counterwire.Writers
+	for i := range counters {
+		batch.Counters = append(batch.Counters, record(i, limit.Slot{Writer: 9, At: w, Charged: 5}))
+		if len(batch.Counters) < each {
+			continue
+		}
+		if err := j.Append(appendCounters(nil, &batch, &writers)); err != nil {
+			b.Fatal(err)
+		}
+		batch.Counters = batch.Counters[:0]
+	}
+	if err := errors.Join(j.Complete(), j.Close()); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		before := processTime()
+		n := owner.New(owner.Options{Self: "a", BootID: 7, DataWindow: time.Hour, MaxKeys: counters, DomainQuota: counters})
+		k := New(Options{Node: n, Journal: journal.Options{Dir: dir, Label: "bench", Boot: 7}})
+		if res := k.Load(b.Context(), func() int64 { return t0 }); res.Counters != counters {
+			b.Fatalf("%+v", res)
+		}
+		b.ReportMetric(float64(processTime()-before)/counters, "cpu-ns/counter")
+		k.loaded.close()
 	}
 }

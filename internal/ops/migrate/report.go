@@ -95,8 +95,9 @@ func (d *Deployment) rules(to *RulesSummary) *config.Rules {
 func (d *Deployment) differences() []KnownDifference {
 	e := d.Env
 	list := []KnownDifference{
-		{"every deployment", "Counters are in the members' memory. If all members stop at once, all counters are lost. A " +
-			"single member that stops hands off its counters."},
+		{"every deployment", "Counters are in the members' memory, and with --data DIR those of limits of an hour and more also " +
+			"in journals on disk. Without --data, all counters are lost if all members stop at once. A single member that stops hands off " +
+			"its counters."},
 		{"every deployment", "If the owner of a key does not answer in time, the rule's degraded policy decides (by " +
 			"default with this member's share of the limit), instead of an error with which Envoy admits the request."},
 	}
@@ -151,8 +152,8 @@ func ruleDifferences(rules *config.Rules) []KnownDifference {
 	for _, r := range rules.Rules() {
 		if r.Limit.Window > 24*time.Hour && !r.Unlimited {
 			list = append(list,
-				KnownDifference{r.FullKey, fmt.Sprintf("It counts per %s, in memory only: a restart of all members at once "+
-					"resets it.", strings.ToLower(r.Unit.String()))})
+				KnownDifference{r.FullKey, fmt.Sprintf("It counts per %s: run members with --data DIR, or a restart of all of "+
+					"them at once resets it.", strings.ToLower(r.Unit.String()))})
 		}
 		if r.DetailedMetric || r.ValueToMetric {
 			list = append(list,
