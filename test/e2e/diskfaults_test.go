@@ -40,8 +40,22 @@ func (a *aloneOnDisk) args() []string { return []string{"--join", "", "--data", 
 
 func (a *aloneOnDisk) ready() {
 	a.t.Helper()
-	awaitRing(a.t, a.l, "alone")
+	awaitAlone(a.t, a.l)
 	a.c = dial(a.t, a.s.RLS, nil)
+}
+
+// awaitAlone waits until a member alone is ready. It serves rate limit calls only when it has loaded its journals.
+func awaitAlone(t testing.TB, l *lab.Lab) {
+	t.Helper()
+	awaitRing(t, l, "alone")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := lab.Await(ctx, "the member to be ready", func(ctx context.Context) error {
+		_, err := lab.Get(ctx, "http://"+l.Sidecars[0].Metrics+"/readyz")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // restart kills the member and starts it again.
@@ -110,6 +124,7 @@ func TestDiskFaults(t *testing.T) {
 		"read-only": func(f *faultFS) { f.write.Store(int32(syscall.EROFS)); f.create.Store(int32(syscall.EROFS)) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a := newAloneOnDisk(t)
 			a.spend("strict", "before", 100)
 			fault(a.disk)
@@ -191,7 +206,7 @@ func TestFlippedBits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	awaitRing(t, l, "alone")
+	awaitAlone(t, l)
 	c := dial(t, s.RLS, nil)
 	const keys = 40
 	for i := range keys {
@@ -216,7 +231,7 @@ func TestFlippedBits(t *testing.T) {
 	if err := l.Restart(s, args...); err != nil {
 		t.Fatal(err)
 	}
-	awaitRing(t, l, "alone")
+	awaitAlone(t, l)
 	if n := value(metrics(t, s.Metrics), "keyward_journal_bad_blocks_total"); n == 0 {
 		t.Error("no metric reports the damage")
 	}
@@ -268,7 +283,7 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	awaitRing(t, l, "alone")
+	awaitAlone(t, l)
 	c := dial(t, s.RLS, nil)
 	for range 100 {
 		ask(t, c, request("app", 1, "strict", "k"))
@@ -294,7 +309,7 @@ func TestBackup(t *testing.T) {
 	if err := l.Restart(s, "--join", "", "--data", backup); err != nil {
 		t.Fatal(err)
 	}
-	awaitRing(t, l, "alone")
+	awaitAlone(t, l)
 	n, err := lab.CounterOf(t.Context(), s.Metrics, "app", "strict", "k")
 	if err != nil {
 		t.Fatal(err)

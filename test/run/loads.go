@@ -10,6 +10,9 @@ import (
 // loads are the numbers of processors that end-to-end tests use. Tests that are not listed use half a processor.
 var loads = map[string]float64{
 	"TestHotRouteOfMembers":         0.25, // waits for 35 s
+	"TestRestartOtherMembers":       0.25, // waits for 35 s
+	"TestDiskFaults":                0.25, // waits for 10 s
+	"TestDiskFailsAtStart":          0.25, // the same
 	"TestApproximate":               1,    // wants no degraded answer
 	"TestSlowMemberGetsFewCalls":    1,
 	"TestDemo":                      1, // its traffic does not wait, and collapses when it is starved
@@ -69,7 +72,7 @@ var loads = map[string]float64{
 var alone = map[string]bool{"TestHotKey": true}
 
 // long lists the longest tests. They start first.
-var long = []string{"TestHotKey", "TestHotRouteOfMembers", "TestDemo", "TestHandoffThroughEnvoy", "TestHotKeyCools", "TestOwnerDirect", "TestHandoffRolling", "TestApproximate"}
+var long = []string{"TestHotKey", "TestRestartOtherMembers", "TestDiskFaults", "TestHotRouteOfMembers", "TestDemo", "TestHandoffThroughEnvoy", "TestHotKeyCools", "TestOwnerDirect", "TestHandoffRolling", "TestApproximate"}
 
 // deepTests lists the tests of the suite deep.
 var deepTests = map[string]bool{"TestSoak": true, "TestUpgrade": true}
