@@ -114,10 +114,10 @@ reproduce: ## Build the sidecar twice, in two folders, and compare the bytes
 
 .PHONY: soak
 SOAK ?= 30m
-soak: build ## The long test: twenty rounds of rolling updates and of healed cuts, full tables, hot keys of five members, then members restarted, killed and stopped for SOAK (30m)
+soak: build ## The long test: twenty rounds of rolling updates and of healed cuts, full tables, hot keys of five members, twenty kills of all members, then members restarted, killed and stopped for SOAK (30m)
 	KEYWARD_ROUNDS=20 $(GO) test -count=1 -timeout 6h -v -run TestHandoffRolling ./test/e2e/
 	KEYWARD_LONG=1 $(GO) test -count=1 -timeout 1h -v -run TestHotKey ./test/e2e/
-	KEYWARD_LONG=1 $(GO) test -count=1 -timeout 6h -v -run 'TestFullTablesRestart|TestHealedCuts' ./test/e2e/
+	KEYWARD_LONG=1 $(GO) test -count=1 -timeout 6h -v -run 'TestFullTablesRestart|TestHealedCuts|TestKillAllRounds|TestRestartOtherMembers' ./test/e2e/
 	KEYWARD_SOAK=$(SOAK) $(GO) test -count=1 -timeout 6h -v -run TestSoak ./test/e2e/
 
 .PHONY: upgrade

@@ -266,6 +266,8 @@ var worlds = []struct{ kind, about string }{
 	{"choices", "rules that choose their policies"},
 	{"fair", "rules that divide their limits between tenants"},
 	{"reclaim", "leases of failed holders lent again"},
+	{"zones", "zones that fail"},
+	{"durable", "journals, disks that fail, and crashes of all members"},
 }
 
 // deep is the suite of tests that take hours and are started manually.
