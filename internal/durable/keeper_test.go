@@ -248,7 +248,7 @@ func TestReservedAhead(t *testing.T) {
 // TestFaults requires that no fault of the disk keeps strict requests waiting, that the last good generation stays, and
 // that everything is written again when the fault has gone.
 func TestFaults(t *testing.T) {
-	for name, break_ := range map[string]func(d *modeldisk.Disk){
+	for name, spoil := range map[string]func(d *modeldisk.Disk){
 		"sync":      func(d *modeldisk.Disk) { d.Fail(modeldisk.Sync, syscall.EIO) },
 		"write":     func(d *modeldisk.Disk) { d.Fail(modeldisk.Write, syscall.EIO) },
 		"full":      func(d *modeldisk.Disk) { d.SetBudget(0) },
@@ -260,7 +260,7 @@ func TestFaults(t *testing.T) {
 				r.take(request(i, 100))
 			}
 			r.rounds()
-			break_(r.disk)
+			spoil(r.disk)
 			r.take(strict(request(30, 50)))               // more than is reserved
 			open := name == "full" || name == "read-only" // a preallocated segment can still be written
 			if again := r.k.Round(r.now); (again == retryAfter) == open {

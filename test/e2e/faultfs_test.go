@@ -39,8 +39,7 @@ func mountFaultFS(t *testing.T) *faultFS {
 		t.Fatal(err)
 	}
 	root := &fs.LoopbackRoot{Path: f.backing, Dev: st.Dev}
-	root.NewNode = func(r *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder { return f.node(r) }
-	root.RootNode = f.node(root)
+	root.RootNode = &faultNode{&fs.LoopbackNode{RootData: root}, f}
 	server, err := fs.Mount(f.dir, root.RootNode, &fs.Options{MountOptions: fuse.MountOptions{DirectMount: true, FsName: "faults"}})
 	if err != nil {
 		t.Fatalf("mount a FUSE file system: %v", err)
@@ -52,10 +51,6 @@ func mountFaultFS(t *testing.T) *faultFS {
 		}
 	})
 	return f
-}
-
-func (f *faultFS) node(r *fs.LoopbackRoot) *faultNode {
-	return &faultNode{LoopbackNode: fs.LoopbackNode{RootData: r}, faults: f}
 }
 
 // stall makes every sync wait until resume.
@@ -82,7 +77,7 @@ func (f *faultFS) heal() {
 
 // faultNode is a file or directory of a faultFS.
 type faultNode struct {
-	fs.LoopbackNode
+	*fs.LoopbackNode
 	faults *faultFS
 }
 
@@ -96,7 +91,12 @@ var (
 )
 
 // WrapChild implements fs.NodeWrapChilder.
-func (n *faultNode) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder { return ops }
+func (n *faultNode) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
+	if x, ok := ops.(*fs.LoopbackNode); ok {
+		return &faultNode{x, n.faults}
+	}
+	return ops
+}
 
 // Create implements fs.NodeCreater.
 func (n *faultNode) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (
