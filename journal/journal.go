@@ -121,6 +121,9 @@ func (j *Journal) Begin(now time.Time, ring []RingMember) error {
 			return j.fail(err)
 		}
 	}
+	if err := j.keepDir(); err != nil {
+		return j.fail(err)
+	}
 	j.collect()
 	header := j.header
 	header.Created, header.Ring, header.Generation = now, ring, j.number+1
@@ -274,6 +277,30 @@ func (j *Journal) fail(err error) error {
 	}
 	j.closeFiles()
 	return err
+}
+
+// keepDir makes this boot's directory again if it was removed, with all that it contained.
+func (j *Journal) keepDir() error {
+	if _, err := j.o.FS.ReadDir(j.dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	j.closeFiles()
+	_ = j.lock.Close()
+	j.lock, j.older, j.current = nil, nil, nil
+	return j.claim()
+}
+
+// exists returns an error if the last file of g was removed: what is written to it then is lost.
+func (j *Journal) exists(g *generation) error {
+	entries, err := j.o.FS.ReadDir(j.dir)
+	if err != nil {
+		return err
+	}
+	path := g.last().path
+	if !slices.ContainsFunc(entries, func(e DirEntry) bool { return filepath.Join(j.dir, e.Name) == path }) {
+		return &fs.PathError{Op: "sync", Path: path, Err: fs.ErrNotExist}
+	}
+	return nil
 }
 
 // claim makes this boot's directory and locks it.

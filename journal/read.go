@@ -206,8 +206,8 @@ func (r *BootReader) readFile(f *stored, t *tally, visit func(Block) error) erro
 	return nil
 }
 
-// salvage finds out how to read a segment without a header: its blocks have the same salt, and another segment confirms
-// the label and the boot. It returns an error if the segment may hold blocks that cannot be read.
+// salvage finds out how to read a segment without a header: its blocks have the same salt, and the directory names the
+// label and the boot. It returns an error if the segment may hold blocks that cannot be read.
 func (r *BootReader) salvage(f *stored) error {
 	s, err := r.open(f)
 	if err != nil {
@@ -235,7 +235,7 @@ func (r *BootReader) salvage(f *stored) error {
 	switch {
 	case s.failure != nil:
 		return s.failure
-	case blocks == 0 && !torn, blocks > 0 && !r.good:
+	case blocks == 0 && !torn:
 		return f.err
 	}
 	return nil

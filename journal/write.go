@@ -236,6 +236,9 @@ func (j *Journal) sync(generations []*generation) error {
 		}
 		j.newNames = false
 	}
+	if err := j.exists(newest); err != nil {
+		return j.fail(err)
+	}
 	for _, g := range generations {
 		g.confirmed = g.confirmed || !g.failed
 	}

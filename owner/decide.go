@@ -32,7 +32,7 @@ func (n *Node) decideLocked(s *shard, op *shardOp, res *Result) {
 	if extent == handoff.ExtentNone {
 		// A lease stays valid, because its hits are charged.
 		if res.Kind = Forward; !op.served && (!s.leases.HoldsAny() || !n.decideFromLease(s, op, true, res)) {
-			n.decideFromShare(s, op, res)
+			n.decideAlone(s, op, res)
 		}
 		return
 	}
@@ -55,6 +55,16 @@ func (n *Node) decideLocked(s *shard, op *shardOp, res *Result) {
 		op.part = part{num, den}
 	}
 	n.decideOwned(s, op, e, res)
+}
+
+// decideAlone decides op while this member has no authority: from its local share, but rules that fail closed and are in
+// the journal admit nothing before the member has joined, because journals may not be loaded yet.
+func (n *Node) decideAlone(s *shard, op *shardOp, res *Result) {
+	if op.Degraded == policy.FailClosed && !s.view.Joined() && n.journals(op.Request) {
+		n.decideClosed(s, op, res)
+		return
+	}
+	n.decideFromShare(s, op, res)
 }
 
 // part is the part of a limit that a member may use: num/den, or all of it if den is 0.

@@ -572,3 +572,19 @@ func TestStrictNeedsRoom(t *testing.T) {
 		t.Errorf("%d loaded", got)
 	}
 }
+
+// TestClosedBeforeJoining requires that a rule that fails closed and is in the journal admits nothing before the member has
+// joined: journals may not be loaded yet. Other rules are decided from the local share.
+func TestClosedBeforeJoining(t *testing.T) {
+	n := New(Options{Self: "a", BootID: 0x777, DataWindow: time.Hour})
+	req := withDegraded(ask(1, 100, testWindow, 1), policy.FailClosed)
+	if res := take(n, t0, req); res.Kind != Decided || !res.Over {
+		t.Errorf("%+v", res)
+	}
+	short := withDegraded(ask(2, 100, time.Minute, 1), policy.FailClosed)
+	for _, req := range []Request{short, ask(3, 100, testWindow, 1)} {
+		if res := take(n, t0, req); res.Kind != Decided || res.Over {
+			t.Errorf("%+v", res)
+		}
+	}
+}

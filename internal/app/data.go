@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,8 @@ const (
 	loadTimeout = 30 * time.Second
 	// journalTimeout is how long a member that stops may take to write all counters.
 	journalTimeout = 4 * time.Second
+	// retryLoad is the least time between two attempts to load journals that could not be opened.
+	retryLoad = 200 * time.Millisecond
 	// searchEvery is the time between two looks for the members of the last ring.
 	searchEvery = 50 * time.Millisecond
 )
@@ -33,6 +36,8 @@ type data struct {
 	end     context.CancelFunc
 	missing prometheus.Gauge
 	result  atomic.Pointer[durable.Recovery]
+	// unopened is the number of former journals that could not be opened when this member stopped waiting for them.
+	unopened atomic.Int64
 	// restarted reports whether updateJournal has looked once for a restart of all members. It is guarded by the calls of
 	// onView, one at a time.
 	restarted bool
@@ -83,7 +88,7 @@ func (m *sidecar) loadJournals(ctx context.Context) {
 		m.announceJournals(nil)
 	})
 	loaded := make(chan durable.Recovery, 1)
-	go func() { loaded <- d.keeper.Load(ctx, m.peer.Now) }() // a disk that stalls does not keep the process from ending
+	go func() { loaded <- m.loadAll(ctx) }() // a disk that stalls does not keep the process from ending
 	var res durable.Recovery
 	select {
 	case <-ctx.Done():
@@ -102,6 +107,45 @@ func (m *sidecar) loadJournals(ctx context.Context) {
 	late.Stop()
 }
 
+// loadAll loads the journals of former boots. If some of them cannot be opened yet, as while their processes end, it tries
+// them again for at most loadTimeout. Those of live members are not waited for.
+func (m *sidecar) loadAll(ctx context.Context) durable.Recovery {
+	d := &m.data
+	all := d.keeper.Load(ctx, m.peer.Now)
+	for m.waitsFor(&all) && d.loaded.Err() == nil {
+		d.keeper.Release()
+		select {
+		case <-ctx.Done():
+			return all
+		case <-time.After(retryLoad + rand.N(retryLoad)): // members that share a directory take turns
+		}
+		counters := all.Counters
+		all = d.keeper.Load(ctx, m.peer.Now)
+		all.Counters += counters
+	}
+	d.unopened.Store(int64(len(all.Held)))
+	if all.Hidden {
+		d.unopened.Store(1)
+	}
+	return all
+}
+
+// waitsFor reports whether r lacks journals that are not those of live members.
+func (m *sidecar) waitsFor(r *durable.Recovery) bool {
+	if r.Hidden {
+		return true
+	}
+	c := m.cluster.Load()
+	if len(r.Held) > 0 && !c.Searched() {
+		return true // it is not known which members are live
+	}
+	live := c.View().Members
+	r.Held = slices.DeleteFunc(r.Held, func(boot uint64) bool {
+		return slices.ContainsFunc(live, func(x membership.Member) bool { return x.BootID == boot })
+	})
+	return len(r.Held) > 0
+}
+
 // announceJournals announces what was loaded, and ends the state in which this member takes no place on the ring. Without
 // a result, nothing is loaded yet.
 func (m *sidecar) announceJournals(res *durable.Recovery) {
@@ -109,6 +153,9 @@ func (m *sidecar) announceJournals(res *durable.Recovery) {
 	if res != nil && res.Ring != nil {
 		r := res.Ring
 		j = membership.Journals{Ring: r.ID(), Size: len(r.Members), At: r.At / int64(time.Second), Loaded: res.OfRing}
+	}
+	if res != nil && m.data.runner.Load() != nil && res.Locked == 0 && !res.Hidden {
+		m.data.unopened.Store(0)
 	}
 	m.cluster.Load().SetLoaded(j)
 	m.data.end()
@@ -120,7 +167,8 @@ func (m *sidecar) updateJournal(v *membership.View) {
 	if d.keeper == nil {
 		return
 	}
-	d.missing.Set(float64(v.Missing))
+	missing := v.Missing + int(d.unopened.Load())
+	d.missing.Set(float64(missing))
 	if r := d.runner.Load(); r != nil && v.Joined {
 		r.Settle()
 	}
@@ -130,7 +178,7 @@ func (m *sidecar) updateJournal(v *membership.View) {
 	}
 	d.restarted = true
 	if !slices.ContainsFunc(v.Members, func(x membership.Member) bool { return res.Ring.Has(x.BootID) }) {
-		m.node.Restarted(m.peer.Now(), v.Missing)
+		m.node.Restarted(m.peer.Now(), missing)
 	}
 }
 

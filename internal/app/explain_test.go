@@ -105,7 +105,7 @@ func TestSelf(t *testing.T) {
 		s.Addrs.Gossip != a.gossip || s.Addrs.Metrics != a.metrics || s.Cert != nil || len(s.GossipBy) != 0 || s.Memory.Used == 0 || s.Started.IsZero() {
 		t.Errorf("%+v", s)
 	}
-	if d := s.Data; d == nil || *d != (api.SelfData{Dir: dir, Window: "1h0m0s", State: "up", Up: true, MaxBytes: 100 << 20}) {
+	if d := s.Data; d == nil || *d != (api.SelfData{Dir: dir, Window: "1h0m0s", State: "up", Up: true, Bytes: 16 << 20, MaxBytes: 100 << 20, Generation: 1}) {
 		t.Errorf("journal: %+v", s.Data)
 	}
 	if d := read[api.Self](t, b, "/v1/self").Data; d != nil {

@@ -67,6 +67,7 @@ type Keeper struct {
 	cause   string              // of the last failure, as logged
 	ring    uint64              // ID of the ring that the generation names
 	dirty   bool                // blocks were appended and not synced
+	loads   int                 // loaded.loads when the generation began
 	full    int                 // failures in a row because the journal has reached its size
 	loaded  loaded              // what former boots have left
 }
@@ -162,11 +163,12 @@ func (k *Keeper) prepare(now int64, missed bool) error {
 		}
 		return k.begin(now)
 	case empty:
-		if missed || k.loaded.live {
+		if missed || k.loaded.live || k.o.Ring() != nil { // a ring's members wait for each other's journals
 			return k.begin(now)
 		}
 	case complete:
-		if grown := k.journal.Status().Current - k.live; missed || grown >= max(leastGrowth, k.live) && k.hasRoom() {
+		unwritten := k.loaded.live && !k.loaded.written
+		if grown := k.journal.Status().Current - k.live; missed || unwritten || grown >= max(leastGrowth, k.live) && k.hasRoom() {
 			return k.begin(now)
 		}
 	}
@@ -193,7 +195,7 @@ func (k *Keeper) begin(now int64) error {
 		return err
 	}
 	wasDown := k.state == empty || k.state == failed
-	k.state, k.cursor, k.ring, k.dirty = walking, owner.JournalCursor{}, 0, true
+	k.state, k.cursor, k.ring, k.dirty, k.loads = walking, owner.JournalCursor{}, 0, true, k.loaded.loads
 	if err := k.recordRing(); err != nil {
 		return err
 	}
@@ -289,7 +291,7 @@ func (k *Keeper) complete(now int64) error {
 	k.state, k.dirty, k.live, k.full = complete, false, k.journal.Status().Current, 0
 	k.o.Apply(k.o.Node.Written(now, &k.batch))
 	k.o.Node.AllWritten()
-	k.loaded.written = true
+	k.loaded.written = k.loads == k.loaded.loads
 	return nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -358,6 +360,103 @@ func TestOtherBootsAreLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if res := r.k.Load(t.Context(), r.time); res.Locked != 0 || res.Counters != 1 {
+		t.Errorf("%+v", res)
+	}
+	r.want(1, 100)
+}
+
+// TestLateJournalIsWrittenAgain requires that counters which are loaded while the member writes are in its own journal
+// before the one that they come from is removed.
+func TestLateJournalIsWrittenAgain(t *testing.T) {
+	r := newRig(t)
+	r.take(request(1, 3)) // fewer than half of U
+	r.later()
+	r.rounds()
+	former := r.k
+	r.boot, r.node = r.boot+0x100, nil
+	r.start() // the former process still holds its journal
+	r.take(request(2, 100))
+	r.rounds()
+	if err := former.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if res := r.k.Load(t.Context(), r.time); res.Boots != 1 {
+		t.Fatalf("%+v", res)
+	}
+	if r.rounds(); r.boots() != 1 {
+		t.Errorf("%d journals", r.boots())
+	}
+	r.disk.PowerLoss()
+	r.start()
+	r.want(1, 3)
+	r.want(2, 100)
+}
+
+// TestRemovedDirectory requires that a member whose directory is removed reports that it is down, and writes everything to
+// a new one.
+func TestRemovedDirectory(t *testing.T) {
+	r := newRig(t)
+	r.take(strict(request(1, 100)))
+	r.rounds()
+	for _, f := range r.disk.Files("/data") {
+		if err := r.disk.FS().Remove(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := r.k.journal.Dir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := r.disk.FS().Remove(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.take(strict(request(2, 50)))
+	if again := r.k.Round(r.now); again != retryAfter || gaugeValue(t, r.k.metrics.up) != 0 {
+		t.Errorf("again in %v", time.Duration(again))
+	}
+	r.now += retryAfter
+	r.rounds()
+	if up := gaugeValue(t, r.k.metrics.up); up != 1 {
+		t.Errorf("up is %v", up)
+	}
+	r.disk.PowerLoss()
+	r.start()
+	if r.used(1) < 100 || r.used(2) < 50 {
+		t.Errorf("%d and %d hits", r.used(1), r.used(2))
+	}
+}
+
+// TestUnlistedDirectory requires that a directory that cannot be read is tried again.
+func TestUnlistedDirectory(t *testing.T) {
+	r := newRig(t)
+	r.take(request(1, 100))
+	r.rounds()
+	r.kill()
+	r.disk.Fail(modeldisk.List, syscall.EIO)
+	if res := r.start(); !res.Hidden || !r.k.loaded.waits() {
+		t.Errorf("%+v", res)
+	}
+	r.disk.Heal()
+	if res := r.k.Load(t.Context(), r.time); res.Hidden || res.Boots != 1 {
+		t.Errorf("%+v", res)
+	}
+	r.want(1, 100)
+}
+
+// TestDamagedHeader requires that the blocks of a segment are loaded although its header is damaged, and that the damage
+// is counted.
+func TestDamagedHeader(t *testing.T) {
+	r := newRig(t)
+	r.take(request(1, 100))
+	r.rounds()
+	r.kill()
+	for _, f := range r.disk.Files("/data") {
+		if strings.HasSuffix(f, ".seg") {
+			b := r.disk.Bytes(f)
+			copy(b, make([]byte, 64))
+			r.disk.SetBytes(f, b)
+		}
+	}
+	if res := r.start(); res.Bad == 0 || counterValue(t, r.k.metrics.bad) == 0 {
 		t.Errorf("%+v", res)
 	}
 	r.want(1, 100)

@@ -3,6 +3,8 @@ package durable
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"maps"
 	"slices"
 
 	"github.com/keyward/keyward/internal/limit"
@@ -16,7 +18,9 @@ const maxErrors = 4
 // loaded lists what a Keeper has loaded.
 type loaded struct {
 	boots   []*formerBoot   // loaded, and not removed
-	locked  map[uint64]bool // boots whose journals another process holds
+	locked  map[uint64]bool // boots whose journals another process holds, or that cannot be opened now
+	hidden  bool            // the directory cannot be read now, so that there may be others
+	loads   int             // calls of Load that have found counters
 	skipped map[uint64]bool // boots whose journals cannot be used, which are left alone
 	live    bool            // some counters still count, so that a generation has to contain them
 	written bool            // a generation was complete after they were loaded
@@ -27,6 +31,7 @@ type loaded struct {
 
 // formerBoot is a journal that was loaded.
 type formerBoot struct {
+	id     uint64
 	reader *journal.BootReader
 	// keepUntil is when all of its counters have ended that found no room in the tables, in Unix nanoseconds.
 	keepUntil int64
@@ -35,7 +40,9 @@ type formerBoot struct {
 // Recovery describes what Load has found.
 type Recovery struct {
 	Boots    int           // journals that were loaded
-	Locked   int           // journals that another process holds; Retry tries them again
+	Locked   int           // journals that another process holds, or that cannot be opened now
+	Held     []uint64      // the boots of these
+	Hidden   bool          // the directory cannot be read now
 	Skipped  int           // journals that cannot be used, or only in part
 	Counters int           // counters that were added to the tables
 	Bad      int           // damaged or missing blocks
@@ -50,16 +57,20 @@ type Recovery struct {
 func (k *Keeper) Load(ctx context.Context, now func() int64) Recovery {
 	var res Recovery
 	defer func() { k.changed(Change{Kind: Loaded, Recovery: res}) }()
+	l := &k.loaded
 	boots, err := journal.Boots(k.o.Journal.FS, k.o.Journal.Dir, k.o.Journal.Label)
-	if err != nil {
-		res.Skipped++
-		k.log.Error("journals cannot be read", "dir", k.o.Journal.Dir, "error", err)
+	if res.Hidden = err != nil; res.Hidden {
+		if !l.hidden {
+			k.log.Error("journals cannot be read; retrying", "dir", k.o.Journal.Dir, "error", err)
+		}
+		l.hidden = true
 		return res
 	}
-	l := &k.loaded
+	l.hidden = false
 	if l.boot == nil {
 		l.boot, l.skipped = map[uint64]bool{}, map[uint64]bool{}
 	}
+	wasLocked := l.locked
 	l.locked = map[uint64]bool{}
 	before := k.o.Node.Counters()
 	for _, b := range boots {
@@ -71,10 +82,11 @@ func (k *Keeper) Load(ctx context.Context, now func() int64) Recovery {
 			k.log.Warn("not a journal; left alone", "dir", b.Dir())
 			continue
 		}
-		p := bootLoad{k: k, ctx: ctx, boot: b.ID, now: now}
+		p := bootLoad{k: k, ctx: ctx, boot: b.ID, now: now, known: wasLocked[b.ID]}
 		p.load(b, &res)
 	}
-	res.Locked, res.Ring, res.Counters = len(l.locked), l.ring, max(0, k.o.Node.Counters()-before)
+	res.Locked, res.Held = len(l.locked), slices.Sorted(maps.Keys(l.locked))
+	res.Ring, res.Counters = l.ring, max(0, k.o.Node.Counters()-before)
 	k.metrics.loaded.Add(float64(res.Counters))
 	if l.ring != nil {
 		for _, m := range l.ring.Members {
@@ -91,6 +103,7 @@ type bootLoad struct {
 	k         *Keeper
 	ctx       context.Context
 	boot      uint64
+	known     bool // the journal could not be opened before, which was logged
 	now       func() int64
 	records   recordReader
 	keepUntil int64
@@ -106,13 +119,15 @@ func (p *bootLoad) load(b journal.Boot, res *Recovery) {
 	k, l := p.k, &p.k.loaded
 	r, err := b.Open()
 	switch {
-	case errors.Is(err, journal.ErrLocked):
-		l.locked[b.ID] = true
+	case errors.Is(err, fs.ErrNotExist): // another member has removed it
 		return
 	case err != nil:
-		l.skipped[b.ID] = true
-		res.Skipped++
-		k.log.Error("journal cannot be read", "dir", b.Dir(), "error", err)
+		l.locked[b.ID] = true
+		if !p.known && errors.Is(err, journal.ErrLocked) {
+			k.log.Info("journal is held by another process; retrying", "dir", b.Dir())
+		} else if !p.known {
+			k.log.Error("journal cannot be opened; retrying", "dir", b.Dir(), "error", err)
+		}
 		return
 	}
 	h := r.Header()
@@ -126,7 +141,7 @@ func (p *bootLoad) load(b journal.Boot, res *Recovery) {
 	report, err := r.Read(p.visit)
 	p.reserved = nil
 	if err == nil && report.UnreadableFiles == 0 && p.malformed == 0 {
-		l.boots = append(l.boots, &formerBoot{r, p.keepUntil})
+		l.boots = append(l.boots, &formerBoot{b.ID, r, p.keepUntil})
 	} else {
 		_ = r.Close() // some of it cannot be used, and so it stays
 		l.skipped[b.ID] = true
@@ -138,8 +153,11 @@ func (p *bootLoad) load(b journal.Boot, res *Recovery) {
 // add adds what was read to what the Keeper has loaded.
 func (p *bootLoad) add(b journal.Boot, report *journal.LoadReport, res *Recovery) {
 	k, l := p.k, &p.k.loaded
-	l.boot[b.ID] = true
-	l.live = l.live || p.live > 0
+	l.boot[b.ID] = report.UnreadableFiles == 0
+	if p.live > 0 {
+		l.live, l.written = true, false
+		l.loads++
+	}
 	if !report.Clean { // otherwise, nothing was admitted after its last record
 		l.ahead = append(l.ahead, p.ahead...)
 	}
@@ -148,7 +166,7 @@ func (p *bootLoad) add(b journal.Boot, report *journal.LoadReport, res *Recovery
 	}
 	res.Clean = report.Clean && (res.Clean || res.Boots == 0)
 	res.Boots++
-	bad := report.BadBlocks + int(min(report.MissingBlocks, 1<<31)) + p.malformed
+	bad := report.BadBlocks + int(min(report.MissingBlocks, 1<<31)) + report.UnreadableFiles + p.malformed
 	res.Bad += bad
 	k.metrics.bad.Add(float64(bad))
 	k.log.Info("journal loaded", "dir", b.Dir(), "records", p.live, "clean", report.Clean, "bad_blocks", bad)
@@ -235,6 +253,9 @@ func (k *Keeper) ChargeAhead(now int64, charge bool) {
 	k.loaded.ahead = nil
 }
 
+// waits reports whether journals were found that could not be loaded yet.
+func (l *loaded) waits() bool { return l.hidden || len(l.locked) > 0 }
+
 // retire removes the journals of former boots of which a complete generation contains everything.
 func (k *Keeper) retire(now int64) {
 	l := &k.loaded
@@ -251,6 +272,16 @@ func (k *Keeper) retire(now int64) {
 		_ = b.reader.Close()
 		return true
 	})
+}
+
+// Release lets other members load the journals that were loaded and are not replaced yet. The next Load loads them again
+// if they are still there. Members that share a directory would otherwise wait for each other.
+func (k *Keeper) Release() {
+	l := &k.loaded
+	for _, b := range l.boots {
+		delete(l.boot, b.id)
+	}
+	l.close()
 }
 
 // close closes the journals of former boots, which stay.

@@ -102,7 +102,7 @@ func (r *Loop) run(ctx context.Context) {
 		}
 		start := time.Now()
 		again := r.round()
-		if len(k.loaded.locked) > 0 && time.Since(found) >= r.searchIn() {
+		if k.loaded.waits() && time.Since(found) >= r.searchIn() {
 			found = time.Now()
 			r.search(ctx)
 		}
@@ -114,7 +114,7 @@ func (r *Loop) run(ctx context.Context) {
 		default:
 			rest = math.MaxInt64
 		}
-		if len(k.loaded.locked) > 0 {
+		if k.loaded.waits() {
 			rest = min(rest, r.searchIn())
 		}
 	}

@@ -318,3 +318,76 @@ func TestBackup(t *testing.T) {
 		t.Errorf("%d of 100 hits", n.Count)
 	}
 }
+
+// TestHeldJournal requires that a member waits for the journal of its former process while that is still ending, alone and
+// in a cluster, and admits nothing meanwhile.
+func TestHeldJournal(t *testing.T) {
+	hold := func(t *testing.T, dir string) (release func()) {
+		t.Helper()
+		locks, err := filepath.Glob(filepath.Join(dir, "*", "*", "LOCK"))
+		if err != nil || len(locks) != 1 {
+			t.Fatalf("%v, %v", locks, err)
+		}
+		f, err := os.Open(locks[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		return func() { _ = f.Close() }
+	}
+	t.Run("alone", func(t *testing.T) {
+		l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": durableRules}, Insecure: true})
+		args := []string{"--join", "", "--data", filepath.Join(l.Dir, "data")}
+		s, err := l.AddSidecar("alone", args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		awaitAlone(t, l)
+		q := newQuotas(t, "k")
+		q.spend([]rlsv3.RateLimitServiceClient{dial(t, s.RLS, nil)}, nil)
+		s.Kill()
+		time.AfterFunc(2*time.Second, hold(t, filepath.Join(l.Dir, "data")))
+		killed := time.Now()
+		if err := l.Restart(s, args...); err != nil {
+			t.Fatal(err)
+		}
+		awaitAlone(t, l)
+		q.spend([]rlsv3.RateLimitServiceClient{dial(t, s.RLS, nil)}, nil)
+		for _, f := range q.faults(killed, 1, 0) {
+			t.Error(f)
+		}
+	})
+	t.Run("cluster", func(t *testing.T) {
+		members := names(2)
+		c := newDurableCluster(t, members...)
+		q := newQuotas(t, "k")
+		q.spend(c.clients(), nil)
+		killed := c.killAll()
+		for _, m := range members {
+			time.AfterFunc(2*time.Second, hold(t, c.volume(m)))
+		}
+		c.boot(members, members)
+		q.spend(c.clients(), nil)
+		for _, f := range q.faults(killed, 1, 0) {
+			t.Error(f)
+		}
+	})
+}
+
+// TestMembersWithoutCounters requires that members without counters are not missed after a restart of all.
+func TestMembersWithoutCounters(t *testing.T) {
+	members := names(4)
+	c := newDurableCluster(t, members...)
+	ask(t, c.clients()[0], request("app", 50, "strict", "k"))
+	c.killAll()
+	begun := time.Now()
+	c.boot(members, members)
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("the members have waited for %v", took)
+	}
+	if n := value(metrics(t, c.Sidecars[0].Metrics), "keyward_journal_missing"); n != 0 {
+		t.Errorf("%v journals are missing", n)
+	}
+}
