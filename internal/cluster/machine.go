@@ -43,6 +43,7 @@ type machine struct {
 	joinWaitingSince  time.Time     // since when a change that only adds members waits to be adopted; zero if none does
 	nref              nRefMemory
 	journals          journalWait
+	leavers           int                   // the most live members while all of them were leaving
 	left              map[ring.ID]time.Time // members that left after a complete handoff, and when
 	view              *membership.View
 }

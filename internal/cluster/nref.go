@@ -60,8 +60,22 @@ func (m *machine) computeNRef(now time.Time, s *situation, off offRingReason) in
 	if m.belowExpected(now) {
 		n = max(n, m.expect)
 	}
+	if m.ring.Len() == 0 && s.self.State == membership.Leaving { // all are leaving, and each decides from its share until it ends
+		m.leavers = max(m.leavers, countingMembers(s.members))
+		n = max(n, m.leavers)
+	}
 	if off.cause != "" { // the members on the ring do not include this one, and each of those off the ring admits a share
 		n = max(n, m.expect, m.ring.Len()+1, len(s.members))
+	}
+	return n
+}
+
+// countingMembers returns the number of live members that have counters, those that are leaving included.
+func countingMembers(members []membership.Member) (n int) {
+	for i := range members {
+		if members[i].Role == membership.RoleMember {
+			n++
+		}
 	}
 	return n
 }

@@ -350,6 +350,46 @@ func TestStopAll(t *testing.T) {
 	}
 }
 
+// TestStopAllUnderLoad stops all members in good order while clients send hits. What they admit until they end, and after
+// they have started again, exceeds no limit by more than the shares of all but one.
+func TestStopAllUnderLoad(t *testing.T) {
+	members := names(3)
+	c := newDurableCluster(t, members...)
+	q := newQuotas(t, "k")
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				q.spend(c.clients(), stop)
+			}
+		}
+	}()
+	steadily(200 * time.Millisecond)
+	var wg sync.WaitGroup
+	for _, s := range c.live() {
+		wg.Go(func() {
+			if err := s.Stop(30 * time.Second); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	<-done
+	c.Sidecars = nil
+	c.boot(members, members)
+	q.spend(c.clients(), nil)
+	for _, x := range q.list {
+		if n, most := len(x.admitted), durableLimit+durableLimit*2/3+durableU; n > most {
+			t.Errorf("%s %s: %d admitted, want at most %d", x.rule, x.key, n, most)
+		}
+	}
+}
+
 // TestStandaloneData requires that a member alone keeps its counts through kills, and answers nothing before it has loaded
 // them.
 func TestStandaloneData(t *testing.T) {

@@ -18,12 +18,16 @@ func TestSidecar(t *testing.T) {
 	r.uninstall(t)
 }
 
-// TestDeployment installs a rate-limit service of its own with Helm 3, and Envoys that ask it.
+// TestDeployment installs a rate-limit service of its own with Helm 3, and Envoys that ask it. Then it kills all members, which have an
+// emptyDir.
 func TestDeployment(t *testing.T) {
 	r := install(t, "helm3", "mode=deployment", "workload=Deployment")
 	r.agree(t, 3)
 	r.run(t, "test", "keyward", "--timeout", "1m")
-	changes(t, r, "resources.requests.cpu=60m,xds.resources.requests.cpu=15m", 4) // of members and of xDS servers, at the same time
+	t.Run("Changes", func(t *testing.T) { // of members and of xDS servers, at the same time
+		changes(t, r, "resources.requests.cpu=60m,xds.resources.requests.cpu=15m", 4)
+	})
+	t.Run("CountsOutliveContainers", func(t *testing.T) { outliveContainers(t, r, 4) })
 	r.uninstall(t)
 }
 
