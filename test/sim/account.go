@@ -29,6 +29,9 @@ type account struct {
 	lender *member // the last grantor
 	until  int64   // end of what it has lent
 	asked  []int64 // times of requests, in calm runs
+
+	journaled bool      // it is in journals
+	undecided []*member // where requests were abandoned
 }
 
 // abandoned is a request that was abandoned, and that may have been decided.
@@ -82,4 +85,13 @@ type span struct {
 	ahead   uint64 // what copiers may have admitted before reporting
 
 	closed []closedHits // of a fail_closed rule
+
+	// Of a counter in journals.
+	counted     uint64 // hits that were admitted on the counter
+	recent      []recentHits
+	restart     *restart // the last one
+	restarts    int
+	restartLoss uint64             // hits that journals may have lacked
+	floor       uint64             // count before all members stopped in good order
+	floors      map[*member]uint64 // of each member
 }

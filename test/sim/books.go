@@ -42,6 +42,9 @@ func (o *oracle) unseen(q *request, m *member) {
 	a := o.account(q)
 	// It may be in any current window, or in one without a decision so far.
 	a.unseen = append(a.unseen, abandoned{o.w.now, q})
+	if a.journaled && !slices.Contains(a.undecided, m) {
+		a.undecided = append(a.undecided, m)
+	}
 	o.current(func(b *account, x *span) {
 		if a == b {
 			x.addUnseen(q)
@@ -346,7 +349,7 @@ func (o *oracle) sent(m *member, msg *protocol.Message) {
 			known := o.written[at]
 			over := m.stepped || c.Rule.End(s.At) <= m.clock() // a counter that was dropped may return
 			if s.Writer != self && s.Writer != self&^1 {
-				if !over && (s.Charged > known.Charged || s.Refunded > known.Refunded) {
+				if !over && !o.w.fromJournal(s.Writer) && (s.Charged > known.Charged || s.Refunded > known.Refunded) {
 					o.w.fail("I1: %s reports that %x charged %d-%d in window %d of %04x; that writer has reported %d-%d",
 						m.name(), s.Writer, s.Charged, s.Refunded, s.At, c.Key[0]>>48, known.Charged, known.Refunded)
 				}

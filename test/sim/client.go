@@ -56,6 +56,15 @@ func (w *world) sendRequest() {
 			m = d // if there is none, any other
 		}
 	}
+	if w.chance(w.o.Durable.Knocks) {
+		if k := w.anyMember(); k != nil && !k.closing {
+			m = k // it may be loading
+		}
+	}
+	if m == nil && w.o.Durable.On {
+		w.after(200*time.Millisecond+w.randomBelow(time.Second), nil, w.sendRequest)
+		return
+	}
 	if m == nil {
 		w.after(100*time.Millisecond, nil, w.sendRequest) // no member is ready
 		return
@@ -84,7 +93,7 @@ func (w *world) sendTo(k int, m *member) {
 		if r.closed {
 			q.req.Degraded = policy.FailClosed
 		}
-		q.req.Partition = r.partition
+		q.req.Partition, q.req.Volatile = r.partition, r.memory
 		if r.by == policy.Static {
 			q.req.Mechanism = r.by
 		}
@@ -119,7 +128,7 @@ func (w *world) readyMember() *member {
 }
 
 // ready reports whether m is on the ring, or was and still answers.
-func (m *member) ready() bool { return m.joined && m.table[m.slot].state != joining }
+func (m *member) ready() bool { return m.joined && m.table[m.slot].state != joining && !m.closing }
 
 func (w *world) pickKey() int {
 	sum := 0

@@ -29,6 +29,7 @@ func Main() int {
 	pick("choices", "run worlds whose rules choose their policies")
 	pick("fair", "run worlds whose rules divide their limits between tenants")
 	pick("zones", "run worlds in which a whole zone fails")
+	pick("durable", "run worlds whose members have journals, and in which all members crash")
 	all := flag.Bool("all", false, "continue after a failure")
 	hashes := flag.Bool("hashes", false, "print the hash of each seed's events, to compare two versions of the code")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds to run in parallel")

@@ -36,6 +36,7 @@ func (w *world) schedule() {
 	some(w.o.Steps, w.stepSome)
 	some(w.o.Leases.Decrees, w.setRoute)
 	some(w.o.Stills, w.stopMachine)
+	w.scheduleDurable()
 	if w.o.Zones > 0 {
 		w.after(w.o.Length/4+w.randomBelow(w.o.Length/2), nil, w.crashZone)
 	}
@@ -92,6 +93,9 @@ func (w *world) roll(rest []*member) {
 func (w *world) crash(m *member) {
 	w.trace("%s crashes", m.name())
 	w.mixHash(1, uint64(m.slot))
+	if w.o.Durable.On {
+		w.oracle.crashedWaiting(m)
+	}
 	w.oracle.crashed(m)
 	m.end()
 	w.oracle.disturbed(faultCrash)
@@ -109,7 +113,7 @@ func (w *world) anyMember() *member {
 // because one has to remain.
 func (w *world) crashSome() {
 	m := w.anyMember()
-	if m == nil || len(w.running()) < 2 {
+	if m == nil || len(w.running()) < 2 || w.coldStart || w.stopping {
 		return
 	}
 	w.stats.count("fault: crash")

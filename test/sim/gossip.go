@@ -32,6 +32,12 @@ type entry struct {
 	complete uint64 // the last ring that is complete at this member
 	peak     int    // its N_ref
 	heardAt  int64  // when beat rose, in true time
+
+	// With journals.
+	loading     bool // it is loading its journals
+	journals    announcement
+	established bool   // it trusts its ring
+	ring        uint64 // fingerprint
 }
 
 // newer reports whether e replaces o for the same slot.
@@ -132,6 +138,7 @@ func (m *member) update() {
 		m.ringBoots, v.Ring = boots, m.w.ringOf(boots)
 		m.pastRings = append(m.pastRings, servedRing{m.w.now, v.Ring})
 		m.w.stats.count("transition: ring adopted")
+		m.w.ringChangedAt, m.table[m.slot].ring = m.w.now, v.Ring.Fingerprint()
 	}
 	m.view = v
 	m.w.mixHash(uint64(m.slot), v.Ring.Fingerprint(), uint64(v.NRef))

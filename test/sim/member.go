@@ -53,6 +53,16 @@ type member struct {
 
 	steppingLease bool   // it is processing requests for leases
 	reclaimed     uint64 // hits
+
+	// With journals.
+	journaling
+	seated         bool // it has met what it was to meet, and may take a place on the ring
+	seatedAt       int64
+	startedCluster bool  // no other member trusted its ring then
+	followed       bool  // it has joined because another member was active, before it knew of all journals
+	loadedAt       int64 // when it announced its journals
+	trustedAt      int64 // when it trusted its ring for the first time; before, its start
+	loadedVolume   bool  // it has loaded all that is on its volume
 }
 
 // stream is the connection that carries counters to one member.
@@ -62,8 +72,16 @@ type stream struct {
 }
 
 // boot starts a member in a slot, on the ring at once or as a joiner.
-func (w *world) boot(i int, first bool) *member {
+func (w *world) boot(i int, first bool) {
 	s := &w.slots[i]
+	if w.stopping {
+		w.after(500*time.Millisecond, nil, func() {
+			if s.now == nil {
+				w.boot(i, false)
+			}
+		})
+		return
+	}
 	s.boots++
 	m := &member{
 		w: w, slot: i, boot: s.boots, view: &membership.View{}, startedAt: w.now, gossipedAt: w.now, joined: first, version: len(w.rules) - 1,
@@ -84,7 +102,7 @@ func (w *world) boot(i int, first bool) *member {
 	}
 	m.node = owner.New(owner.Options{
 		Self: s.id, BootID: inst(i, s.boots), MaxKeys: keys, Policy: w.o.Policy, ProRata: !w.o.Full,
-		HotRate: w.o.Leases.HotRate, Detection: w.o.detectionOf(i),
+		HotRate: w.o.Leases.HotRate, Detection: w.o.detectionOf(i), DataWindow: w.o.Durable.Window,
 	})
 	m.node.SetRoutes(w.manualRoutes, ring.Hash)
 	s.now = m
@@ -93,14 +111,18 @@ func (w *world) boot(i int, first bool) *member {
 	w.stats.count("transition: started")
 	w.after(w.randomBelow(100*time.Millisecond), m, m.tick)
 	w.after(w.randomBelow(50*time.Millisecond), m, m.gossip)
-	if first {
+	m.newJournal()
+	switch {
+	case w.o.Durable.On:
+		m.joined = false
+		w.after(seekEvery, m, m.seek)
+	case first:
 		// In a cluster that starts together, each member knows how many to wait for.
 		m.joined = false
 		w.after(100*time.Millisecond, m, m.coldStart)
-	} else {
+	default:
 		w.after(300*time.Millisecond, m, m.join)
 	}
-	return m
 }
 
 func (m *member) name() string { return fmt.Sprintf("%s.%d", m.w.slots[m.slot].id, m.boot) }
@@ -120,6 +142,7 @@ func (m *member) do(fn func()) {
 		m.apply(m.node.Flush(m.clock()))
 	}
 	m.steppingLease = false
+	m.scheduleRound()
 	if m.node.FlushIn() < math.MaxInt64 && !m.flushing {
 		m.flushing = true
 		m.w.after(flushEvery, m, func() {
@@ -150,6 +173,9 @@ func (m *member) apply(e owner.Ready) {
 		}
 	}
 	m.startTransfers(e.Transfers)
+	if e.ProgressChanged {
+		m.recordRing()
+	}
 }
 
 // tick advances the node's time.
@@ -299,6 +325,11 @@ func (m *member) become(s state) {
 // leave begins to leave when this member's turn has come, or after two seconds. The last member stays: it has no
 // receiver for its counters.
 func (m *member) leave() {
+	if m.w.o.Durable.On && (!m.joined || m.w.now-m.trustedAt < int64(unsettled)) {
+		// A member that leaves during a cold start takes with it what it has loaded.
+		m.w.after(100*time.Millisecond, m, m.leave)
+		return
+	}
 	if m.leavingSince == 0 {
 		m.leavingSince = m.w.now
 	}
@@ -340,13 +371,17 @@ func (m *member) announceLeft() {
 	m.become(left)
 	m.w.trace("%s has left", m.name())
 	m.w.oracle.left(m)
-	m.end()
+	m.stopJournal(m.end)
 }
 
 // end ends the process.
 func (m *member) end() {
+	if m.gone {
+		return
+	}
 	m.w.oracle.checkViolations(m)
 	m.gone = true
+	m.kill()
 	m.w.slots[m.slot].now = nil
 }
 

@@ -67,6 +67,8 @@ type options struct {
 	Zones int // in which members run; 0: none. One of them fails; see expandZones
 
 	Leases leaseOptions
+
+	Durable durableOptions
 }
 
 // expandBase returns the options of a seed.
@@ -192,7 +194,7 @@ func (o *options) addClockStops(r *rand.Rand) {
 
 // onlyPlanned reports whether all changes are planned.
 func (o options) onlyPlanned() bool {
-	return o.Crashes+o.Pauses+o.Cuts+o.OneWay+o.Partitions+o.Steps+o.Stills+o.Zones == 0
+	return o.Crashes+o.Pauses+o.Cuts+o.OneWay+o.Partitions+o.Steps+o.Stills+o.Zones+o.Durable.Crashes+o.Durable.Stops == 0
 }
 
 // plain is Options without methods.

@@ -51,6 +51,7 @@ type oracle struct {
 	known          map[slotKey]uint64 // charges of each writer that another member has received
 	lent           map[slotKey]uint64 // what each grantor has lent
 	carried        map[carried]uint64 // hits
+	lastRestart    int64              // when all members have last ended
 	expectFull     bool               // there are no faults, so every decision has full authority
 }
 
@@ -80,6 +81,9 @@ func (o *oracle) account(q *request) *account {
 	a := o.accounts[q.req.Key]
 	if a == nil {
 		a = &account{key: q.req.Key, rule: q.req.Rule, strict: q.req.Strict, partition: q.req.Partition}
+		if a.journaled = o.w.journaled(&q.req); o.w.o.Durable.On {
+			a.owner = q.req.RingPos
+		}
 		o.accounts[q.req.Key] = a
 		o.accountOrder = append(o.accountOrder, a)
 	}
@@ -185,8 +189,8 @@ func (a *account) slack(l uint64) uint64 {
 
 // bound returns how much may be admitted in x beyond its limit.
 func (o *oracle) bound(a *account, x *span) uint64 {
-	b := x.shared + x.losses*a.slack(x.limit) + x.lostState + x.allowance + x.ahead
-	if x.faults == 0 {
+	b := x.shared + x.losses*a.slack(x.limit) + x.lostState + x.allowance + x.ahead + x.restartLoss
+	if x.faults == 0 || o.w.o.sharp() {
 		return b
 	}
 	most := float64(x.limit)
@@ -196,7 +200,8 @@ func (o *oracle) bound(a *account, x *span) uint64 {
 	if n := o.leastN; n >= 3 && o.policyOf(a) == policy.PartShare {
 		b += uint64(math.Ceil(most / float64(n)))
 	}
-	if o.policyOf(a) == policy.PartAvailable || o.decays+o.joins > 0 {
+	// Members that start in different parts are clusters of their own.
+	if o.policyOf(a) == policy.PartAvailable || o.decays+o.joins > 0 || o.lastRestart > 0 {
 		b += uint64(math.Ceil(most)) * x.split
 	}
 	return b
@@ -245,11 +250,13 @@ func (o *oracle) decided(q *request, v *decision) {
 	}
 	o.checkClosed(a, x, q, v)
 	o.checkSurvived(a, x, q, v)
+	o.checkJournal(a, x, q, v)
 	if q.req.Op == owner.Take && !v.result.Over && v.result.Authority != owner.Cached {
 		o.checkAdmitted(a, x, q, v)
 		if !v.fromLease {
 			x.byOwner += q.req.Hits
 		}
+		o.countHits(a, x, q, v)
 		if whole && a.lends {
 			o.checkLent(v.by)
 		}

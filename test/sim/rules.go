@@ -24,6 +24,7 @@ type rule struct {
 	shard  int // value of shard_by
 	strict bool
 	closed bool // it fails closed
+	memory bool // it is not in journals
 	digest owner.Key
 	owner  uint64
 	by     policy.Mechanism
@@ -46,6 +47,7 @@ func (w *world) makeKeys() {
 		r.limit.Limit = w.amountIn(r.limit.Window)
 		r.strict = w.chance(w.o.Strict)
 		r.closed = w.o.Closed > 0 && w.chance(w.o.Closed)
+		r.memory = !r.strict && w.chance(w.o.Durable.Memory)
 		if r.limit.Algorithm.Bucket() && w.chance(0.5) {
 			r.limit.Burst = 1 + w.rnd.Uint32N(2*r.limit.Limit)
 		}
@@ -59,10 +61,16 @@ func (w *world) makeKeys() {
 }
 
 func (w *world) window() time.Duration {
+	if w.o.Durable.On {
+		return w.durableWindow()
+	}
 	return []time.Duration{2, 4, 5, 10, 30, 60}[w.rnd.IntN(6)] * time.Second
 }
 
 func (w *world) amount() uint32 {
+	if w.o.Durable.On {
+		return w.durableAmount()
+	}
 	n := []uint32{1, 4, 10, 30, 60, 150, 300, 1000}[w.rnd.IntN(8)]
 	if w.o.Addends {
 		n *= 8

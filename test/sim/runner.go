@@ -25,6 +25,7 @@ var kinds = map[string]worldKind{
 	"choices":   {expandChoices, baseBugs},
 	"fair":      {expandFair, fairBugs},
 	"zones":     {expandZones, zoneBugs},
+	"durable":   {expandDurable, durableBugs},
 }
 
 // runWorld runs the world of o once. If verbose is set, the result has a trace.

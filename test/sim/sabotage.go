@@ -71,6 +71,7 @@ func (w *world) sabotage(m *member, msg *protocol.Message) {
 	case w.bug == bugCapCounters && msg.Kind == protocol.Chunk:
 		msg.Counters = msg.Counters[:min(1, len(msg.Counters))]
 	}
+	w.sabotageJournaled(msg)
 	for i := range msg.Counters {
 		w.sabotageCounter(&msg.Counters[i], msg.Kind)
 	}

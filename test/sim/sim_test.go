@@ -68,6 +68,9 @@ func TestFairSeeds(t *testing.T) { testSeeds(t, expandFair, seeds(t, 150)) }
 // A whole zone fails, and members of the other zones have its counters.
 func TestZoneSeeds(t *testing.T) { testSeeds(t, expandZones, seeds(t, 60)) }
 
+// Members have journals, and all of them crash or stop and start again.
+func TestDurableSeeds(t *testing.T) { testSeeds(t, expandDurable, seeds(t, 80)) }
+
 // Leases that are lent again when their holders fail are one more kind.
 func TestReclaimSeeds(t *testing.T) { testSeeds(t, expandReclaim, seeds(t, 200)) }
 
@@ -105,7 +108,8 @@ func testSeeds(t *testing.T, expand func(uint64) options, n uint64) {
 	}
 }
 
-// Every seed that ever failed remains a test. Those that begin with an L are of kind leases, those with an F of kind full.
+// Every seed that ever failed remains a test. Those that begin with an L are of kind leases, those with an F of kind full,
+// those with a D of kind durable.
 func TestSeedsThatFailed(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
@@ -123,6 +127,8 @@ func TestSeedsThatFailed(t *testing.T) {
 			word, expand = rest, expandLeases
 		} else if rest, ok := strings.CutPrefix(word, "F"); ok {
 			word, expand = rest, expandFull
+		} else if rest, ok := strings.CutPrefix(word, "D"); ok {
+			word, expand = rest, expandDurable
 		}
 		seed, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
@@ -139,7 +145,7 @@ func TestSeedsThatFailed(t *testing.T) {
 func TestSameSeedSameRun(t *testing.T) {
 	rings := &ringCache{}
 	for seed := uint64(1); seed <= 20; seed++ {
-		for _, o := range []options{expandBase(seed), expandLeases(seed)} {
+		for _, o := range []options{expandBase(seed), expandLeases(seed), expandDurable(seed)} {
 			a := runner{rings, newSummary(), false}.run(o, noBug)
 			b := newRunner(true).run(o, noBug)
 			if a.Hash != b.Hash || a.Events != b.Events {
@@ -172,6 +178,9 @@ func TestReclaimBugsAreFound(t *testing.T) { findBugs(t, reclaimBugs, expandRecl
 
 // So are zone replicas that do not arrive.
 func TestZoneBugsAreFound(t *testing.T) { findBugs(t, zoneBugs, expandZones) }
+
+// So are mistakes with journals.
+func TestDurableBugsAreFound(t *testing.T) { findBugs(t, durableBugs, expandDurable) }
 
 // findBugs runs the seed that found a bug when testdata/bugs.txt was written. If that finds nothing, which a change
 // of the core may cause, it runs the first 1,000.
@@ -232,7 +241,7 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 		}
 		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug &&
 			fullBugs[name] == noBug && closedBugs[name] == noBug && reclaimBugs[name] == noBug &&
-			fairBugs[name] == noBug && zoneBugs[name] == noBug {
+			fairBugs[name] == noBug && zoneBugs[name] == noBug && durableBugs[name] == noBug {
 			t.Fatalf("testdata/bugs.txt:%d: no bug is called %q", n+1, name)
 		}
 		known[name] = seed

@@ -49,6 +49,15 @@ type world struct {
 	verbose      bool
 	lines        []string
 	failure      string
+
+	volumes       []*volume
+	stopping      bool      // all members stop in good order
+	coldStart     bool      // all members have ended, and none trusts its ring since then
+	ringChangedAt int64     // when a member last adopted a ring
+	over          bool      // the run has ended
+	expected      int       // members that start together
+	lastVolumes   []*volume // of the members that have last ended together
+	planned       []int     // the slots in which members start after a restart of all
 }
 
 // slot is a name under which members run.
@@ -56,6 +65,8 @@ type slot struct {
 	id    ring.ID
 	now   *member // nil: none is running
 	boots int
+
+	volume *volume
 }
 
 // ringCache caches rings by their members and parameters, because building a ring takes longer than everything else in a change. It
@@ -133,6 +144,7 @@ func (r runner) run(o options, bug bug) runResult {
 	w.run(o.slowed(settleTime))
 	w.probe()
 	w.oracle.finish()
+	w.end()
 	return runResult{o, w.hash, int(w.requests), w.events, w.failure, w.lines}
 }
 
@@ -143,6 +155,7 @@ func (r runner) newWorld(o options, bug bug) *world {
 		slots: make([]slot, o.Slots), held: make([][]heldMessage, o.Slots), hash: 14695981039346656037,
 	}
 	w.now += w.rnd.Int64N(3600e9)
+	w.expected = o.Members
 	w.unblockLinks()
 	w.oracle.init(w)
 	if o.OneOwner {
@@ -155,6 +168,7 @@ func (r runner) newWorld(o options, bug bug) *world {
 	for i := range w.slots {
 		w.slots[i].id = slotID(i)
 	}
+	w.makeVolumes()
 	for i := range o.Members {
 		w.boot(i, true)
 	}
@@ -162,6 +176,14 @@ func (r runner) newWorld(o options, bug bug) *world {
 	w.run(o.slowed(warmUp))
 	w.healed = false
 	return w
+}
+
+// end ends what still waits for disks.
+func (w *world) end() {
+	w.over = true
+	for _, m := range w.running() {
+		m.kill()
+	}
 }
 
 // fail records a violated law and ends the run.
