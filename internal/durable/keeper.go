@@ -187,8 +187,7 @@ func (k *Keeper) maxBytes() int64 { return cmp.Or(k.o.Journal.MaxBytes, defaultM
 // begin begins a generation.
 func (k *Keeper) begin(now int64) error {
 	var members []journal.RingMember
-	r := k.o.Ring()
-	if r != nil {
+	if r := k.lastRing(); r != nil {
 		members = r.Members
 	}
 	if err := k.journal.Begin(time.Unix(0, now), members); err != nil {
@@ -209,10 +208,38 @@ func (k *Keeper) begin(now int64) error {
 
 // recordRing appends the last complete ring if the generation does not name it yet.
 func (k *Keeper) recordRing() error {
-	r := k.o.Ring()
+	r := k.lastRing()
 	if r == nil || r.ID() == k.ring {
 		return nil
 	}
+	return k.appendRing(r)
+}
+
+// lastRing returns the last complete ring: this boot's own, or until there is one, the newest that former journals name.
+func (k *Keeper) lastRing() *CompleteRing {
+	if r := k.o.Ring(); r != nil {
+		return r
+	}
+	return k.loaded.ring
+}
+
+// recordIncluded appends, as long as this boot has no ring, the ring of the former boots whose journals it replaces, and
+// which of them the generation includes. Otherwise they would be missed after another crash.
+func (k *Keeper) recordIncluded() error {
+	if k.o.Ring() != nil || k.loaded.ring == nil {
+		return nil
+	}
+	r := *k.loaded.ring
+	r.Included = nil
+	for _, m := range r.Members {
+		if k.loaded.boot[m.Boot] {
+			r.Included = append(r.Included, m.Boot)
+		}
+	}
+	return k.appendRing(&r)
+}
+
+func (k *Keeper) appendRing(r *CompleteRing) error {
 	k.buf = appendRing(wire.Writer(k.buf[:0]), r)
 	if err := k.journal.Append(k.buf); err != nil {
 		return err
@@ -284,8 +311,10 @@ func (k *Keeper) walk(now int64) error {
 
 // complete makes the generation complete, so that it replaces the ones before.
 func (k *Keeper) complete(now int64) error {
-	err := k.timed(k.journal.Complete)
-	if err != nil {
+	if err := k.recordIncluded(); err != nil {
+		return err
+	}
+	if err := k.timed(k.journal.Complete); err != nil {
 		return err
 	}
 	k.state, k.dirty, k.live, k.full = complete, false, k.journal.Status().Current, 0

@@ -478,6 +478,14 @@ func TestRing(t *testing.T) {
 	if res.Ring == nil || res.Ring.ID() != second.ID() || len(res.Ring.Members) != 3 || res.OfRing != 1 {
 		t.Errorf("%+v", res)
 	}
+	for range 3 { // crashes before there is another ring
+		r.setRing(nil)
+		r.rounds()
+		r.kill()
+		if res := r.start(); res.Ring == nil || res.Ring.ID() != second.ID() || res.OfRing != 1 {
+			t.Errorf("after another crash: %+v", res)
+		}
+	}
 	if first.ID() == second.ID() || first.ID() == 0 || (&CompleteRing{}).ID() != 0 {
 		t.Error("rings are confused")
 	}

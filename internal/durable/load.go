@@ -110,6 +110,7 @@ type bootLoad struct {
 	live      int // records of counters that still count
 	malformed int
 	ring      *CompleteRing
+	included  []uint64 // boots whose counters the journal contains
 	ahead     []protocol.CounterRecord
 	reserved  map[[2]uint64]int // index in ahead, by key
 }
@@ -154,6 +155,9 @@ func (p *bootLoad) load(b journal.Boot, res *Recovery) {
 func (p *bootLoad) add(b journal.Boot, report *journal.LoadReport, res *Recovery) {
 	k, l := p.k, &p.k.loaded
 	l.boot[b.ID] = report.UnreadableFiles == 0
+	for _, boot := range p.included {
+		l.boot[boot] = l.boot[boot] || l.boot[b.ID]
+	}
 	if p.live > 0 {
 		l.live, l.written = true, false
 		l.loads++
@@ -187,6 +191,7 @@ func (p *bootLoad) visit(b journal.Block) error {
 		return nil
 	}
 	if ring != nil {
+		p.included = append(p.included, ring.Included...)
 		if p.ring == nil || ring.At >= p.ring.At {
 			p.ring = ring
 		}

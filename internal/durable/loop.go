@@ -124,7 +124,7 @@ func (r *Loop) run(ctx context.Context) {
 func (r *Loop) sleep(ctx context.Context, timer *time.Timer, rest time.Duration) bool {
 	began := time.Now()
 	for {
-		in := min(rest, r.keeper.o.Node.JournalIn())
+		in := min(rest, r.due())
 		left := in - time.Since(began)
 		if in == math.MaxInt64 {
 			left = math.MaxInt64
@@ -132,8 +132,9 @@ func (r *Loop) sleep(ctx context.Context, timer *time.Timer, rest time.Duration)
 		if left <= 0 || r.kicked.Swap(false) {
 			return ctx.Err() == nil
 		}
-		r.waiting.Store(int64(in))
-		if r.keeper.o.Node.JournalIn() < in {
+		if r.keeper.state == failed {
+			r.waiting.Store(0) // Decided need not wake a journal that cannot be written
+		} else if r.waiting.Store(int64(in)); r.due() < in {
 			continue // Decided may have compared with the previous value
 		}
 		timer.Reset(left)
@@ -145,6 +146,14 @@ func (r *Loop) sleep(ctx context.Context, timer *time.Timer, rest time.Duration)
 			return false
 		}
 	}
+}
+
+// due returns within which time the Node needs a round. A journal that has failed is tried again after its own time.
+func (r *Loop) due() time.Duration {
+	if r.keeper.state == failed {
+		return math.MaxInt64
+	}
+	return r.keeper.o.Node.JournalIn()
 }
 
 // round makes one round. If it takes too long, requests stop waiting for the journal until it ends.

@@ -127,6 +127,36 @@ func TestLoopRetries(t *testing.T) {
 	})
 }
 
+// TestFailedLoopRests requires that a journal that has failed while a request was waiting is not tried before its time.
+func TestFailedLoopRests(t *testing.T) {
+	runLoop(t, func(r *rig, l *Loop) {
+		r.decide(l, strict(request(1, 1)))
+		synctest.Wait()
+		tries := 0
+		r.before(func(op modeldisk.Operation) {
+			if op == modeldisk.Sync {
+				if tries++; tries == 1 {
+					q := strict(request(3, 50)) // arrives during the sync that fails
+					r.node.Decide(l.now(), &q)
+				}
+			}
+		})
+		r.disk.Fail(modeldisk.Sync, syscall.EIO)
+		r.decide(l, strict(request(2, 50)))
+		time.Sleep(time.Duration(retryAfter) / 2)
+		if tries != 1 {
+			t.Errorf("%d tries", tries)
+		}
+		if in := r.node.JournalIn(); in != 0 {
+			t.Errorf("the Node needs a round in %v: the test shows nothing", in)
+		}
+		if l.waiting.Load() != 0 {
+			t.Error("decisions wake a journal that has failed")
+		}
+		r.disk.Heal()
+	})
+}
+
 // TestLoopRecordsRings requires that a new ring is written although nothing else is due, once there is a journal.
 func TestLoopRecordsRings(t *testing.T) {
 	runLoop(t, func(r *rig, l *Loop) {

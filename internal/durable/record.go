@@ -26,6 +26,9 @@ const maxRecordRing = 8192
 type CompleteRing struct {
 	At      int64 // when it was complete, in Unix nanoseconds by the clock of the member that recorded it
 	Members []journal.RingMember
+	// Included are the boots of Members whose journals were loaded into the one that names the ring, so that they are not
+	// missing although they were removed. It is empty for a ring of the journal's own boot.
+	Included []uint64
 }
 
 // ID returns a number that identifies the boots of the ring's members, or 0 for an empty ring.
@@ -66,6 +69,10 @@ func appendRing(w wire.Writer, r *CompleteRing) wire.Writer {
 	w = w.U8(recordRing).I64(r.At).U16(uint16(len(r.Members)))
 	for _, m := range r.Members {
 		w = w.U16(uint16(len(m.Name))).String(m.Name).U64(m.Boot)
+	}
+	w = w.U16(uint16(len(r.Included)))
+	for _, boot := range r.Included {
+		w = w.U64(boot)
 	}
 	return w
 }
@@ -117,6 +124,10 @@ func parseRing(in *wire.Reader) (*CompleteRing, error) {
 			return nil, err
 		}
 		r.Members = append(r.Members, m)
+	}
+	included := in.Record(8 * int(in.U16()))
+	for included.Len() > 0 {
+		r.Included = append(r.Included, included.U64())
 	}
 	return r, in.Err()
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/keyward/keyward/internal/durable"
@@ -15,6 +16,7 @@ const (
 	stallAfter  = 2 * time.Second
 	findEvery   = 3 * time.Second // 10 s there
 	findFirst   = 500 * time.Millisecond
+	retryLoad   = 200 * time.Millisecond
 	loadTimeout = 6 * time.Second // 30 s there
 	stopTimeout = 4 * time.Second
 	restFactor  = 4
@@ -95,10 +97,16 @@ func (m *member) loadJournals() {
 	var res durable.Recovery
 	m.runTask(func() {
 		res = m.keeper.Load(context.Background(), m.clock)
-		m.unreadable = res.Skipped > 0 || m.process.dead
+		m.unreadable = res.Skipped > 0 || res.Hidden || m.process.dead
 	}, func() {
+		if m.table[m.slot].loading && m.waitsForJournals(&res) {
+			m.w.stats.count("journal: held by another")
+			m.keeper.Release()
+			m.w.after(retryLoad+m.w.randomBelow(retryLoad), m, m.loadJournals)
+			return
+		}
 		m.sabotageLoaded(&res)
-		m.locked, m.foundAt = res.Locked > 0, m.w.now
+		m.locked, m.foundAt = res.Locked > 0 || res.Hidden, m.w.now
 		m.w.trace("%s has loaded %d journals on volume %d: %d counters, %d ahead, %d of ring %v, %d bad, %d locked, %d skipped",
 			m.name(), res.Boots, m.volume.name, res.Counters, m.keeper.ReservedAhead(), res.OfRing, res.Ring, res.Bad, res.Locked, res.Skipped)
 		if res.Bad > 0 {
@@ -108,6 +116,21 @@ func (m *member) loadJournals() {
 			m.w.stats.count("journal: loaded")
 		}
 		m.chargeAhead(&res)
+	})
+}
+
+// waitsForJournals reports whether res lacks journals that are not those of live members.
+func (m *member) waitsForJournals(res *durable.Recovery) bool {
+	if res.Hidden || len(res.Held) > 0 && !m.hasSearched() {
+		return true
+	}
+	return slices.ContainsFunc(res.Held, func(boot uint64) bool {
+		for i := range m.table {
+			if m.live(i) && inst(i, m.table[i].boot) == boot {
+				return false
+			}
+		}
+		return true
 	})
 }
 
@@ -294,7 +317,7 @@ func (m *member) findJournals() {
 			m.keeper.ChargeAhead(m.clock(), m.w.bug != bugForgetAhead)
 		}
 	}, func() {
-		m.locked, m.sleepSince = res.Locked > 0, m.w.now
+		m.locked, m.sleepSince = res.Locked > 0 || res.Hidden, m.w.now
 		if res.Boots > 0 {
 			m.w.stats.count("journal: found later")
 			m.kicked = true
