@@ -2,6 +2,7 @@ package durable
 
 import (
 	"errors"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -132,20 +133,18 @@ func TestFailedLoopRests(t *testing.T) {
 	runLoop(t, func(r *rig, l *Loop) {
 		r.decide(l, strict(request(1, 1)))
 		synctest.Wait()
-		tries := 0
+		var tries atomic.Int64
+		late := strict(request(3, 50)) // arrives during the sync that fails
 		r.before(func(op modeldisk.Operation) {
-			if op == modeldisk.Sync {
-				if tries++; tries == 1 {
-					q := strict(request(3, 50)) // arrives during the sync that fails
-					r.node.Decide(l.now(), &q)
-				}
+			if op == modeldisk.Sync && tries.Add(1) == 1 {
+				r.node.Decide(l.now(), &late)
 			}
 		})
 		r.disk.Fail(modeldisk.Sync, syscall.EIO)
 		r.decide(l, strict(request(2, 50)))
 		time.Sleep(time.Duration(retryAfter) / 2)
-		if tries != 1 {
-			t.Errorf("%d tries", tries)
+		if n := tries.Load(); n != 1 {
+			t.Errorf("%d tries", n)
 		}
 		if in := r.node.JournalIn(); in != 0 {
 			t.Errorf("the Node needs a round in %v: the test shows nothing", in)
