@@ -93,7 +93,7 @@ func TestBounds(t *testing.T) {
 		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, until", 8000, 8000, "Phi"},
 		{quota, config.Extension{Degraded: policy.FailClosed}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, until", 8000, 10000, "Phi"},
 		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, and one volume", 200 + 8000, 500, "2U + Phi + rate x 200ms"},
-		{quota, config.Extension{Strict: true}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, and one volume", 100 + 8000, 100 + 500, "U + Phi"},
+		{quota, config.Extension{Strict: true}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, and one volume", 100 + 8000, 100 + 500, "U + Phi + rate x 200ms"},
 		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour}, "the same, and the volumes", 10000, 0, "L"},
 		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: time.Hour}, "all members are stopped", 8000, 500, "Phi"},
 		{quota, config.Extension{}, Conditions{Members: 5, DataWindow: 31 * 24 * time.Hour}, "all members restart (not in the journal: the window is 720h0m0s)", 10000, 0, "L"},

@@ -84,7 +84,8 @@ func (w *eventTable) journal() {
 	if w.conditions.Members > 1 {
 		loading := sum("the same, until all journals are loaded", w.withoutOwner()...)
 		w.add(w.alone(loading, fmt.Sprintf("up to %.0f s", journalWait.Seconds())))
-		w.add(w.reserved(w.moving("the same, and one volume is lost", traffic, w.loading(lost...)...)))
+		// The successor's disk is not waited for, so that it also lacks the hits of a moment with durability: strict.
+		w.add(w.reserved(w.moving("the same, and one volume is lost", w.traffic(journalDelay), w.loading(lost...)...)))
 		w.add(w.forgotten("the same, and the volumes of owner and successor are lost"))
 	} else {
 		w.add(w.forgotten("the same, and the volume is lost"))
