@@ -125,6 +125,9 @@ func parseRing(in *wire.Reader) (*CompleteRing, error) {
 		}
 		r.Members = append(r.Members, m)
 	}
+	if in.Len() == 0 {
+		return r, in.Err()
+	}
 	included := in.Record(8 * int(in.U16()))
 	for included.Len() > 0 {
 		r.Included = append(r.Included, included.U64())
