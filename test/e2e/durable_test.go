@@ -124,7 +124,9 @@ func (q *quotas) faults(killed time.Time, kills, volumes int) (out []string) {
 		n, most, least := len(x.admitted), durableLimit, durableLimit-x.unanswered
 		if x.rule == "strict" {
 			least -= kills * durableU
-			most += volumes * durableU
+			if volumes > 0 { // of the successor's disk, no request waits
+				most += volumes*durableU + late
+			}
 		} else {
 			most += (1+volumes)*durableU + late
 		}
