@@ -1,6 +1,10 @@
 package counter
 
-import "math"
+import (
+	"math"
+
+	"github.com/keyward/keyward/internal/limit"
+)
 
 const (
 	pageBits    = 7
@@ -124,6 +128,19 @@ func (s *slab) head(i uint32, writer uint64) *record {
 		i = r.next
 	}
 	return nil
+}
+
+// total calls hits for each record of writer. It returns the largest result, and the sum of all.
+func (s *slab) total(writer uint64, hits func(*record) uint64) (most, sum uint64) {
+	for i := range s.pages {
+		for j := range s.pages[i] {
+			if r := &s.pages[i][j]; r.writer == writer {
+				n := hits(r)
+				most, sum = max(most, n), limit.SaturatingAdd(sum, n)
+			}
+		}
+	}
+	return most, sum
 }
 
 // lastHead returns the last head of the chain that begins at i, or nil.

@@ -90,13 +90,10 @@ func (s *Shard) DropUnreplicated(e *Owned) { s.slab.dropHead((*entry)(e), unrepl
 
 // Unconfirmed returns the most unconfirmed hits of one counter, and the sum of all.
 func (s *Shard) Unconfirmed() (most, sum uint64) {
-	for i := range s.slab.pages {
-		for j := range s.slab.pages[i] {
-			if r := &s.slab.pages[i][j]; r.writer == unreplicatedWriter && r.bits != 0 {
-				hits := (*Unreplicated)(r).Unconfirmed()
-				most, sum = max(most, hits), limit.SaturatingAdd(sum, hits)
-			}
+	return s.slab.total(unreplicatedWriter, func(r *record) uint64 {
+		if r.bits == 0 {
+			return 0 // not in use
 		}
-	}
-	return most, sum
+		return (*Unreplicated)(r).Unconfirmed()
+	})
 }

@@ -110,13 +110,5 @@ func (s *Shard) DropUnwritten(e *Owned) { s.slab.dropHead((*entry)(e), unwritten
 
 // Owed returns the most hits of one counter that a crash of all members would lose, and the sum of all.
 func (s *Shard) Owed() (most, sum uint64) {
-	for i := range s.slab.pages {
-		for j := range s.slab.pages[i] {
-			if r := &s.slab.pages[i][j]; r.writer == unwrittenWriter {
-				hits := (*Unwritten)(r).Owed()
-				most, sum = max(most, hits), limit.SaturatingAdd(sum, hits)
-			}
-		}
-	}
-	return most, sum
+	return s.slab.total(unwrittenWriter, func(r *record) uint64 { return (*Unwritten)(r).Owed() })
 }
