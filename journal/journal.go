@@ -16,10 +16,11 @@ import (
 
 // The defaults of Options.
 const (
-	defaultMaxBytes     = 1 << 30
-	defaultSegmentBytes = 16 << 20
-	minSegmentBytes     = 4 * page
+	DefaultMaxBytes     = 1 << 30
+	DefaultSegmentBytes = 16 << 20
 )
+
+const minSegmentBytes = 4 * page
 
 // Options configures a Journal.
 type Options struct {
@@ -31,9 +32,10 @@ type Options struct {
 	Boot   uint64 // boot ID of this member
 	// Salt returns a number that no other file has. The default reads crypto/rand.
 	Salt func() uint64
-	// MaxBytes is the maximum size of all files of this boot together. The default is 1 GiB.
+	// MaxBytes is the maximum size of all files of this boot together. 0 is DefaultMaxBytes, 1 GiB.
 	MaxBytes int64
-	// SegmentBytes is the maximum size of one file. It is rounded up to 4 KiB. The default is 16 MiB.
+	// SegmentBytes is the maximum size of one file. It is rounded up to 4 KiB. 0 is DefaultSegmentBytes,
+	// 16 MiB.
 	SegmentBytes int64
 }
 
@@ -85,10 +87,10 @@ func New(o Options) *Journal {
 		o.Salt = randomSalt
 	}
 	if o.MaxBytes == 0 {
-		o.MaxBytes = defaultMaxBytes
+		o.MaxBytes = DefaultMaxBytes
 	}
 	if o.SegmentBytes == 0 {
-		o.SegmentBytes = defaultSegmentBytes
+		o.SegmentBytes = DefaultSegmentBytes
 	}
 	o.SegmentBytes = max(minSegmentBytes, pages(o.SegmentBytes))
 	label := labelDigest(o.Label)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/journal"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -267,7 +268,7 @@ func (f *dataFlags) define(s *pflag.FlagSet) {
 			"counters are only in memory")
 	s.DurationVar(&f.DataWindow, "data-window", time.Hour,
 		"shortest window of the rules whose counters the journal contains; for buckets, the shortest time to fill")
-	f.DataSize = 1 << 30
+	f.DataSize = journal.DefaultMaxBytes
 	s.Var(&f.DataSize, "data-size", "most `bytes` of this member's journal, like 512MiB or 1GiB, at least 64MiB")
 }
 

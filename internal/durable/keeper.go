@@ -26,9 +26,7 @@ const (
 	// leastGrowth is how many bytes a generation grows at least after it is complete, before a new one replaces it.
 	leastGrowth = 16 << 20
 	// walkCalls is how many parts of the walk over all counters one round makes.
-	walkCalls       = 16
-	defaultMaxBytes = 1 << 30  // of journal.Options
-	segmentBytes    = 16 << 20 // of journal.Options
+	walkCalls = 16
 	// counterBytes is the usual size of a counter in a journal.
 	counterBytes = 80
 )
@@ -182,7 +180,7 @@ func (k *Keeper) hasRoom() bool {
 }
 
 // maxBytes returns the most bytes of the journal.
-func (k *Keeper) maxBytes() int64 { return cmp.Or(k.o.Journal.MaxBytes, defaultMaxBytes) }
+func (k *Keeper) maxBytes() int64 { return cmp.Or(k.o.Journal.MaxBytes, journal.DefaultMaxBytes) }
 
 // begin begins a generation.
 func (k *Keeper) begin(now int64) error {
@@ -279,7 +277,7 @@ func (k *Keeper) writeDue(now int64) (due bool, err error) {
 // append appends the counters of the batch. A complete generation does not fill the journal: when most counters have
 // ended, there must be room for one that replaces it.
 func (k *Keeper) append() error {
-	segment := cmp.Or(k.o.Journal.SegmentBytes, segmentBytes)
+	segment := cmp.Or(k.o.Journal.SegmentBytes, journal.DefaultSegmentBytes)
 	if most := k.maxBytes(); k.state == complete && k.journal.Status().Bytes+segment > most-most/8 {
 		return journal.ErrFull
 	}
