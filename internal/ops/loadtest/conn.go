@@ -50,6 +50,8 @@ type conn struct {
 	mu       sync.Mutex
 	net      net.Conn           // guarded by mu; nil: none
 	draining bool               // guarded by mu; the server wants no more calls here
+	renew    bool               // guarded by mu; the server has ended the connection in good order, and there was no call for the next one
+	dialing  bool               // guarded by mu; the next connection is on its way
 	literal  bool               // guarded by mu; the server has a table of its own size: use none
 	begun    bool               // guarded by mu; a call has been sent
 	next     uint32             // guarded by mu; stream
@@ -114,7 +116,7 @@ func (c *conn) dial(ctx context.Context) error {
 	}
 	ready := make(chan struct{}, 1)
 	c.mu.Lock()
-	c.net, c.draining, c.literal, c.begun = socket, false, false, false
+	c.net, c.draining, c.renew, c.literal, c.begun = socket, false, false, false, false
 	c.next, c.window, c.most = 1, 65535, mostStreams
 	c.streams, c.out, c.ready = map[uint32]*stream{}, c.out[:0], ready
 	c.mu.Unlock()
@@ -172,7 +174,13 @@ func (c *conn) flush() {
 
 // sendLocked encodes waiting calls, as many as the server's limits allow.
 func (c *conn) sendLocked() {
-	if c.net == nil {
+	switch {
+	case c.dialing:
+		return
+	case c.renew:
+		c.renewLocked()
+		return
+	case c.net == nil:
 		c.failLocked(errors.New("the connection has ended"))
 		return
 	}

@@ -43,24 +43,28 @@ func (c *conn) read(socket net.Conn) error {
 
 var errDrained = errors.New("the server has ended the connection")
 
-// endLocked unlocks mu. A server that wants its connections renewed gets a new one; the calls that wait go there.
+// endLocked unlocks mu. A server that wants its connections renewed gets a new one when there are calls for it.
 func (c *conn) endLocked(socket net.Conn, err error) {
 	socket.Close()
-	c.net = nil
-	again := errors.Is(err, errDrained) && c.round != nil && c.waiting.len() > 0
-	if !again {
+	c.net, c.renew = nil, errors.Is(err, errDrained)
+	if !c.renew {
 		c.failLocked(err)
+	} else if c.round != nil && c.waiting.len() > 0 {
+		c.renewLocked()
 	}
 	c.mu.Unlock()
-	if !again {
-		return
-	}
+}
+
+// renewLocked connects again, and then sends the calls that wait.
+func (c *conn) renewLocked() {
+	c.renew, c.dialing = false, true
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 		defer cancel()
 		err := c.dial(ctx)
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		c.dialing = false
 		if err != nil {
 			c.failLocked(err)
 			return

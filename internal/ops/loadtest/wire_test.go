@@ -27,6 +27,26 @@ func TestGoAway(t *testing.T) {
 	}
 }
 
+// Nor does it cost the first call of a run that begins as the server ends an idle connection.
+func TestGoAwayBeforeTheFirstCall(t *testing.T) {
+	to := serve(t, &counting{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 10 * time.Millisecond}))
+	l := newLoad(t, Options{Targets: []Target{to}, Conns: 1})
+	if err := l.connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := &round{begin: time.Now(), end: time.Now(), open: make(chan struct{})}
+	l.conns[0].enter(r)
+	for l.conns[0].usable() {
+		time.Sleep(time.Millisecond)
+	}
+	r.calls.Store(1)
+	l.conns[0].ask(time.Now(), true)
+	<-r.open
+	if got := l.conns[0].exit(); got.OK != 1 {
+		t.Errorf("%d ok: %v", got.OK, got.Err)
+	}
+}
+
 // literalServer keeps no header table, and answers in DATA of two frames with padding, after a header block of two frames.
 func literalServer(t *testing.T, calls *atomic.Int64) Target {
 	t.Helper()
