@@ -1,0 +1,278 @@
+package federation
+
+import (
+	"math"
+	"time"
+
+	"github.com/keyward/keyward/internal/limit"
+)
+
+const (
+	// prefetchPercent is the part of a lot below which more is requested.
+	prefetchPercent = 30
+	// prefetchRoundTrips is the demand, in round trips, below which more is requested.
+	prefetchRoundTrips = 1.3
+	// lotRoundTrips is how many round trips a lot lasts at least.
+	lotRoundTrips = 5
+	// windowParts is the part of a window, as 1/n, that a lot lasts at most.
+	windowParts = 10
+	// shares is the part of the limit, as 1/n, that a lot is at most.
+	shares = 20
+	// active is the age of its newest request below which a region competes for what is left of a pool.
+	active = 3 * time.Second
+	// clockMargin is how far the clocks of a region and its coordinator may differ.
+	clockMargin = limit.ClockTolerance
+)
+
+// Verdict is the result of a decision from an escrow.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Wait     Verdict = iota // only the coordinator knows: ask it, and decide again when it has answered
+	Admitted                // spent from the escrow
+	Refused                 // the pool is used up, as far as the coordinator has said
+)
+
+// Settings are the parameters of one decision that are not the rule's.
+type Settings struct {
+	Pool  uint64        // hits of a window that may be lent to all regions together
+	Batch time.Duration // time for which a lot lasts, if round trips are short; default 1 s
+	Min   uint64        // hits of a lot, where enough is left; default 10
+	Epoch uint32        // of the federation's layout
+}
+
+// Escrow is a region's part of the pool of one key. It is at the key's owner and nowhere else (F3). The caller guards it,
+// sends a Request when one is due, and passes the reply to Accept. At most one request is in flight. Nothing is spent
+// after the window has ended, by the owner's clock or the coordinator's. NewEscrow
+// returns one.
+type Escrow struct {
+	boot uint64
+	rule limit.Rule
+	set  Settings
+
+	window     int64 // of have and left; 0: none
+	have, left uint64
+	endsAt     int64
+	ended      bool // the window has ended here, so that nothing is left
+	past       Past // to be reported with the next requests
+	used       uint64
+	usable     uint64
+	rivals     int // other regions that compete for the pool
+
+	seq      uint64
+	sentAt   int64
+	inFlight bool
+	tries    int    // requests in a row without a reply
+	tokens   uint64 // requested with the newest request
+	waiting  uint64 // hits of the questions that wait
+
+	decidedAt    int64
+	reported     bool // the coordinator knows that nothing is left here
+	refusedUntil int64
+	empty        int // replies in a row that lent less than was requested
+	demand       meter
+}
+
+// NewEscrow returns an escrow without hits. boot must differ from those of all earlier escrows of the region.
+func NewEscrow(boot uint64) *Escrow { return &Escrow{boot: boot, reported: true, ended: true} }
+
+// Decide decides hits from the escrow. floor is what the rule's floor has left.
+func (e *Escrow) Decide(now int64, r limit.Rule, s Settings, hits uint64) Verdict {
+	if r.Window != e.rule.Window || r.Algorithm != e.rule.Algorithm {
+		e.drop()
+	}
+	e.rule, e.set, e.decidedAt = r, s, now
+	e.roll(now)
+	switch {
+	case hits <= e.left:
+		e.left -= hits
+		return Admitted
+	case now < e.refusedUntil:
+		return Refused
+	}
+	return Wait
+}
+
+// Offer counts hits that were offered to the region, whether or not they were admitted.
+func (e *Escrow) Offer(now int64, hits uint64) { e.demand.count(now, hits, e.span()) }
+
+// AddWaiting records that a question of that many hits waits for the coordinator.
+func (e *Escrow) AddWaiting(hits uint64) { e.waiting = limit.SaturatingAdd(e.waiting, hits) }
+
+// TakeWaiting records that no question waits any more.
+func (e *Escrow) TakeWaiting() { e.waiting = 0 }
+
+// roll drops what is left if the window has ended (F5). What the region had of the window remains known: the coordinator's
+// clock may still be in it, and must not take it for a lost grant.
+func (e *Escrow) roll(now int64) {
+	if e.ended || now < e.endsAt {
+		return
+	}
+	if e.rule.Algorithm == limit.SlidingWindow {
+		e.past = Past{e.window, e.have - e.left} // it still weighs
+	}
+	e.ended, e.left, e.refusedUntil, e.empty = true, 0, 0, 0
+	e.inFlight = false // the reply could be of the window that has ended
+}
+
+// drop gives up everything, which stays charged.
+func (e *Escrow) drop() {
+	e.ended, e.left, e.refusedUntil, e.empty, e.inFlight, e.past = true, 0, 0, 0, false, Past{}
+}
+
+// span is the time over which demand is averaged.
+func (e *Escrow) span() time.Duration { return max(time.Second, e.rule.Window/windowParts) }
+
+// Due reports whether a request is to be sent now, where floor is what is left of the region's floor and rtt the round
+// trip time to the coordinator.
+func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
+	e.roll(now)
+	if e.inFlight {
+		return now-e.sentAt >= int64(timeout(rtt, e.tries))
+	}
+	if e.waiting > e.left && now >= e.refusedUntil {
+		return true
+	}
+	if idle := e.idle(now, rtt); idle {
+		return e.left > 0 || !e.reported
+	}
+	return now >= e.refusedUntil && e.wanted(now, rtt) > 0 && e.low(now, floor, rtt)
+}
+
+// idle reports whether the region has had no demand for so long that it gives its escrow back.
+func (e *Escrow) idle(now int64, rtt time.Duration) bool {
+	return now-e.decidedAt >= int64(max(time.Second, lotRoundTrips*rtt))
+}
+
+// low reports whether what is left lasts so short a time that more is requested.
+func (e *Escrow) low(now int64, floor uint64, rtt time.Duration) bool {
+	rate := e.demand.rate(now, e.span())
+	at := max(float64(e.lot(now, rtt))*prefetchPercent/100, prefetchRoundTrips*rate*rtt.Seconds())
+	return float64(limit.SaturatingAdd(e.left, floor)) <= at
+}
+
+// lot returns how many hits the region should have. It is a question of cost, not of safety.
+func (e *Escrow) lot(now int64, rtt time.Duration) uint64 {
+	last := min(max(e.set.batch(), lotRoundTrips*rtt), e.rule.Window/windowParts)
+	rest := e.rule.End(e.rule.Index(now)) - now
+	if !e.ended {
+		rest = e.endsAt - now
+	}
+	n := e.demand.rate(now, e.span()) * min(float64(last), float64(rest)) / float64(time.Second)
+	left := e.rest()
+	n = min(n, float64(e.rule.Limit)/shares, float64(left)/float64(2*(e.rivals+1)))
+	return max(uint64(math.Ceil(n)), min(e.set.least(), left/uint64(e.rivals+1)))
+}
+
+// rest returns what was left of the pool at the newest reply. Before the first one of a window that is all of it.
+func (e *Escrow) rest() uint64 {
+	if e.ended {
+		return e.set.Pool
+	}
+	return e.usable - min(e.used, e.usable)
+}
+
+// wanted returns how many hits to request.
+func (e *Escrow) wanted(now int64, rtt time.Duration) uint64 {
+	return max(e.lot(now, rtt), e.waiting) - min(e.left, max(e.lot(now, rtt), e.waiting))
+}
+
+// Request returns the request to send now. Replies to earlier requests are no longer accepted. The caller sets its Key.
+func (e *Escrow) Request(now int64, rtt time.Duration) Request {
+	e.roll(now)
+	if e.inFlight {
+		e.tries++
+	}
+	e.tokens = 0
+	if e.idle(now, rtt) && e.waiting == 0 {
+		e.have -= e.left
+		e.left, e.reported = 0, true
+	} else {
+		e.tokens, e.reported = e.wanted(now, rtt), false
+	}
+	// Based on the clock, so that the region's next escrow of the key continues with higher numbers.
+	e.seq = max(e.seq+1, uint64(max(0, now)))
+	e.sentAt, e.inFlight = now, true
+	return Request{
+		Rule: e.rule, Pool: e.set.Pool, Epoch: e.set.Epoch, Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have,
+		Left: e.left, Tokens: e.tokens, Past: e.past,
+	}
+}
+
+// Accept processes the reply to the request in flight. It returns false if g replies to another request, or contradicts
+// what is known.
+func (e *Escrow) Accept(now int64, g *Grant, rtt time.Duration) bool {
+	e.roll(now)
+	if !e.inFlight || g.Seq != e.seq || g.Window < e.window || g.Window == e.window && g.Total < e.have ||
+		g.Left < 0 || g.Left > e.rule.Window {
+		return false
+	}
+	e.inFlight, e.tries = false, 0
+	if g.Window != e.window {
+		e.window, e.have, e.left = g.Window, 0, 0
+	}
+	if e.past.Window < g.Window {
+		e.past = Past{}
+	}
+	gain := g.Total - e.have
+	e.have, e.left = g.Total, e.left+gain
+	// F1: by the owner's clock, or the coordinator's with a margin, whichever comes first.
+	e.endsAt = min(e.rule.End(g.Window), e.sentAt+int64(g.Left)+int64(clockMargin))
+	e.ended, e.used, e.usable, e.rivals = false, g.Used, g.Usable, 0
+	for i := range g.Others {
+		if g.Others[i].Age < active {
+			e.rivals++
+		}
+	}
+	if e.refusedUntil = 0; gain < e.tokens {
+		e.refusedUntil = now + int64(timeout(rtt, e.empty))
+		e.empty++
+	} else {
+		e.empty = 0
+	}
+	e.roll(now)
+	return true
+}
+
+// timeout returns how long to wait for the reply to a request, and between two requests for hits of a pool that is used
+// up: 4 round trips and at least 100 ms, doubling up to 2 s.
+func timeout(rtt time.Duration, tries int) time.Duration {
+	return min(max(4*rtt, 100*time.Millisecond)<<min(tries, 5), 2*time.Second)
+}
+
+// Left returns the hits that can be spent at now.
+func (e *Escrow) Left(now int64) uint64 {
+	e.roll(now)
+	return e.left
+}
+
+// Granted returns the hits that the region has of the present window, spent and unspent.
+func (e *Escrow) Granted(now int64) uint64 {
+	e.roll(now)
+	return e.have
+}
+
+// InFlight reports whether the reply to a request can still arrive.
+func (e *Escrow) InFlight() bool { return e.inFlight }
+
+// Expired reports whether the escrow is no longer needed: it has nothing, the coordinator knows, and no question came for
+// a while.
+func (e *Escrow) Expired(now int64) bool {
+	e.roll(now)
+	return e.left == 0 && e.waiting == 0 && now-e.decidedAt >= int64(10*time.Second) && (e.reported || e.ended) && e.past == Past{}
+}
+
+func (s *Settings) batch() time.Duration {
+	if s.Batch <= 0 {
+		return time.Second
+	}
+	return s.Batch
+}
+
+func (s *Settings) least() uint64 {
+	if s.Min == 0 {
+		return 10
+	}
+	return s.Min
+}
