@@ -15,6 +15,9 @@ const (
 	lateBoot = 10 * time.Second
 	// maxRegions is the most regions with requests for one key.
 	maxRegions = 256
+	// maxUsed is where a ledger's count of charged hits stops. It is far above all that its regions can have together, so
+	// credits never bring a stopped count below what is lent, and double precision represents it.
+	maxUsed = 1 << 52
 )
 
 // Account is what a coordinator keeps in memory of one key. It is the reference for the other coordinators. The zero
@@ -48,7 +51,7 @@ type line struct {
 // that contradicts itself, one from a window that has not begun, or one from one region too many.
 func (a *Account) Grant(now int64, region string, r *Request) (g Grant, ok bool) {
 	w := r.Rule.Index(now)
-	if !r.valid() || w < a.window || r.Window > w {
+	if !r.Valid() || w < a.window || r.Window > w {
 		return g, false
 	}
 	a.roll(w, r)
@@ -73,10 +76,11 @@ func (a *Account) Grant(now int64, region string, r *Request) (g Grant, ok bool)
 	}, true
 }
 
-// valid reports whether r makes sense.
-func (r *Request) valid() bool {
-	return r.Rule.Validate() == nil && Federates(r.Rule.Algorithm) && r.Left <= r.Have && len(r.Note) <= MaxNote &&
-		r.Pool <= uint64(r.Rule.Limit) && r.Have <= 1<<40 && r.Tokens <= 1<<40 && r.Past.Have <= 1<<40
+// Valid reports whether r is consistent and within the limits of all coordinators. They refuse other requests.
+func (r *Request) Valid() bool {
+	return r.Rule.Validate() == nil && r.Rule.Window%time.Microsecond == 0 && Federates(r.Rule.Algorithm) && r.Seq > 0 &&
+		r.Left <= r.Have && len(r.Note) <= MaxNote && r.Pool <= uint64(r.Rule.Limit) &&
+		r.Have <= 1<<40 && r.Tokens <= 1<<40 && r.Past.Have <= 1<<40
 }
 
 // Federates reports whether limits of that algorithm can be divided between regions: unspent leases end only at the
@@ -133,7 +137,8 @@ func (b *ledger) receive(l *line, r *Request, w int64) {
 	if l.boot != r.Boot {
 		was = 0 // what the earlier boot had stays charged
 	}
-	b.used = b.used - min(b.used, was) + have // a region that has more than is recorded shows that the record was lost
+	// A region that has more than is recorded shows that the record was lost.
+	b.used = min(b.used-min(b.used, was)+have, maxUsed)
 	l.boot, l.have, l.left = r.Boot, have, left
 }
 

@@ -59,6 +59,7 @@ type Escrow struct {
 	used       uint64
 	usable     uint64
 	rivals     int // other regions that compete for the pool
+	answeredAt int64
 
 	seq      uint64
 	sentAt   int64
@@ -95,10 +96,13 @@ func (e *Escrow) Decide(now int64, r limit.Rule, s Settings, hits uint64) Verdic
 }
 
 // Offer counts hits that were offered to the region, whether or not they were admitted.
-func (e *Escrow) Offer(now int64, hits uint64) { e.demand.count(now, hits, e.span()) }
+func (e *Escrow) Offer(now int64, hits uint64) { e.demand.count(now, hits, time.Second) }
 
 // AddWaiting records that a question of that many hits waits for the coordinator.
 func (e *Escrow) AddWaiting(hits uint64) { e.waiting = limit.SaturatingAdd(e.waiting, hits) }
+
+// RemoveWaiting records that a question of that many hits does not wait any more.
+func (e *Escrow) RemoveWaiting(hits uint64) { e.waiting -= min(e.waiting, hits) }
 
 // TakeWaiting records that no question waits any more.
 func (e *Escrow) TakeWaiting() { e.waiting = 0 }
@@ -120,9 +124,6 @@ func (e *Escrow) roll(now int64) {
 func (e *Escrow) drop() {
 	e.ended, e.left, e.refusedUntil, e.empty, e.inFlight, e.past = true, 0, 0, 0, false, Past{}
 }
-
-// span is the time over which demand is averaged.
-func (e *Escrow) span() time.Duration { return max(time.Second, e.rule.Window/windowParts) }
 
 // Due reports whether a request is to be sent now, where floor is what is left of the region's floor and rtt the round
 // trip time to the coordinator.
@@ -147,7 +148,7 @@ func (e *Escrow) idle(now int64, rtt time.Duration) bool {
 
 // low reports whether what is left lasts so short a time that more is requested.
 func (e *Escrow) low(now int64, floor uint64, rtt time.Duration) bool {
-	rate := e.demand.rate(now, e.span())
+	rate := e.demand.rate(now, time.Second)
 	at := max(float64(e.lot(now, rtt))*prefetchPercent/100, prefetchRoundTrips*rate*rtt.Seconds())
 	return float64(limit.SaturatingAdd(e.left, floor)) <= at
 }
@@ -159,13 +160,26 @@ func (e *Escrow) lot(now int64, rtt time.Duration) uint64 {
 	if !e.ended {
 		rest = e.endsAt - now
 	}
-	n := e.demand.rate(now, e.span()) * min(float64(last), float64(rest)) / float64(time.Second)
+	n := e.demand.rate(now, time.Second) * min(float64(last), float64(rest)) / float64(time.Second)
 	left := e.rest()
 	n = min(n, float64(e.rule.Limit)/shares, float64(left)/float64(2*(e.rivals+1)))
 	return max(uint64(math.Ceil(n)), min(e.set.least(), left/uint64(e.rivals+1)))
 }
 
-// rest returns what was left of the pool at the newest reply. Before the first one of a window that is all of it.
+// Rest returns what was left of the pool at the newest reply. Before the first one of a window that is all of it.
+func (e *Escrow) Rest(now int64) uint64 {
+	e.roll(now)
+	return e.rest()
+}
+
+// Snapshot returns what was left of the pool at the newest reply of this window. It returns 0 if that is too old.
+func (e *Escrow) Snapshot(now int64) uint64 {
+	if e.roll(now); e.ended || now-e.answeredAt > int64(SnapshotAge) {
+		return 0
+	}
+	return e.rest()
+}
+
 func (e *Escrow) rest() uint64 {
 	if e.ended {
 		return e.set.Pool
@@ -181,9 +195,6 @@ func (e *Escrow) wanted(now int64, rtt time.Duration) uint64 {
 // Request returns the request to send now. Replies to earlier requests are no longer accepted. The caller sets its Key.
 func (e *Escrow) Request(now int64, rtt time.Duration) Request {
 	e.roll(now)
-	if e.inFlight {
-		e.tries++
-	}
 	e.tokens = 0
 	if e.idle(now, rtt) && e.waiting == 0 {
 		e.have -= e.left
@@ -208,7 +219,7 @@ func (e *Escrow) Accept(now int64, g *Grant, rtt time.Duration) bool {
 		g.Left < 0 || g.Left > e.rule.Window {
 		return false
 	}
-	e.inFlight, e.tries = false, 0
+	e.inFlight, e.tries, e.answeredAt = false, 0, now
 	if g.Window != e.window {
 		e.window, e.have, e.left = g.Window, 0, 0
 	}
@@ -253,8 +264,26 @@ func (e *Escrow) Granted(now int64) uint64 {
 	return e.have
 }
 
-// InFlight reports whether the reply to a request can still arrive.
-func (e *Escrow) InFlight() bool { return e.inFlight }
+// Release returns the request that gives back what is left, for an escrow that is not used any more: its key has another
+// owner. ok is false if there is nothing to give back.
+func (e *Escrow) Release(now int64) (r Request, ok bool) {
+	if e.roll(now); e.left == 0 {
+		return r, false
+	}
+	e.waiting, e.decidedAt = 0, now-int64(time.Hour)
+	return e.Request(now, 0), true
+}
+
+// Unanswered reports whether a request was sent and had no reply in time, and forgets it: a reply that comes later is not
+// accepted, and the next request makes up for it.
+func (e *Escrow) Unanswered(now int64, rtt time.Duration) bool {
+	if !e.inFlight || now-e.sentAt < int64(timeout(rtt, e.tries)) {
+		return false
+	}
+	e.inFlight = false
+	e.tries++
+	return true
+}
 
 // Expired reports whether the escrow is no longer needed: it has nothing, the coordinator knows, and no question came for
 // a while.

@@ -57,6 +57,10 @@ type Request struct {
 	Tokens uint64     // hits wanted in addition
 	Past   Past       // of a sliding window: what the region kept of the window before
 	Note   []byte     // for the other regions; at most MaxNote bytes
+
+	// Name is the counter's key in envoyproxy/ratelimit without the start of the window, which ends it:
+	// "domain_key_value_". Only a coordinator that shares its counts with that service needs it.
+	Name string
 }
 
 // Past reports what a region had of a window that has ended, apart from what was unspent then.

@@ -2,7 +2,7 @@ package owner
 
 // Decisions returns the number of requests decided here, by Authority, and of those for which another member was named.
 // It is a part of Stats that takes much less time.
-func (n *Node) Decisions() (decided [Static + 1]uint64, forwarded uint64) {
+func (n *Node) Decisions() (decided [Escrow + 1]uint64, forwarded uint64) {
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()

@@ -20,6 +20,8 @@ func (n *Node) Degrade(now int64, req *Request) Result {
 	op := shardOp{Request: req, now: now, hash: hash}
 	s.mu.Lock()
 	switch {
+	case req.Federation != nil:
+		n.decideUnowned(s, &op, &res)
 	case req.Mechanism == policy.Static:
 		n.decideStatic(s, &op, &res)
 	case req.Degraded == policy.FailOpen:

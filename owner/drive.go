@@ -130,6 +130,7 @@ func (n *Node) publish(now int64, fx *Ready) {
 		}
 		if changed {
 			s.leases.DropUnowned()
+			n.releaseEscrows(s, s.clock(now), fx)
 		}
 		s.mu.Unlock()
 	}
@@ -147,6 +148,7 @@ func (n *Node) Tick(now int64) (fx Ready) {
 	n.publish(now, &fx)
 	n.evaluateHot(now, &fx)
 	n.tickLeases(now, &fx)
+	n.tickEscrows(now, &fx)
 	n.resendToSuccessors(now, &fx)
 	n.flush(now, &fx)
 	fx.Transfers = n.receivers()
@@ -224,6 +226,7 @@ func (n *Node) flush(now int64, fx *Ready) {
 		n.requestOwnership(now, fx)
 	}
 	n.replicate(now, fx)
+	n.flushEscrows(now, fx)
 	if n.leaseTraffic.Swap(false) {
 		n.flushLeases(now, fx)
 	}

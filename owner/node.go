@@ -35,8 +35,9 @@ type Node struct {
 		replicator *replica.Replicator
 		counts     messageCounts
 	}
-	scans   scans
-	journal journaling
+	scans      scans
+	journal    journaling
+	federation federated
 }
 
 // New returns a Node without a ring. Until SetMembership it decides every request from its local share.
@@ -53,6 +54,7 @@ func New(o Options) *Node {
 		BootID: o.BootID, Seed: o.Seed, SketchSeed: o.SketchSeed,
 		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache, Journal: o.DataWindow > 0,
 	})
+	n.federation.init(o.Federation)
 	n.lender = lending.NewLender(n.serial.machine, lending.LenderConfig{
 		BootID: o.BootID, Seed: o.Seed, HotRate: o.HotRate, NoHot: o.NoHot, MaxLeases: o.MaxLeases,
 	})

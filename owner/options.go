@@ -55,6 +55,8 @@ type Options struct {
 	// HotRate (H_abs) is the rate, in requests per second, below which no key is hot; default 5% of the capacity that
 	// SetLoad sets.
 	HotRate float64
+	// Federation is this region's place in a federation; the zero value is none.
+	Federation Federation
 	// NoHot disables the detection of hot keys. Rules and routes can still require leases.
 	NoHot bool
 	// MaxLeases is the most keys of which this member holds leases; default 1024.

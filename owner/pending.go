@@ -36,7 +36,8 @@ type Ready struct {
 	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it
 	// has not.
 	ClockStopped time.Duration
-	Done         []Done // the requests that are not pending any more, to return to their callers
+	PoolRequests []PoolRequest // to send to the coordinators of federations; StepFederation processes the replies
+	Done         []Done        // the requests that are not pending any more, to return to their callers
 	// Transfers are the members to which counters are to be sent. For each, the driver sends what Pull returns, in order
 	// and on a connection of its own, until Pull returns false. A member with a running transfer may be listed again.
 	Transfers []ring.ID
@@ -60,6 +61,7 @@ type pendingRequests struct {
 type pendingKey struct {
 	ownership   *ownershipWait    // nil if no request waits for the ownership
 	unconfirmed []*pendingRequest // those that wait for a replica or the journal, the oldest first
+	coordinator []*pendingRequest // those that wait for the coordinator of a federation, the oldest first
 }
 
 // ownershipWait is a key whose ownership this member requests from another one.
@@ -81,26 +83,25 @@ type pendingRequest struct {
 	result  Result                // the decision, if it is unconfirmed
 	replica mark                  // what the successor has to confirm
 	journal mark                  // what the journal has to cover
+	part    part                  // of the limit, if it waits for a coordinator
 	grant   *lending.PendingGrant // not nil: a holder waits for this grant, and no caller
 }
 
 // confirmed reports whether w, whose result is known, waits for nothing any more.
 func (w *pendingRequest) confirmed() bool { return w.replica.upTo+w.journal.upTo == 0 }
 
-// all returns the requests of both lists.
+// all returns the requests of all lists.
 func (x *pendingKey) all() iter.Seq[*pendingRequest] {
 	return func(yield func(*pendingRequest) bool) {
-		for _, w := range x.unconfirmed {
-			if !yield(w) {
-				return
-			}
+		lists := [...][]*pendingRequest{x.unconfirmed, x.coordinator, nil}
+		if x.ownership != nil {
+			lists[2] = x.ownership.requests
 		}
-		if x.ownership == nil {
-			return
-		}
-		for _, w := range x.ownership.requests {
-			if !yield(w) {
-				return
+		for _, list := range lists {
+			for _, w := range list {
+				if !yield(w) {
+					return
+				}
 			}
 		}
 	}
@@ -138,9 +139,18 @@ func (p *pendingRequests) takeOwnership(k Key) []*pendingRequest {
 	return t.requests
 }
 
+// takeCoordinator removes the requests for k that wait for a coordinator, and returns them.
+func (p *pendingRequests) takeCoordinator(k Key) (ws []*pendingRequest) {
+	if x := p.keys[k]; x != nil {
+		ws, x.coordinator = x.coordinator, nil
+		p.dropEmpty(k)
+	}
+	return ws
+}
+
 // dropEmpty removes k if no request for it is pending.
 func (p *pendingRequests) dropEmpty(k Key) {
-	if x := p.keys[k]; x != nil && x.ownership == nil && len(x.unconfirmed) == 0 {
+	if x := p.keys[k]; x != nil && x.ownership == nil && len(x.unconfirmed)+len(x.coordinator) == 0 {
 		delete(p.keys, k)
 	}
 }
@@ -165,6 +175,7 @@ func (p *pendingRequests) remove(w *pendingRequest) {
 	}
 	is := func(o *pendingRequest) bool { return o == w }
 	x.unconfirmed = slices.DeleteFunc(x.unconfirmed, is)
+	x.coordinator = slices.DeleteFunc(x.coordinator, is)
 	if x.ownership != nil {
 		if x.ownership.requests = slices.DeleteFunc(x.ownership.requests, is); len(x.ownership.requests) == 0 {
 			x.ownership = nil
@@ -246,6 +257,9 @@ func (n *Node) Cancel(k Key, to Waiter) bool {
 		return false
 	}
 	s.pending.remove(w)
+	if x := s.escrows.keys[k]; x != nil && w.request.Federation != nil {
+		x.RemoveWaiting(w.request.Hits)
+	}
 	n.endPending(s)
 	return true
 }

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
@@ -48,6 +49,8 @@ type Request struct {
 	Degraded     policy.Degraded
 	// Partition is the rule's policy for partitions; 0 is Options.Policy of the owner.
 	Partition policy.PartitionChoice
+	// Federation is what the rule states about a limit that several regions share; nil: the limit is the cluster's own.
+	Federation *federation.Terms
 	// Strict requires that no charge is admitted that only this member has recorded, or that a journal of the rule's
 	// counters lacks (durability: strict).
 	Strict bool
@@ -82,6 +85,7 @@ const (
 	Cached   Authority = 6 // refused from the deny cache
 	Shed     Authority = 7 // refused and not charged, because the owner is overloaded. It is never sent to other members
 	Static   Authority = 8 // mechanism static: this member's share, always. It is never sent to other members
+	Escrow   Authority = 9 // the owner, from what the region was lent of a federation's pool
 )
 
 // Path is how a decision was reached, for metrics and the direct-hit ratio.

@@ -21,11 +21,13 @@ type shard struct {
 	counters counter.Shard
 	state    limit.State       // scratch
 	other    limit.State       // scratch
+	floor    Request           // scratch
 	sketches *counter.Sketches // the Node's
 	replicas replica.Backlog   // keys with charges to replicate
 	writes   writeback.Queues  // keys that the journal has to write
 	pending  pendingRequests
 	leases   lending.Leases
+	escrows  escrows                 // of federated keys that this member owns
 	degraded map[Key]*degradedWindow // of keys with audit logs
 	fair     fair.Divider            // of keys whose limits are divided between tenants
 	counts   counts

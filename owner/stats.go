@@ -68,8 +68,8 @@ type Stats struct {
 
 // counts is the part of Stats that every shard counts for itself. Its fields only increase.
 type counts struct {
-	Decided   [Static + 1]uint64 // decisions, by Authority
-	Admitted  [Static + 1]uint64 // hits admitted with Share, Open and Closed, by Authority
+	Decided   [Escrow + 1]uint64 // decisions, by Authority
+	Admitted  [Escrow + 1]uint64 // hits admitted with Share, Open and Closed, by Authority
 	Forwarded uint64             // requests for which another member was named
 
 	OverflowKeys    uint64 // keys that were new to the sketch when they were counted there; an underestimate
@@ -79,6 +79,7 @@ type counts struct {
 	DenyHits   uint64 // requests decided by the deny cache
 	DenyMisses uint64 // requests whose keys it did not contain
 
+	EscrowsRefused  uint64 // requests for keys without an escrow, because there were too many
 	Refused         uint64 // charges refused because there was no room for their records
 	ShareUnreported uint64 // hits admitted from local shares that are never reported to the owner, for lack of room
 	PendingRefused  uint64 // requests that could not wait, because too many did

@@ -89,6 +89,8 @@ func (n *Node) ownsAllLocked(now int64, served bool, reqs []Request, results []R
 			case served:
 			case reqs[i].Mechanism == policy.Static:
 				n.decideStatic(s, op, &results[i])
+			case reqs[i].Federation != nil:
+				n.decideUnowned(s, op, &results[i])
 			default:
 				n.decideFromShare(s, op, &results[i])
 			}

@@ -95,7 +95,7 @@ type callSummary struct {
 }
 
 // exact lists the authorities from the most exact to the least exact.
-var exact = [...]owner.Authority{owner.Full, owner.Cached, owner.Overflow, owner.Part, owner.Closed, owner.Static,
+var exact = [...]owner.Authority{owner.Full, owner.Escrow, owner.Cached, owner.Overflow, owner.Part, owner.Closed, owner.Static,
 	owner.Share, owner.Open, owner.Shed}
 
 // inexactness returns the position of an authority in exact. Others come last.

@@ -130,7 +130,7 @@ func causes(s *owner.Stats) map[string]uint64 {
 
 // authorities returns the names of owner.Authority, by number.
 func authorities() []string {
-	return []string{"full", "part", "share", "fail_open", "fail_closed", "overflow", "cached", "shed", "static"}
+	return []string{"full", "part", "share", "fail_open", "fail_closed", "overflow", "cached", "shed", "static", "escrow"}
 }
 
 func decisions(s *owner.Stats) map[string]uint64 {

@@ -405,7 +405,7 @@ func (m *sidecar) stop(ctx context.Context) {
 	if m.peer != nil {
 		d := m.peer.Stats().Decided
 		m.Log.Info("decisions since start", "full", d[owner.Full], "part", d[owner.Part], "share", d[owner.Share], "open", d[owner.Open],
-			"closed", d[owner.Closed], "overflow", d[owner.Overflow], "cached", d[owner.Cached], "shed", d[owner.Shed], "static", d[owner.Static])
+			"closed", d[owner.Closed], "overflow", d[owner.Overflow], "cached", d[owner.Cached], "shed", d[owner.Shed], "static", d[owner.Static], "escrow", d[owner.Escrow])
 		if err := m.peer.Close(); err != nil {
 			m.Log.Warn("closing the peer listener failed", "error", err)
 		}

@@ -213,7 +213,7 @@ func parseResult(r wire.Reader, a *owner.Result) error {
 // authority returns the authority that b encodes. Values of later versions are decisions by the owner, so they count as
 // Full.
 func authority(b byte) owner.Authority {
-	if a := owner.Authority(b); a <= owner.Cached {
+	if a := owner.Authority(b); a <= owner.Cached || a == owner.Escrow {
 		return a
 	}
 	return owner.Full

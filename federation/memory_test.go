@@ -1,0 +1,9 @@
+package federation_test
+
+import (
+	"testing"
+
+	"github.com/keyward/keyward/federation/federationtest"
+)
+
+func TestMemory(t *testing.T) { federationtest.Run(t, federationtest.Memory) }

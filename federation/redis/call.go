@@ -1,0 +1,94 @@
+package redis
+
+import (
+	"crypto/sha1" //nolint:gosec // the name of a script in Redis
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/keyward/keyward/federation"
+	"github.com/keyward/keyward/internal/limit"
+)
+
+// call is a request as arguments of the script.
+type call struct {
+	request    *federation.Request
+	key, since string
+	args       []string
+}
+
+func (c *Coordinator) call(region string, r *federation.Request) call {
+	name, now, sliding := "", "", "0"
+	if c.server.layout == envoyproxy {
+		name = r.Name
+	}
+	if c.now != nil {
+		now = strconv.FormatInt(c.now()/1000, 10)
+	}
+	if r.Rule.Algorithm == limit.SlidingWindow {
+		sliding = "1"
+	}
+	prefix := tag(byte(r.Key[1]))
+	unsigned := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	signed := func(n int64) string { return strconv.FormatInt(n, 10) }
+	return call{r, fmt.Sprintf("%s:fed:%016x%016x", prefix, r.Key[0], r.Key[1]), prefix + sinceName, []string{
+		region, fmt.Sprintf("%020d", r.Boot), fmt.Sprintf("%020d", r.Seq), string(r.Note), name,
+		unsigned(uint64(r.Epoch)), signed(r.Rule.Window.Microseconds()), sliding, unsigned(r.Pool),
+		signed(r.Window), unsigned(r.Have), unsigned(r.Left), unsigned(r.Tokens),
+		signed(r.Past.Window), unsigned(r.Past.Have), now,
+	}}
+}
+
+// sinceName is what follows the hash tag in the name of the time of the first write.
+const sinceName = ":since"
+
+// tag returns the hash tag of keys whose digest has that remainder modulo 256.
+func tag(n byte) string { return fmt.Sprintf("{kw%02x}", n) }
+
+// grant reads a reply of the script. The error is Redis's nil if the request is refused. lost is the number of hits that
+// were charged because their record was lost.
+func (c *call) grant(reply rueidis.RedisResult) (g federation.Grant, lost uint64, err error) {
+	fields, err := reply.ToArray()
+	if err != nil {
+		return g, 0, err
+	}
+	const head, line = 6, 5
+	if len(fields) < head || (len(fields)-head)%line != 0 {
+		return g, 0, fmt.Errorf("script returned %d fields", len(fields))
+	}
+	number := func(i int) int64 {
+		n, e := fields[i].AsInt64()
+		err = errors.Join(err, e)
+		return n
+	}
+	text := func(i int) string {
+		s, e := fields[i].ToString()
+		err = errors.Join(err, e)
+		return s
+	}
+	g = federation.Grant{
+		Key: c.request.Key, Seq: c.request.Seq, Window: number(0), Total: uint64(number(1)), Used: uint64(number(2)),
+		Usable: uint64(number(3)), Left: time.Duration(number(4)) * time.Microsecond,
+	}
+	lost = uint64(number(5))
+	for i := head; i < len(fields); i += line {
+		g.Others = append(g.Others, federation.Line{
+			Region: text(i), Granted: uint64(number(i + 1)), Left: uint64(number(i + 2)),
+			Age: time.Duration(number(i+3)) * time.Microsecond, Note: []byte(text(i + 4)),
+		})
+	}
+	slices.SortFunc(g.Others, func(a, b federation.Line) int { return strings.Compare(a.Region, b.Region) })
+	return g, lost, err
+}
+
+// digest returns the name under which Redis keeps a script.
+func digest(script string) string {
+	sum := sha1.Sum([]byte(script)) //nolint:gosec
+	return hex.EncodeToString(sum[:])
+}

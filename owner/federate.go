@@ -1,0 +1,455 @@
+package owner
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/keyward/keyward/federation"
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
+)
+
+// Federation is the place of this cluster in a federation.
+type Federation struct {
+	Epoch       uint32   // of the layout
+	Weights     []uint32 // of all regions
+	Index       int      // of this region in Weights
+	Authorities []string // names of the coordinators that this member can reach
+}
+
+// maxEscrows is the most keys of which this member holds an escrow. Further keys have only their floors.
+const maxEscrows = 16_384
+
+// federated is the state of a Node for limits that several regions share.
+type federated struct {
+	options Federation
+	links   map[uint32]*authorityLink // by federation.AuthorityID; immutable
+	held    atomic.Int64              // escrows
+	dirty   atomic.Bool               // a shard has escrows with due requests
+}
+
+// authorityLink is the way to one coordinator.
+type authorityLink struct {
+	mu   sync.Mutex
+	link federation.Link // guarded by mu
+	away atomic.Bool
+	rtt  atomic.Int64 // nanoseconds
+}
+
+func (f *federated) init(o Federation) {
+	f.options, f.links = o, map[uint32]*authorityLink{}
+	for _, name := range o.Authorities {
+		l := &authorityLink{}
+		l.rtt.Store(int64(l.link.RTT()))
+		f.links[federation.AuthorityID(name)] = l
+	}
+}
+
+// do changes the state of the link and publishes it.
+func (l *authorityLink) do(change func(*federation.Link) bool) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	changed = change(&l.link)
+	l.away.Store(l.link.Away())
+	l.rtt.Store(int64(l.link.RTT()))
+	return changed
+}
+
+// isAway reports whether outage policies decide. A coordinator that this member does not know is always away.
+func (l *authorityLink) isAway() bool { return l == nil || l.away.Load() }
+
+func (l *authorityLink) roundTrip() time.Duration {
+	if l == nil {
+		return 0
+	}
+	return time.Duration(l.rtt.Load())
+}
+
+// escrows holds the escrows of one shard. The shard's mu guards it.
+type escrows struct {
+	keys   map[Key]*escrow
+	queued []Key  // those with a due request
+	lives  uint64 // escrows ever made
+}
+
+// escrow is the escrow of one key.
+type escrow struct {
+	*federation.Escrow
+	authority uint32
+	ringPos   uint64
+	queued    bool
+}
+
+// poolOp is an operation on a federated key while its owner decides it.
+type poolOp struct {
+	*shardOp
+	budget federation.Budget
+	link   *authorityLink
+	escrow *escrow // nil if nothing can be borrowed
+	left   uint64  // of the floor
+}
+
+// PoolRequest is a request to the coordinator with that federation.AuthorityID.
+type PoolRequest struct {
+	Authority uint32
+	Request   federation.Request
+}
+
+// decideFederated decides op, whose key this member owns and whose limit several regions share: from the floor, then from
+// the escrow; if only the coordinator knows, op waits for it.
+func (n *Node) decideFederated(s *shard, op *shardOp, e *counter.Owned, res *Result) {
+	op.now = s.clock(op.now)
+	q := n.poolOp(s, op)
+	if q.escrow != nil && op.charges() && s.pending.resumed == nil {
+		q.escrow.Offer(op.now, op.Hits)
+	}
+	if n.decideFromFloor(s, &q, e, res) {
+		n.queueEscrow(s, &q)
+		return
+	}
+	switch q.decide() {
+	case federation.Admitted:
+		q.report(res, Escrow, false)
+	case federation.Refused:
+		q.report(res, Escrow, true)
+	case federation.Wait:
+		n.decideWithoutPool(s, &q, res)
+	}
+	if res.Kind == Decided {
+		s.counts.Decided[res.Authority]++
+	}
+	n.queueEscrow(s, &q)
+}
+
+// poolOp returns op with its budget and escrow.
+func (n *Node) poolOp(s *shard, op *shardOp) poolOp {
+	f, t := &n.federation, op.Federation
+	q := poolOp{shardOp: op, link: f.links[t.Authority], budget: f.budget(op.Request.Rule.Limit, t.Floor)}
+	if q.link != nil && q.budget.Pool > 0 {
+		q.escrow = n.escrowOf(s, op)
+	}
+	return q
+}
+
+// budget divides a limit, of whose slices the given percentage are floors.
+func (f *federated) budget(n uint32, floor uint8) federation.Budget {
+	if len(f.options.Weights) == 0 {
+		return federation.Budget{Pool: n} // this member does not know its region
+	}
+	return federation.Divide(n, f.options.Weights, floor, f.options.Index)
+}
+
+// escrowOf returns the escrow of op's key, which it adds if there is none. It returns nil if there are too many.
+func (n *Node) escrowOf(s *shard, op *shardOp) *escrow {
+	if x := s.escrows.keys[op.Key]; x != nil {
+		return x
+	}
+	if n.federation.held.Add(1) > maxEscrows {
+		n.federation.held.Add(-1)
+		s.counts.EscrowsRefused++
+		return nil
+	}
+	if s.escrows.keys == nil {
+		s.escrows.keys = map[Key]*escrow{}
+	}
+	s.escrows.lives++
+	// Boot IDs are random, so those of two members, or of two lives, differ.
+	boot := n.options.BootID + s.escrows.lives*counter.Shards + uint64(counter.ShardOf(op.hash))
+	x := &escrow{Escrow: federation.NewEscrow(boot), authority: op.Federation.Authority, ringPos: op.RingPos}
+	s.escrows.keys[op.Key] = x
+	return x
+}
+
+// decideFromFloor decides q from the region's floor. It returns false if that has no room, so that nothing is charged. A
+// floor is not divided between the sides of a partition: only the complete one is spent.
+func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Result) bool {
+	if q.part.den != 0 {
+		return false
+	}
+	s.floor = *q.Request
+	s.floor.Rule.Limit, s.floor.Federation = q.floorLimit(), nil
+	op := *q.shardOp
+	op.Request, op.table, op.rule, op.partial = &s.floor, counter.TableOwned, s.floor.Rule, true
+	e, overflow := n.charge(s, &op, e, res)
+	q.left = uint64(res.Remaining)
+	if res.Over && op.Op != Refund && op.Op != Read {
+		*res = Result{}
+		return false
+	}
+	authority := res.Authority
+	q.report(res, authority, false)
+	s.counts.Decided[authority]++
+	if (s.view.copies || n.options.DataWindow > 0) && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
+		n.awaitConfirmation(s, &op, e, res)
+	}
+	return true
+}
+
+// floorLimit returns the limit of the region's floor: more while the coordinator is away, if the rule's outage policy says
+// so.
+func (q *poolOp) floorLimit() uint32 {
+	b := q.budget
+	if !q.link.isAway() || q.Federation.Floor >= 100 {
+		return b.Floor
+	}
+	switch q.Federation.Outage {
+	case federation.RegionalOnly:
+		granted := uint64(0)
+		if q.escrow != nil {
+			granted = q.escrow.Granted(q.now)
+		}
+		return max(b.Floor, uint32(saturatingSub(uint64(b.Slice), granted)))
+	case federation.Snapshot:
+		if q.escrow != nil {
+			return b.Floor + uint32(uint64(b.Slice)*q.escrow.Snapshot(q.now)/uint64(max(1, q.Request.Rule.Limit)))
+		}
+	}
+	return b.Floor
+}
+
+// decide decides q from the escrow.
+func (q *poolOp) decide() federation.Verdict {
+	if q.escrow == nil {
+		if q.budget.Pool == 0 {
+			return federation.Refused
+		}
+		return federation.Wait
+	}
+	if q.Op != Take && q.Hits <= q.escrow.Left(q.now) {
+		return federation.Admitted // it would be
+	}
+	return q.escrow.Decide(q.now, q.Request.Rule, q.settings(), q.Hits)
+}
+
+func (q *poolOp) settings() federation.Settings {
+	return federation.Settings{Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch}
+}
+
+// decideWithoutPool makes q wait for the coordinator, or decides it by the rule's outage policy.
+func (n *Node) decideWithoutPool(s *shard, q *poolOp, res *Result) {
+	switch {
+	case q.link.isAway() && q.Federation.Outage == federation.FailOpen:
+		n.decideOpen(s, q.shardOp, res)
+	case q.link.isAway() || q.escrow == nil:
+		q.report(res, Closed, true)
+	default:
+		w := n.await(s, q.shardOp, res)
+		if w == nil {
+			return
+		}
+		w.part = q.part
+		q.escrow.AddWaiting(q.Hits)
+		k := s.pending.key(q.Key)
+		k.coordinator = append(k.coordinator, w)
+	}
+}
+
+// decideUnowned decides op, whose limit several regions share, on a member that is not its key's owner, or may not decide
+// now: floor and escrow are the owner's alone (F6).
+func (n *Node) decideUnowned(s *shard, op *shardOp, res *Result) {
+	if op.Federation.Outage == federation.FailOpen {
+		n.decideOpen(s, op, res)
+		return
+	}
+	op.now = s.clock(op.now)
+	q := poolOp{shardOp: op}
+	q.report(res, Closed, op.Op != Refund)
+}
+
+// report sets res to a decision about q. What all regions have used is an estimate: all but what is left here and, by the
+// newest reply, of the pool.
+func (q *poolOp) report(res *Result, a Authority, over bool) {
+	left, full := q.left, uint64(q.Request.Rule.Limit)
+	if q.escrow != nil {
+		left = limit.SaturatingAdd(left, limit.SaturatingAdd(q.escrow.Left(q.now), q.escrow.Rest(q.now)))
+	}
+	res.Kind, res.Path, res.Authority = Decided, Local, a
+	r := q.Request.Rule
+	res.Reset = limit.WholeSeconds(r.End(r.Index(q.now)) - q.now)
+	res.Over, res.After = over, full-min(left, full)
+	res.Remaining = uint32(full - res.After)
+	switch {
+	case over:
+		res.Before, res.After, res.Remaining = full, limit.SaturatingAdd(full, max(1, q.Hits)), 0
+	case q.Op == Read:
+		res.Before = res.After - q.Hits
+	case q.Op == Take:
+		res.After = max(res.After, min(q.Hits, full))
+		res.Before = res.After - min(q.Hits, res.After)
+	default:
+		res.Before = res.After
+		res.After = min(full, limit.SaturatingAdd(res.After, q.Hits))
+	}
+}
+
+// queueEscrow queues a request to the coordinator if one is due.
+func (n *Node) queueEscrow(s *shard, q *poolOp) {
+	x := q.escrow
+	if x == nil || x.queued || !x.Due(q.now, q.left, q.link.roundTrip()) {
+		return
+	}
+	n.queue(s, q.Key, x)
+}
+
+func (n *Node) queue(s *shard, key Key, x *escrow) {
+	x.queued = true
+	s.escrows.queued = append(s.escrows.queued, key)
+	n.federation.dirty.Store(true)
+	n.setDirty()
+}
+
+// flushEscrows adds the due requests to coordinators to fx.
+func (n *Node) flushEscrows(now int64, fx *Ready) {
+	if !n.federation.dirty.Swap(false) {
+		return
+	}
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		at := s.clock(now)
+		for _, key := range s.escrows.queued {
+			if x := s.escrows.keys[key]; x != nil {
+				x.queued = false
+				n.ask(at, key, x, fx)
+			}
+		}
+		s.escrows.queued = s.escrows.queued[:0]
+		s.mu.Unlock()
+	}
+}
+
+// ask adds a request for the escrow of key to fx, unless the coordinator is away and not to be probed now.
+func (n *Node) ask(now int64, key Key, x *escrow, fx *Ready) {
+	l := n.federation.links[x.authority]
+	if l == nil {
+		return
+	}
+	if x.Unanswered(now, l.roundTrip()) {
+		l.do(func(l *federation.Link) bool { return l.Unanswered(now) })
+	}
+	if !l.do(func(l *federation.Link) bool { return l.Usable(now) }) {
+		return
+	}
+	r := x.Request(now, l.roundTrip())
+	r.Key, r.Epoch = key, n.federation.options.Epoch
+	fx.PoolRequests = append(fx.PoolRequests, PoolRequest{x.authority, r})
+}
+
+// tickEscrows queues the requests that time makes due, and drops escrows that are not needed any more.
+func (n *Node) tickEscrows(now int64, fx *Ready) {
+	if n.federation.held.Load() == 0 {
+		return
+	}
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		at := s.clock(now)
+		for _, key := range counter.SortedKeys(s.escrows.keys) {
+			x := s.escrows.keys[key]
+			switch l := n.federation.links[x.authority]; {
+			case x.queued:
+			case x.Due(at, 0, l.roundTrip()):
+				n.queue(s, key, x)
+			case x.Expired(at):
+				n.dropEscrow(s, key)
+			}
+		}
+		s.mu.Unlock()
+	}
+	n.flushEscrows(now, fx)
+	for id, l := range n.federation.links {
+		if l.isAway() {
+			n.decideWaiting(now, id, fx)
+		}
+	}
+}
+
+func (n *Node) dropEscrow(s *shard, key Key) {
+	delete(s.escrows.keys, key)
+	n.federation.held.Add(-1)
+}
+
+// releaseEscrows gives back the escrows of keys that this member does not own any more, after a new view. Requests that
+// wait for them are to be sent to the new owner.
+func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
+	for _, key := range counter.SortedKeys(s.escrows.keys) {
+		x := s.escrows.keys[key]
+		o := s.view.Ownership(x.ringPos, s.counters.Find(key).OwnedEpoch(x.ringPos))
+		if o.State == handoff.OwnedHere {
+			continue
+		}
+		if r, ok := x.Release(now); ok {
+			r.Key, r.Epoch = key, n.federation.options.Epoch
+			fx.PoolRequests = append(fx.PoolRequests, PoolRequest{x.authority, r})
+		}
+		n.dropEscrow(s, key)
+		for _, w := range s.pending.takeCoordinator(key) {
+			n.resolve(s, w, Result{Kind: Forward, Member: o.Member}, fx)
+		}
+	}
+}
+
+// StepFederation processes the replies of a coordinator to requests that were sent together, which came after took. With
+// failed, the coordinator could not be reached, or has reported an error.
+func (n *Node) StepFederation(now int64, authority uint32, took time.Duration, gs []federation.Grant, failed bool) (fx Ready) {
+	n.serial.Lock()
+	defer n.serial.Unlock()
+	defer n.finish(&fx)
+	l := n.federation.links[authority]
+	if l == nil {
+		return fx
+	}
+	if failed {
+		l.do(func(l *federation.Link) bool { return l.Failed(now) })
+		n.decideWaiting(now, authority, &fx)
+		return fx
+	}
+	l.do(func(l *federation.Link) bool { return l.Answered(took) })
+	for i := range gs {
+		n.acceptPool(now, l, &gs[i], &fx)
+	}
+	n.flushEscrows(now, &fx)
+	return fx
+}
+
+// acceptPool processes one reply, and decides the requests that waited for it.
+func (n *Node) acceptPool(now int64, l *authorityLink, g *federation.Grant, fx *Ready) {
+	s, _ := n.shard(g.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.clock(now)
+	if x := s.escrows.keys[g.Key]; x != nil && x.Accept(at, g, l.roundTrip()) {
+		n.decideCoordinated(s, at, g.Key, x, fx)
+	}
+}
+
+// decideWaiting decides the requests that wait for a coordinator that is away.
+func (n *Node) decideWaiting(now int64, authority uint32, fx *Ready) {
+	for i := range n.shards {
+		s := &n.shards[i]
+		s.mu.Lock()
+		for _, key := range counter.SortedKeys(s.escrows.keys) {
+			if x := s.escrows.keys[key]; x.authority == authority {
+				n.decideCoordinated(s, s.clock(now), key, x, fx)
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// decideCoordinated decides again the requests for key that wait for the coordinator (F4).
+func (n *Node) decideCoordinated(s *shard, now int64, key Key, x *escrow, fx *Ready) {
+	x.TakeWaiting()
+	for _, w := range s.pending.takeCoordinator(key) {
+		res := Result{Kind: Forward}
+		op := shardOp{Request: &w.request, now: now, hash: w.hash, part: w.part}
+		s.pending.resumed = w
+		n.decideFederated(s, &op, s.counters.Owned.Find(w.hash, key), &res)
+		s.pending.resumed = nil
+		if res.Kind != Pending {
+			n.resolve(s, w, res, fx)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package owner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/federation"
+)
+
+// regions are clusters of one member each, and a coordinator. Time passes only when a test says so.
+type regions struct {
+	*testing.T
+	now     int64
+	nodes   []*Node
+	pool    *federation.Memory
+	cut     map[int]bool // regions that cannot reach the coordinator
+	flights []flight
+	terms   federation.Terms
+	calls   int
+}
+
+// flight is a request on its way.
+type flight struct {
+	at     int64
+	region int
+	sent   int64
+	r      PoolRequest
+}
+
+const oneWay = int64(75 * time.Millisecond)
+
+func newRegions(t *testing.T, weights ...uint32) *regions {
+	w := &regions{T: t, now: t0, cut: map[int]bool{}, terms: federation.Terms{Authority: federation.AuthorityID("home"), Floor: 5}}
+	w.pool = federation.NewMemory(7, 0, func() int64 { return w.now })
+	for i := range weights {
+		w.nodes = append(w.nodes, member(Options{
+			Self: "a", BootID: uint64(1001 + 2000*i),
+			Federation: Federation{Epoch: 7, Weights: weights, Index: i, Authorities: []string{"home"}},
+		}, t0, "a"))
+	}
+	return w
+}
+
+func (w *regions) ask(lim uint32, window time.Duration) Request {
+	q := ask(1, lim, window, 1)
+	q.Federation = &w.terms
+	return q
+}
+
+// perform does what region i requires, and returns the results of requests that waited.
+func (w *regions) perform(i int, fx Ready) (done []Done) {
+	for _, r := range fx.PoolRequests {
+		w.calls++
+		w.flights = append(w.flights, flight{w.now + oneWay, i, w.now, r})
+	}
+	return fx.Done
+}
+
+// cancel ends the wait of a request of region i whose caller has given up.
+func (w *regions) cancel(i int, q *Request) { w.nodes[i].Cancel(q.Key, q.Waiter) }
+
+// wait lets time pass, in milliseconds, and returns the results of requests that waited.
+func (w *regions) wait(ms int) (done []Done) {
+	for range ms {
+		w.now += int64(time.Millisecond)
+		for len(w.flights) > 0 && w.flights[0].at <= w.now {
+			f := w.flights[0]
+			w.flights = w.flights[1:]
+			done = append(done, w.arrive(&f)...)
+		}
+		for i, n := range w.nodes {
+			if n.FlushIn() <= time.Millisecond {
+				done = append(done, w.perform(i, n.Flush(w.now))...)
+			}
+			if w.now%(50*int64(time.Millisecond)) == 0 {
+				done = append(done, w.perform(i, n.Tick(w.now))...)
+			}
+		}
+	}
+	return done
+}
+
+// arrive delivers a request to the coordinator, and its reply a round trip after the request.
+func (w *regions) arrive(f *flight) (done []Done) {
+	if w.cut[f.region] {
+		return nil
+	}
+	g, ok := w.pool.Grant(w.now, regionNames[f.region], &f.r.Request)
+	w.now += oneWay // replies overtake nothing here
+	defer func() { w.now -= oneWay }()
+	if !ok {
+		return nil
+	}
+	n := w.nodes[f.region]
+	return w.perform(f.region, n.StepFederation(w.now, f.r.Authority, time.Duration(w.now-f.sent), []federation.Grant{g}, false))
+}
+
+var regionNames = []string{"r0", "r1", "r2"}
+
+// A region spends its floor without the coordinator, and then what that lends. In all no more than the limit is admitted.
+func TestFloorThenEscrow(t *testing.T) {
+	w := newRegions(t, 1, 1, 1)
+	q := w.ask(300, time.Hour)
+	for i := range 5 { // 5 % of 100
+		if res := take(w.nodes[0], w.now, q); res.Kind != Decided || res.Authority != Full || res.Over {
+			t.Fatalf("hit %d: %+v", i, res)
+		}
+	}
+	q.Waiter = 1
+	if res := take(w.nodes[0], w.now, q); res.Kind != Pending {
+		t.Fatalf("above the floor: %+v", res)
+	}
+	done := w.wait(200)
+	if len(done) != 1 || done[0].Waiter != 1 || done[0].Result.Over || done[0].Result.Authority != Escrow {
+		t.Fatalf("after the reply: %+v", done)
+	}
+	admitted := 6
+	for i := range 3 * 20_000 {
+		q.Waiter = i
+		if res := take(w.nodes[i%3], w.now, q); res.Kind == Decided && !res.Over {
+			admitted++
+		}
+		if i%3 == 0 {
+			for _, d := range w.wait(1) {
+				if d.Result.Kind == Decided && !d.Result.Over {
+					admitted++
+				}
+			}
+		}
+	}
+	if admitted < 297 || admitted > 300 {
+		t.Errorf("%d of 300 admitted", admitted)
+	}
+}
+
+// While the coordinator is away, a region does what its rule's outage policy says.
+func TestCutRegion(t *testing.T) {
+	for outage, want := range map[federation.Outage][2]int{
+		federation.FailClosed:   {15, 15 + 285 - 20}, // floor, and escrow
+		federation.RegionalOnly: {100, 110},          // the slice
+		federation.Snapshot:     {15, 15 + 95 + 95},  // and a third of what was left
+	} {
+		w := newRegions(t, 1, 1, 1)
+		w.terms.Outage, w.terms.Floor = outage, 15
+		q := w.ask(300, time.Hour)
+		admitted := 0
+		spend := func(hits int) {
+			for i := range hits {
+				q.Waiter = i
+				res := take(w.nodes[0], w.now, q)
+				if res.Kind == Decided && !res.Over {
+					admitted++
+				}
+				for _, d := range w.wait(1) {
+					if d.Result.Kind == Decided && !d.Result.Over {
+						admitted++
+					}
+				}
+				if i >= 20 {
+					q.Waiter = i - 20
+					w.cancel(0, &q)
+				}
+			}
+		}
+		spend(10)
+		w.cut[0] = true
+		spend(6000)
+		if admitted < want[0] || admitted > want[1] {
+			t.Errorf("%v: %d admitted, not %d to %d", outage, admitted, want[0], want[1])
+		}
+		w.cut[0] = false
+		before := admitted
+		w.wait(11_000)
+		spend(3000)
+		if admitted <= before {
+			t.Errorf("%v: nothing admitted after the outage", outage)
+		}
+	}
+}
