@@ -160,6 +160,9 @@ func (o *oracle) allEnd(ms []*member) {
 		if m := x.successor; known(m) && m != x.last {
 			r.successor, r.lostBySuccessor = m.volume, o.lacksAsSuccessor(a, x, m)
 		}
+		if x.lostState > 0 { // the others have assumed that hits were lost, and no journal contains that
+			r.lostByOwner, r.lostBySuccessor = everything, everything
+		}
 		if x.restart != nil && !x.restart.decidedSince { // nothing was admitted since the last time
 			r = x.restart
 		}
