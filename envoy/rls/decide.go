@@ -6,6 +6,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/owner"
 )
@@ -83,11 +84,15 @@ func (s *Service) buildRequests(c *Call, v *view) {
 // domain, and version that of the rules.
 func NewRequest(domain, version uint64, m *config.Match) owner.Request {
 	x := m.Extension()
+	var terms *federation.Terms
+	if x.Federation != nil && m.Rule != nil {
+		terms = x.Federation.Terms
+	}
 	return owner.Request{
 		Key: owner.Key(m.Digest), RingPos: m.Owner, Domain: domain, Rules: version, Rule: m.Limit,
 		Degraded: x.Degraded, Partition: x.Partition, LocalCap: x.LocalCap, Strict: x.Strict, Volatile: x.Volatile,
 		Mechanism: x.Mechanism, LeaseTerms: x.Lease, HotFactor: x.HotFactor, Audit: x.Lease != nil && x.Lease.Audit,
-		Tenant: m.Tenant, TenantWeight: m.Weight,
+		Tenant: m.Tenant, TenantWeight: m.Weight, Federation: terms,
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// grant calls the function of the schema.
-const grant = "select * from keyward_grant_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)"
+// statement calls the function of the schema.
+const statement = "select * from keyward_grant_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)"
 
 // arguments returns the arguments of the function for r.
 func (c *Coordinator) arguments(region string, r *federation.Request) []any {

@@ -45,7 +45,7 @@ type Coordinator struct {
 }
 
 // Open returns a Coordinator, whose schema Setup creates. It returns an error if o.URL is unusable. It does not wait for
-// the server: calls connect, and return errors until the server can be reached. ctx is that of the connections.
+// the server: calls connect, and return errors until the server can be reached.
 func Open(ctx context.Context, o Options) (*Coordinator, error) {
 	config, err := pgxpool.ParseConfig(o.URL)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *Coordinator) transact(ctx context.Context, region string, rs []*federat
 	var batch pgx.Batch
 	batch.Queue("begin isolation level read committed")
 	for _, i := range order {
-		batch.Queue(grant, c.arguments(region, rs[i])...).Query(replies[i].read)
+		batch.Queue(statement, c.arguments(region, rs[i])...).Query(replies[i].read)
 	}
 	batch.Queue("commit")
 	if err := c.pool.SendBatch(ctx, &batch).Close(); err != nil {

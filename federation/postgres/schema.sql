@@ -51,8 +51,8 @@ declare
   p      keyward_line;
   time   bigint := p_now;
   w      bigint;
-  ends   bigint;
-  begins bigint;
+  starts bigint;
+  stops  bigint;
   origin bigint;
   was    bigint := 0;
   n      bigint;
@@ -67,8 +67,8 @@ begin
     time := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
   end if;
   w := time / p_width;
-  begins := w * p_width;
-  ends := begins + p_width;
+  starts := w * p_width;
+  stops := starts + p_width;
   select since into strict origin from keyward_since where fed = p_fed;
 
   -- Refuse.
@@ -113,9 +113,9 @@ begin
   end if;
 
   -- Lend.
-  usable := case when origin <= begins then p_pool when origin >= ends then 0
-    else floor(p_pool::float8 * (ends - origin)::float8 / p_width::float8)::bigint end;
-  usable := usable - least(usable, ceil(k.past::float8 * (ends - time)::float8 / p_width::float8)::bigint);
+  usable := case when origin <= starts then p_pool when origin >= stops then 0
+    else floor(p_pool::float8 * (stops - origin)::float8 / p_width::float8)::bigint end;
+  usable := usable - least(usable, ceil(k.past::float8 * (stops - time)::float8 / p_width::float8)::bigint);
   n := least(p_tokens, usable - least(k.used, usable));
   k.used := k.used + n;
   total := p_have + n;
@@ -125,12 +125,12 @@ begin
     on conflict (fed, key, win, region) do update set boot = excluded.boot, seq = excluded.seq, have = excluded.have,
       unspent = excluded.unspent, asked = excluded.asked, note = excluded.note;
   update keyward_window set win = w, epoch = p_epoch, used = k.used, past = k.past,
-      ends = to_timestamp((ends + case when p_sliding then p_width else 0 end) / 1000000.0)
+      ends = to_timestamp((stops + case when p_sliding then p_width else 0 end) / 1000000.0)
     where fed = p_fed and key = p_key;
 
   win := w;
   used := k.used;
-  remaining := ends - time;
+  remaining := stops - time;
   select array_agg(o.region order by o.region), array_agg(o.have order by o.region),
       array_agg(o.unspent order by o.region), array_agg(greatest(0, time - o.asked) order by o.region),
       array_agg(o.note order by o.region)

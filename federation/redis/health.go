@@ -57,7 +57,7 @@ func (c *Coordinator) Healthy(ctx context.Context) error {
 
 // healthy checks one server, which may be a replica if it is a node of a Redis Cluster.
 func (c *Coordinator) healthy(ctx context.Context, client rueidis.Client, node bool) error {
-	info := map[string]string{}
+	info, replicas := map[string]string{}, int64(0)
 	for _, section := range []string{"replication", "memory"} {
 		text, err := client.Do(ctx, client.B().Info().Section(section).Build()).ToString()
 		if err != nil {
@@ -66,9 +66,11 @@ func (c *Coordinator) healthy(ctx context.Context, client rueidis.Client, node b
 		for line := range strings.Lines(text) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 			info[name] = value
+			if strings.HasPrefix(name, "slave") && strings.Contains(value, "state=online") {
+				replicas++
+			}
 		}
 	}
-	replicas, _ := strconv.ParseInt(info["connected_slaves"], 10, 64)
 	switch policy := info["maxmemory_policy"]; {
 	case info["role"] != "master" && !node:
 		return errors.New("this is a replica; use the address of the primary")

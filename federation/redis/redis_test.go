@@ -1,9 +1,15 @@
 package redis
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/federationtest"
+	"github.com/keyward/keyward/internal/lab"
 )
 
 func TestContract(t *testing.T) {
@@ -15,5 +21,47 @@ func TestEqualsReference(t *testing.T) {
 	s := startServer(t)
 	for seed := range uint64(2) {
 		federationtest.Compare(t, s.empty(""), seed)
+	}
+}
+
+// TestCluster runs on a Redis Cluster of one node, which requires that the keys of a request are in one slot.
+func TestCluster(t *testing.T) {
+	s := startServer(t, "--cluster-enabled", "yes")
+	s.do("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err := lab.Await(ctx, "the cluster", func(context.Context) error {
+		if info, err := s.do("CLUSTER", "INFO").ToString(); err != nil || !strings.Contains(info, "cluster_state:ok") {
+			return fmt.Errorf("%s %w", info, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	federationtest.Run(t, s.empty(""))
+	fails(t, s.open("?layout=envoyproxy").Healthy(t.Context()), "use a single primary")
+	fails(t, s.open("?wait=1").Healthy(t.Context()), "use a single primary")
+}
+
+// BenchmarkLease measures calls with some requests each, one after the other.
+func BenchmarkLease(b *testing.B) {
+	for _, n := range []int{1, 16} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := startServer(b).open("")
+			rs := make([]federation.Request, n)
+			for i := range rs {
+				rs[i] = request(year, 0)
+				rs[i].Key[0] = uint64(i)
+			}
+			for seq := uint64(1); b.Loop(); seq++ {
+				for i := range rs {
+					rs[i].Seq = seq
+				}
+				if gs, err := c.Lease(b.Context(), "a", rs); err != nil || len(gs) != n {
+					b.Fatal(len(gs), err)
+				}
+			}
+		})
 	}
 }

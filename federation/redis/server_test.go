@@ -17,14 +17,14 @@ import (
 
 // testServer is a Redis on a loopback port, without persistence.
 type testServer struct {
-	*testing.T
+	testing.TB
 	path, dir, address string
 	args               []string
 	process            *lab.Process
 }
 
 // startServer starts a Redis that ends with the test. It skips the test if there is none.
-func startServer(t *testing.T, args ...string) *testServer {
+func startServer(t testing.TB, args ...string) *testServer {
 	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	if err != nil && os.Getenv("KEYWARD_REDIS") == "required" {
@@ -38,7 +38,7 @@ func startServer(t *testing.T, args ...string) *testServer {
 		t.Fatal(err)
 	}
 	_, port, _ := net.SplitHostPort(address)
-	s := &testServer{T: t, path: path, dir: t.TempDir(), address: address}
+	s := &testServer{TB: t, path: path, dir: t.TempDir(), address: address}
 	s.args = append([]string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", s.dir}, args...)
 	s.start()
 	t.Cleanup(func() {
@@ -87,12 +87,13 @@ const testEpoch = 7
 // do sends a command to the server.
 func (s *testServer) do(args ...string) rueidis.RedisResult {
 	s.Helper()
-	client, err := s.open("").connect(s.Context())
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.address}, DisableCache: true, ForceSingleClient: true})
 	if err != nil {
 		s.Fatal(err)
 	}
+	defer client.Close()
 	reply := client.Do(s.Context(), client.B().Arbitrary(args...).Build())
-	if err := reply.NonRedisError(); err != nil {
+	if err := reply.Error(); err != nil && !rueidis.IsRedisNil(err) {
 		s.Fatal(err)
 	}
 	return reply

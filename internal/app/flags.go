@@ -33,6 +33,7 @@ type flags struct {
 	responseFlags
 	counterFlags
 	dataFlags
+	federationFlags
 	securityFlags
 	envoyFlags
 
@@ -153,6 +154,7 @@ func (f *flags) define(s *pflag.FlagSet, getenv func(string) string) []flagGroup
 	add("Responses", f.responseFlags.define)
 	add("Counters and hot keys", f.counterFlags.define)
 	add("Journal", f.dataFlags.define)
+	add("Federation", f.federationFlags.define)
 	add("Security", f.securityFlags.define)
 	add("Envoys that are configured by xDS", f.envoyFlags.define)
 	return groups
@@ -270,6 +272,16 @@ func (f *dataFlags) define(s *pflag.FlagSet) {
 		"shortest window of the rules whose counters the journal contains; for buckets, the shortest time to fill")
 	f.DataSize = journal.DefaultMaxBytes
 	s.Var(&f.DataSize, "data-size", "most `bytes` of this member's journal, like 512MiB or 1GiB, at least 64MiB")
+}
+
+func (f *federationFlags) define(s *pflag.FlagSet) {
+	s.StringVar(&f.Region, "region", "", "`name` of the region of this cluster in the file of --federation")
+	s.StringVar(&f.Federation, "federation", "",
+		"`file` with the regions that share limits: name, epoch, coordinator, and regions with name and weight; empty: limits are "+
+			"this cluster's own")
+	s.StringSliceVar(&f.Authorities, "authority", nil,
+		"`NAME=URL` of a coordinator that lends parts of limits to regions, redis://host:port; NAME=@FILE reads the URL, with "+
+			"its password, from a file")
 }
 
 func (f *securityFlags) define(s *pflag.FlagSet) {

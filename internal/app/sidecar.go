@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/admin"
 	"github.com/keyward/keyward/internal/audit"
 	"github.com/keyward/keyward/internal/cluster"
@@ -62,6 +63,7 @@ type sidecar struct {
 	page     *http.Server
 	socket   *http.Server // nil: none
 
+	federation federations
 	data       data
 	manual     manualRoutes
 	drain      *drain
@@ -192,6 +194,11 @@ func (m *sidecar) startCounting() error {
 	if m.Flags.Data != "" {
 		o.DataWindow = m.Flags.DataWindow
 	}
+	var err error
+	if m.federation, err = newFederations(&m.Flags.federationFlags); err != nil {
+		return err
+	}
+	o.Federation = m.federation.options()
 	// envoyproxy/ratelimit caches refused keys in this many bytes. An entry takes about 64.
 	if b := m.Settings.Behavior.LocalCacheBytes; b > 0 {
 		o.DenyCache = max(1, b/64)
@@ -205,8 +212,11 @@ func (m *sidecar) startCounting() error {
 	if m.Flags.Data != "" {
 		po.OnDecided = m.onDecided
 	}
-	err := m.security.peer(&po)
-	if err != nil {
+	po.OnPoolRequests = m.federation.send
+	m.federation.start(m.tasks, m.reg, func(authority uint32, took time.Duration, gs []federation.Grant, failed bool) {
+		m.peer.StepFederation(authority, took, gs, failed) // the rules are loaded after the peer has started
+	})
+	if err = m.security.peer(&po); err != nil {
 		return err
 	}
 	if len(m.Flags.Join) > 0 {
@@ -346,7 +356,7 @@ func (m *sidecar) ruleOptions() config.Options {
 	sw, _ := settings.ReadReloadable(m.Getenv) // applyRules logs a fault
 	return config.Options{
 		MergeDomains: sw.MergeDomains, KeyPrefix: m.Settings.Behavior.KeyPrefix, Cluster: m.Flags.Cluster, Members: m.Flags.Expect,
-		Lenient: sw.Shadow || sw.Quota,
+		Lenient: sw.Shadow || sw.Quota, Federation: m.federation.rules(),
 	}
 }
 

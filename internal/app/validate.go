@@ -41,6 +41,7 @@ func (f *flags) validate() error {
 	f.validateRing(&e)
 	f.validateAmounts(&e)
 	f.validateData(&e)
+	f.validateFederation(&e)
 	f.validateTLS(&e)
 	f.validatePlaintext(&e)
 	return errors.Join(e...)

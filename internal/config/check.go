@@ -206,7 +206,7 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 	n.metadata = all
 	extension, bad := parseExtension(plain, down.path)
 	if n.rule != nil && len(bad) == 0 {
-		bad = n.rule.extend(extension, b.rules.members, b.rules.lenient)
+		bad = n.rule.extend(extension, b.rules)
 		n.rule.Metadata = withoutExtension(all)
 	}
 	for _, f := range bad {
@@ -220,15 +220,20 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 }
 
 // extend applies x. Most of it has no effect on an unlimited rule.
-func (r *RuleSpec) extend(x Extension, members int, lenient bool) (faults []extensionFault) {
+func (r *RuleSpec) extend(x Extension, of *Rules) (faults []extensionFault) {
 	r.Extension = x
 	if r.Unlimited {
 		return nil
 	}
-	if fault := r.Extension.compile(r.Limit.Limit, members); fault != "" {
+	if fault := r.Extension.compile(r.Limit.Limit, of.members); fault != "" {
 		faults = append(faults, extensionFault{key: "epsilon", text: fault})
 	}
-	if lenient || r.Shadow || r.Quota {
+	if x.Federation != nil {
+		if fault := x.Federation.bind(of.federation); fault != "" {
+			faults = append(faults, extensionFault{key: "federation", text: fault})
+		}
+	}
+	if of.lenient || r.Shadow || r.Quota {
 		r.Extension.setUncapped()
 	}
 	r.Limit.Algorithm, r.Limit.Burst = x.Algorithm, x.Burst

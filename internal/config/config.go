@@ -30,6 +30,8 @@ type Options struct {
 	Cluster      string // label of the cluster; different labels never share a counter
 	Members      int    // expected number of members; every one must get a part of a rule's epsilon. 0 means 1
 	Lenient      bool   // no rule is enforced (SHADOW_MODE, QUOTA_MODE)
+	// Federation is the federation of the members; nil if it is not known, so that only the text of rules is checked.
+	Federation *FederationOptions
 }
 
 // Rules are the rules of all files. They are immutable and safe for concurrent use.
@@ -42,6 +44,9 @@ type Rules struct {
 	hash    uint64
 	members int  // expected, at least 1
 	lenient bool // no rule is enforced
+
+	federation *FederationOptions // nil: not known
+	f0, f1     uint64             // key of the digests of counters that regions share
 }
 
 // domain is the root of the tree of one domain.
@@ -151,12 +156,19 @@ func newRules(o Options) *Rules {
 	// The cluster label keys the digest, so that two clusters never share a counter. It is not a secret and must not
 	// change: that would reset all counters.
 	key := sha256.Sum256([]byte("keyward/1" + o.Cluster))
+	name := o.Cluster
+	if o.Federation != nil {
+		name = o.Federation.Name
+	}
+	shared := sha256.Sum256([]byte("keyward/1/federation" + name))
 	return &Rules{
 		domains: map[string]*domain{},
 		members: max(1, o.Members), lenient: o.Lenient,
 		prefix: o.KeyPrefix,
 		k0:     binary.LittleEndian.Uint64(key[0:]),
 		k1:     binary.LittleEndian.Uint64(key[8:]),
+		f0:     binary.LittleEndian.Uint64(shared[0:]), f1: binary.LittleEndian.Uint64(shared[8:]),
+		federation: o.Federation,
 	}
 }
 

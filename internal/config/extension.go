@@ -16,22 +16,23 @@ const metadataKey = "keyward"
 
 // Extension holds the settings in a descriptor's metadata.keyward. The zero value is the default.
 type Extension struct {
-	ShardBy   []string      // keys of the entries that form the owner string; none: the first variable entry
-	Window    time.Duration // replaces the length of the unit; 0 means the unit's
-	Burst     uint32        // depth of a bucket; 0 means the limit
-	LocalCap  uint32        // for FailOpen; 0 means the share of a member, at least 1
-	Algorithm limit.Algorithm
-	Degraded  policy.Degraded
-	Partition policy.PartitionChoice // 0 means the members' --partition
-	Mechanism policy.Mechanism
-	Strict    bool         // durability: strict. A charge is acknowledged once the successor and the journal have it
-	Volatile  bool         // durability: memory. The journal does not contain the counters
-	Unknown   bool         // identity: unknown. Approximate uses a quarter of the slack
-	Identity  *Identity    // which callers may use how much of the slack; nil: all of them the same
-	Fair      *Fair        // how the limit is divided between tenants; nil: it is not
-	HotFactor uint16       // a key is hot above this multiple of the mean rate; 0 means 10
-	Epsilon   float64      // for Approximate: the fraction of the limit that members may admit above it
-	Lease     *lease.Terms // settings of leases and of Approximate; nil means all defaults. Shared and immutable
+	ShardBy    []string      // keys of the entries that form the owner string; none: the first variable entry
+	Window     time.Duration // replaces the length of the unit; 0 means the unit's
+	Burst      uint32        // depth of a bucket; 0 means the limit
+	LocalCap   uint32        // for FailOpen; 0 means the share of a member, at least 1
+	Algorithm  limit.Algorithm
+	Degraded   policy.Degraded
+	Partition  policy.PartitionChoice // 0 means the members' --partition
+	Mechanism  policy.Mechanism
+	Strict     bool         // durability: strict. A charge is acknowledged once the successor and the journal have it
+	Volatile   bool         // durability: memory. The journal does not contain the counters
+	Unknown    bool         // identity: unknown. Approximate uses a quarter of the slack
+	Identity   *Identity    // which callers may use how much of the slack; nil: all of them the same
+	Federation *Federation  // how the limit is divided between regions; nil: it is the cluster's own
+	Fair       *Fair        // how the limit is divided between tenants; nil: it is not
+	HotFactor  uint16       // a key is hot above this multiple of the mean rate; 0 means 10
+	Epsilon    float64      // for Approximate: the fraction of the limit that members may admit above it
+	Lease      *lease.Terms // settings of leases and of Approximate; nil means all defaults. Shared and immutable
 }
 
 // Durability returns the value of the key durability.

@@ -40,7 +40,11 @@ func (r *Rules) digest(d *domain, entries []Entry, m *Match) [2]uint64 {
 	}
 	b = append(b, byte(m.Limit.Algorithm))
 	b = binary.LittleEndian.AppendUint64(b, uint64(m.Limit.Window))
-	h0, h1 := siphash.Hash128(r.k0, r.k1, b)
+	k0, k1 := r.k0, r.k1
+	if m.Rule != nil && m.Rule.Extension.Federation != nil {
+		k0, k1 = r.f0, r.f1
+	}
+	h0, h1 := siphash.Hash128(k0, k1, b)
 	return [2]uint64{h0, h1}
 }
 

@@ -80,6 +80,11 @@ func settings() []setting {
 				x.Fair, fault = parseFair(v, path)
 				return fault
 			}},
+		{"federation", "[a map](rules.md#limits-of-several-regions)", "none", owned,
+			func(x *Extension, v any, _ []*node) (fault string) {
+				x.Federation, fault = parseFederation(v)
+				return fault
+			}},
 		{"mechanism", "`owner`, `lease`, `approximate`, `static`", "`owner`", always,
 			into(func(x *Extension) *policy.Mechanism { return &x.Mechanism }, parseMechanism)},
 		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts,
@@ -295,6 +300,9 @@ func (x *Extension) conflicts() (faults []extensionFault) {
 	if text := x.fairConflict(); text != "" {
 		fault("fair", "%s", text)
 	}
+	if text := x.federationConflict(); text != "" {
+		fault("federation", "%s", text)
+	}
 	if k := x.Lease; k != nil && k.Max > 0 && k.Min > k.Max {
 		fault("lease_min", "lease_min %d is above lease_max %d", k.Min, k.Max)
 	}
@@ -374,6 +382,8 @@ func (r *RuleSpec) unused(given map[string]*structpb.Value) (reasons []string) {
 			by = "mechanism: " + x.Mechanism.String()
 		case of == lends && x.Algorithm == limit.SlidingLog, k.of&windows != 0 && x.Algorithm.Bucket():
 			by = "algorithm: " + x.Algorithm.String()
+		case x.Federation != nil && (of == lends || k.key == "hot_factor" || k.key == "sub_keys" || k.key == "dedicated" || k.key == "degraded"):
+			by = "federation"
 		case x.Fair != nil && (of == lends || k.key == "hot_factor" || k.key == "sub_keys" || k.key == "dedicated"):
 			by = "fair"
 		case k.key == "sub_keys" && x.Lease.Dedicated:

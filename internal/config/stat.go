@@ -134,6 +134,9 @@ func (r *RuleSpec) settings() string {
 	if x.Partition != 0 {
 		text += ", partition: " + x.Partition.String()
 	}
+	if f := x.Federation; f != nil {
+		text += fmt.Sprintf(", federation: %s", f)
+	}
 	if f := x.Fair; f != nil {
 		text += fmt.Sprintf(", fair: %s", f)
 	}

@@ -50,6 +50,7 @@ const (
 	requestSize      = 72
 	requestExtraSize = 3  // a flags byte follows the record if a flag is set; a hot factor, if the rule has one
 	tenantSize       = 12 // of the tenant and its weight, which follow the hot factor
+	federationSize   = 10 // of the federation's terms, which follow the tenant
 	resultSize       = 32
 	recordHead       = 2
 )

@@ -4,12 +4,18 @@ import (
 	"math"
 	"time"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
 
 // Apply does what a call of a method of Node requires that p has not made itself.
 func (p *Peer) Apply(e owner.Ready) { p.apply(e) }
+
+// StepFederation passes the replies of a coordinator to Node; see there.
+func (p *Peer) StepFederation(authority uint32, took time.Duration, gs []federation.Grant, failed bool) {
+	p.apply(p.o.Node.StepFederation(p.clock.now(), authority, took, gs, failed))
+}
 
 // apply does what Node requires. All messages to a member, also replies, leave on this member's own link to it, so one
 // queue bounds them and keeps their order.
@@ -36,6 +42,9 @@ func (p *Peer) perform(e owner.Ready, inline bool) {
 		}
 	}
 	p.reportAudits(e.Audits, e.LostAudits)
+	if len(e.PoolRequests) > 0 {
+		p.o.OnPoolRequests(e.PoolRequests)
+	}
 	if e.ClockStopped > 0 {
 		p.reportStoppedClocks(e.ClockStopped)
 	}

@@ -94,7 +94,7 @@ func (l *link) send(c *call, n int) forwardStatus {
 	if !l.live || l.unresponsive(g.sent) {
 		return forwardUnreachable
 	}
-	size := frameHead + requestHeadSize + len(g.index)*(recordHead+requestSize+requestExtraSize+tenantSize)
+	size := frameHead + requestHeadSize + len(g.index)*(recordHead+requestSize+requestExtraSize+tenantSize+federationSize)
 	ahead, ttl := l.sentGroups.len(), c.giveUpAt-g.sent
 	if len(l.out)+size > l.bounds.bytes || ahead >= l.bounds.groups || l.queueTooLong(ttl) {
 		if l.isAlive(g.sent) {

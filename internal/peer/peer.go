@@ -75,6 +75,10 @@ type Options struct {
 	OnAudit      func(*owner.Audit)
 	OnLostAudits func(n uint64)
 
+	// OnPoolRequests is called with requests to the coordinators of federations. It must not block. Their replies are passed
+	// to StepFederation. Default: none.
+	OnPoolRequests func([]owner.PoolRequest)
+
 	// OnDecided is called after decisions and messages, which may have left something to write to a journal. It must not
 	// block. Default: none.
 	OnDecided func()
@@ -97,6 +101,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.OnAudit == nil {
 		o.OnAudit = func(*owner.Audit) {}
+	}
+	if o.OnPoolRequests == nil {
+		o.OnPoolRequests = func([]owner.PoolRequest) {}
 	}
 	if o.OnLostAudits == nil {
 		o.OnLostAudits = func(uint64) {}

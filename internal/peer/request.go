@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/wire"
@@ -55,6 +56,8 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 	flags, mechanism := requestFlags(q)
 	size := requestSize
 	switch {
+	case q.Federation != nil:
+		size += requestExtraSize + tenantSize + federationSize
 	case q.Tenant != 0:
 		size += requestExtraSize + tenantSize
 	case q.HotFactor > 0:
@@ -72,8 +75,11 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 	if size >= requestSize+requestExtraSize {
 		w = w.U16(q.HotFactor)
 	}
-	if q.Tenant != 0 {
+	if size >= requestSize+requestExtraSize+tenantSize {
 		w = w.U64(q.Tenant).U32(q.TenantWeight)
+	}
+	if t := q.Federation; t != nil {
+		w = w.U32(t.Authority).U8(t.Floor).U8(byte(t.Outage)).U32(uint32(min(t.Batch.Milliseconds(), math.MaxUint32)))
 	}
 	return w
 }
@@ -135,6 +141,16 @@ func parseRequestExtra(r *wire.Reader, q *owner.Request) {
 	}
 	if r.Len() >= tenantSize {
 		q.Tenant, q.TenantWeight = r.U64(), r.U32()
+	}
+	if r.Len() < federationSize {
+		return
+	}
+	t := federation.Terms{
+		Authority: r.U32(), Floor: min(r.U8(), 100), Outage: federation.Outage(r.U8()),
+		Batch: time.Duration(r.U32()) * time.Millisecond,
+	}
+	if t != (federation.Terms{}) {
+		q.Federation = &t
 	}
 }
 

@@ -1,0 +1,105 @@
+package federation
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Layout is a federation as all of its regions know it: the file of --federation. Layouts that divide limits in different
+// ways have different epochs.
+type Layout struct {
+	Name        string         `yaml:"name"`
+	Epoch       uint32         `yaml:"epoch"`
+	Coordinator string         `yaml:"coordinator"` // the authority of rules that name none
+	Regions     []LayoutRegion `yaml:"regions"`
+}
+
+// LayoutRegion is one region of a Layout.
+type LayoutRegion struct {
+	Name   string  `yaml:"name"`
+	Weight *uint32 `yaml:"weight"` // default 1
+}
+
+// maxName is the most bytes of the name of a region.
+const maxName = 64
+
+// ParseLayout reads a layout. It returns all faults, joined; each names the file.
+func ParseLayout(file string, content []byte) (*Layout, error) {
+	l := &Layout{}
+	d := yaml.NewDecoder(bytes.NewReader(content))
+	d.KnownFields(true)
+	if err := d.Decode(l); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = errors.New("the file is empty")
+		}
+		return nil, fmt.Errorf("%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	var faults []error
+	for _, text := range l.faults() {
+		faults = append(faults, fmt.Errorf("%s: %s", file, text))
+	}
+	return l, errors.Join(faults...)
+}
+
+// faults returns what is wrong with l.
+func (l *Layout) faults() (faults []string) {
+	add := func(wrong bool, format string, args ...any) {
+		if wrong {
+			faults = append(faults, fmt.Sprintf(format, args...))
+		}
+	}
+	add(l.Name == "", "name is missing: all regions of a federation have the same")
+	add(l.Epoch == 0, "epoch is missing: a whole number from 1 on, larger with every change of the regions or their weights")
+	add(l.Coordinator == "", "coordinator is missing: the name of an --authority")
+	add(len(l.Regions) == 0, "regions is empty")
+	add(len(l.Regions) > maxRegions, "%d regions, at most %d", len(l.Regions), maxRegions)
+	seen, sum := map[string]bool{}, uint64(0)
+	for i, r := range l.Regions {
+		add(r.Name == "" || len(r.Name) > maxName, "the name of region %d has %d bytes: want 1 to %d", i+1, len(r.Name), maxName)
+		add(seen[r.Name], "two regions are named %q", r.Name)
+		seen[r.Name] = true
+		sum += uint64(r.weight())
+	}
+	add(len(l.Regions) > 0 && sum == 0, "no region has a weight above 0")
+	return faults
+}
+
+func (r *LayoutRegion) weight() uint32 {
+	if r.Weight == nil {
+		return 1
+	}
+	return *r.Weight
+}
+
+// Weights returns the weights of the regions, in their order.
+func (l *Layout) Weights() []uint32 {
+	ws := make([]uint32, len(l.Regions))
+	for i := range l.Regions {
+		ws[i] = l.Regions[i].weight()
+	}
+	return ws
+}
+
+// Index returns the position of a region, or -1.
+func (l *Layout) Index(region string) int {
+	for i := range l.Regions {
+		if l.Regions[i].Name == region {
+			return i
+		}
+	}
+	return -1
+}
+
+// Names returns the names of the regions, in their order.
+func (l *Layout) Names() []string {
+	names := make([]string, len(l.Regions))
+	for i := range l.Regions {
+		names[i] = l.Regions[i].Name
+	}
+	return names
+}

@@ -1,0 +1,47 @@
+package federation
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseLayout(t *testing.T) {
+	l, err := ParseLayout("f.yaml", []byte(`
+name: shop
+epoch: 3
+coordinator: home
+regions:
+  - name: eu
+    weight: 2
+  - name: us
+  - name: spare
+    weight: 0
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Name != "shop" || l.Epoch != 3 || l.Coordinator != "home" || l.Index("us") != 1 || l.Index("ap") != -1 ||
+		!slices.Equal(l.Weights(), []uint32{2, 1, 0}) || !slices.Equal(l.Names(), []string{"eu", "us", "spare"}) {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestLayoutFaults(t *testing.T) {
+	for content, want := range map[string][]string{
+		"":          {"f.yaml: the file is empty"},
+		"nam: x":    {"f.yaml: ", "line 1", "nam"},
+		"epoch: -1": {"f.yaml: ", "line 1"},
+		"{}":        {"name is missing", "epoch is missing", "coordinator is missing", "regions is empty"},
+		"regions: [{name: a}, {name: a, weight: 0}]": {"two regions are named \"a\""},
+		"regions: [{name: a, weight: 0}]":            {"no region has a weight"},
+		"regions: [{name: ''}]":                      {"the name of region 1 has 0 bytes"},
+	} {
+		_, err := ParseLayout("f.yaml", []byte(content))
+		for _, text := range want {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%q: %v, not %q", content, err, text)
+			}
+		}
+	}
+}

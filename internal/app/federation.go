@@ -1,0 +1,286 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/keyward/keyward/federation"
+	"github.com/keyward/keyward/federation/redis"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/owner"
+)
+
+const (
+	// poolCallTimeout is how long a call to a coordinator may take. Requests are repeated long before.
+	poolCallTimeout = 3 * time.Second
+	poolCalls       = 8      // most calls to one coordinator at a time
+	poolBatch       = 256    // most requests of one call
+	poolQueue       = 16_384 // most requests that wait for a call; more are dropped, and repeated
+)
+
+// federationFlags are this member's place in a federation, and the coordinators that it can reach.
+type federationFlags struct {
+	Region      string
+	Federation  string   // the file of the layout; empty: none
+	Authorities []string // NAME=URL or NAME=@FILE
+}
+
+// validateFederation checks the flags of the federation. It does not read files.
+func (f *federationFlags) validateFederation(e *faults) {
+	e.unless((f.Region == "") == (f.Federation == ""), "--region and --federation need each other: the file names all regions, and "+
+		"--region is this one's name")
+	for _, a := range f.Authorities {
+		if name, at, ok := strings.Cut(a, "="); !ok || name == "" || at == "" {
+			e.add("--authority: want NAME=URL or NAME=@FILE") // not the value, which may contain a password
+		}
+	}
+}
+
+// authority is a coordinator that this member can reach.
+type authority struct {
+	name        string
+	coordinator federation.Coordinator
+}
+
+// federations is this member's place in a federation.
+type federations struct {
+	layout      *federation.Layout // nil: none
+	region      string
+	authorities []authority
+	callers     map[uint32]*poolCaller
+}
+
+// newFederations reads the layout and opens the coordinators. It returns all faults.
+func newFederations(f *federationFlags) (x federations, err error) {
+	x.region = f.Region
+	if f.Federation == "" {
+		if len(f.Authorities) > 0 {
+			return x, errors.New("--authority needs --federation FILE and --region NAME")
+		}
+		return x, nil
+	}
+	content, err := os.ReadFile(f.Federation)
+	if err != nil {
+		return x, fmt.Errorf("--federation: %w", err)
+	}
+	if x.layout, err = federation.ParseLayout(f.Federation, content); err != nil {
+		return x, fmt.Errorf("--federation: %w", err)
+	}
+	var errs []error
+	if x.layout.Index(x.region) < 0 {
+		errs = append(errs, fmt.Errorf("--region %q is not in %s, which has %s", x.region, f.Federation, strings.Join(x.layout.Names(), ", ")))
+	}
+	for _, text := range f.Authorities {
+		name, at, _ := strings.Cut(text, "=")
+		c, err := openAuthority(at, x.layout.Epoch)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--authority %s: %w", name, err))
+			continue
+		}
+		x.authorities = append(x.authorities, authority{name, c})
+	}
+	return x, errors.Join(errs...)
+}
+
+// openAuthority returns the coordinator at a URL, or at the URL that a file contains. Its errors contain no credentials.
+func openAuthority(at string, epoch uint32) (federation.Coordinator, error) {
+	if file, isFile := strings.CutPrefix(at, "@"); isFile {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		at = strings.TrimSpace(string(content))
+	}
+	scheme, _, _ := strings.Cut(at, "://")
+	switch scheme {
+	case "redis", "rediss":
+		return redis.Open(context.Background(), redis.Options{URL: at, Epoch: epoch})
+	}
+	return nil, errors.New("want a URL that begins with redis:// or rediss://")
+}
+
+// options returns this region's place for the Node.
+func (x *federations) options() owner.Federation {
+	if x.layout == nil {
+		return owner.Federation{}
+	}
+	return owner.Federation{
+		Epoch: x.layout.Epoch, Weights: x.layout.Weights(), Index: x.layout.Index(x.region), Authorities: x.names(),
+	}
+}
+
+func (x *federations) names() (names []string) {
+	for i := range x.authorities {
+		names = append(names, x.authorities[i].name)
+	}
+	return names
+}
+
+// rules returns what rules need to know of the federation.
+func (x *federations) rules() *config.FederationOptions {
+	if x.layout == nil {
+		return &config.FederationOptions{}
+	}
+	return &config.FederationOptions{Name: x.layout.Name, Coordinator: x.layout.Coordinator, Authorities: x.names()}
+}
+
+// poolReply is called with the replies of a coordinator; see owner.Node.StepFederation.
+type poolReply func(authority uint32, took time.Duration, gs []federation.Grant, failed bool)
+
+// start starts the callers.
+func (x *federations) start(t *tasks, reg prometheus.Registerer, reply poolReply) {
+	x.callers = map[uint32]*poolCaller{}
+	if len(x.authorities) == 0 {
+		return
+	}
+	m := newFederationMetrics(reg)
+	for i := range x.authorities {
+		a := &x.authorities[i]
+		c := &poolCaller{
+			id: federation.AuthorityID(a.name), region: x.region, coordinator: a.coordinator, reply: reply,
+			wake: make(chan struct{}, 1), slots: make(chan struct{}, poolCalls),
+			seconds: m.seconds.WithLabelValues(a.name), errors: m.errors.WithLabelValues(a.name),
+			dropped: m.dropped.WithLabelValues(a.name), requests: m.requests.WithLabelValues(a.name), up: m.up.WithLabelValues(a.name),
+		}
+		c.up.Set(1)
+		x.callers[c.id] = c
+		t.start(c.run)
+	}
+}
+
+// send queues requests. It does not block.
+func (x *federations) send(rs []owner.PoolRequest) {
+	for i := range rs {
+		if c := x.callers[rs[i].Authority]; c != nil {
+			c.queue(&rs[i].Request)
+		}
+	}
+	for _, c := range x.callers {
+		c.signal()
+	}
+}
+
+type federationMetrics struct {
+	seconds                   *prometheus.HistogramVec
+	errors, dropped, requests *prometheus.CounterVec
+	up                        *prometheus.GaugeVec
+}
+
+func newFederationMetrics(reg prometheus.Registerer) federationMetrics {
+	f, label := promauto.With(reg), []string{"authority"}
+	counter := func(name, help string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: "keyward_federation_" + name, Help: help}, label)
+	}
+	return federationMetrics{
+		seconds: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "keyward_federation_call_seconds", Help: "Time of a call to the coordinator that succeeded.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 3},
+		}, label),
+		errors:   counter("errors_total", "Calls to the coordinator that failed."),
+		dropped:  counter("dropped_total", "Requests to the coordinator that found no room, and are repeated."),
+		requests: counter("requests_total", "Requests to the coordinator, of which one call has many."),
+		up: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "keyward_federation_up", Help: "1 if the last call to the coordinator succeeded, 0 if it failed.",
+		}, label),
+	}
+}
+
+// poolCaller calls one coordinator.
+type poolCaller struct {
+	id          uint32
+	region      string
+	coordinator federation.Coordinator
+	reply       poolReply
+	wake        chan struct{}
+	slots       chan struct{} // holds a value for each call
+	seconds     prometheus.Observer
+	errors      prometheus.Counter
+	dropped     prometheus.Counter
+	requests    prometheus.Counter
+	up          prometheus.Gauge
+
+	mu      sync.Mutex
+	waiting []federation.Request // guarded by mu
+}
+
+func (c *poolCaller) queue(r *federation.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.waiting) >= poolQueue {
+		c.dropped.Inc()
+		return
+	}
+	c.waiting = append(c.waiting, *r)
+}
+
+func (c *poolCaller) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the requests of the next call, or none.
+func (c *poolCaller) take() (rs []federation.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := min(len(c.waiting), poolBatch)
+	rs = slices.Clone(c.waiting[:n])
+	c.waiting = slices.Delete(c.waiting, 0, n)
+	return rs
+}
+
+// run calls the coordinator until ctx ends. Requests that come while all calls are in progress share the next one.
+func (c *poolCaller) run(ctx context.Context) {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		}
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case c.slots <- struct{}{}:
+			}
+			rs := c.take()
+			if len(rs) == 0 {
+				<-c.slots
+				break
+			}
+			calls.Go(func() {
+				c.call(ctx, rs)
+				<-c.slots
+			})
+		}
+	}
+}
+
+func (c *poolCaller) call(ctx context.Context, rs []federation.Request) {
+	ctx, cancel := context.WithTimeout(ctx, poolCallTimeout)
+	defer cancel()
+	began := time.Now()
+	gs, err := c.coordinator.Lease(ctx, c.region, rs)
+	took := time.Since(began)
+	c.requests.Add(float64(len(rs)))
+	if err != nil {
+		c.errors.Inc()
+		c.up.Set(0)
+	} else {
+		c.seconds.Observe(took.Seconds())
+		c.up.Set(1)
+	}
+	c.reply(c.id, took, gs, err != nil)
+}

@@ -1,0 +1,142 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/keyward/keyward/federation"
+	"github.com/keyward/keyward/internal/policy"
+)
+
+// Federation is how a rule's limit is divided between regions.
+type Federation struct {
+	Authority string // name of the coordinator; empty means that of the layout
+	Static    bool   // mechanism: static. Each region has its slice, and nothing is lent
+	Terms     *federation.Terms
+}
+
+// FederationOptions are the federation of which the members are a region.
+type FederationOptions struct {
+	Name        string   // of the federation; empty: the members are in none
+	Coordinator string   // the authority of rules that name none
+	Authorities []string // names of the coordinators that the members can reach
+}
+
+var federationKeys = []string{"authority", "batch", "floor", "mechanism", "outage"}
+
+// parseFederation reads the map of metadata.keyward.federation.
+func parseFederation(v any) (*Federation, string) {
+	m, isMap := v.(map[string]any)
+	if !isMap {
+		return nil, fmt.Sprintf("federation must be a map with the keys %s, not '%v'", strings.Join(federationKeys, ", "), v)
+	}
+	f := &Federation{Terms: &federation.Terms{Floor: federation.DefaultFloor}}
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		if fault := f.set(key, m[key]); fault != "" {
+			return nil, fault
+		}
+	}
+	if f.Static {
+		f.Terms.Floor = 100
+	}
+	return f, ""
+}
+
+// set sets one key of f.
+func (f *Federation) set(key string, v any) (fault string) {
+	switch key {
+	case "authority":
+		name, isText := v.(string)
+		switch {
+		case strings.Contains(name, "://"), strings.Contains(name, "@"):
+			return "federation.authority must be the name of an authority; its address and credentials belong in --authority"
+		case !isText || name == "":
+			return fmt.Sprintf("federation.authority must be the name of an authority, not '%v'", v)
+		}
+		f.Authority = name
+	case "mechanism":
+		if v != "lease" && v != "static" {
+			return fmt.Sprintf("federation.mechanism must be one of lease, static, not '%v'", v)
+		}
+		f.Static = v == "static"
+	case "floor":
+		f.Terms.Floor, fault = parseFloor(v)
+	case "batch":
+		f.Terms.Batch, fault = duration("federation.batch", 100*time.Millisecond, time.Minute)(v)
+	case "outage":
+		name, _ := v.(string)
+		o, known := federation.ParseOutage(name)
+		if !known {
+			return fmt.Sprintf("federation.outage must be one of fail_closed, regional_only, snapshot, fail_open, not '%v'", v)
+		}
+		f.Terms.Outage = o
+	default:
+		return fmt.Sprintf("federation must be a map with the keys %s, not '%s'", strings.Join(federationKeys, ", "), key)
+	}
+	return fault
+}
+
+func parseFloor(v any) (uint8, string) {
+	f, ok := fraction(v)
+	percent := math.Round(100 * f)
+	if !ok || !(percent >= 0 && percent <= 100) || math.Abs(100*f-percent) > 1e-9 {
+		return 0, fmt.Sprintf("federation.floor must be a whole percentage from 0%% to 100%%, like 0.05 or 5%%, not '%v'", v)
+	}
+	return uint8(percent), ""
+}
+
+// federationConflict returns why x cannot be divided between regions, or "".
+func (x *Extension) federationConflict() string {
+	switch {
+	case x.Federation == nil:
+	case !federation.Federates(x.Algorithm) && !x.Federation.Static:
+		return fmt.Sprintf("%s has no boundary at which unspent leases end; use fixed_window or sliding_window, or "+
+			"federation: {mechanism: static}", x.Algorithm)
+	case x.Mechanism != policy.ByOwner:
+		return fmt.Sprintf("federation needs mechanism: owner: the key's owner alone has what its region was lent, and "+
+			"mechanism: %s would lend it again", x.Mechanism)
+	case x.Fair != nil:
+		return "federation contradicts fair: what a region is lent is not divided between tenants"
+	case !federation.Federates(x.Algorithm):
+		return fmt.Sprintf("federation: {mechanism: static} supports fixed_window and sliding_window, not %s", x.Algorithm)
+	}
+	return ""
+}
+
+// bind completes the federation of a rule by that of the members. It returns a fault if they are in none, or do not know
+// the rule's coordinator. Without o, as when rules are only checked, it returns none.
+func (f *Federation) bind(o *FederationOptions) (fault string) {
+	if o == nil {
+		return ""
+	}
+	if o.Name == "" {
+		return "federation needs a member that knows its region: start it with --federation FILE and --region NAME"
+	}
+	if f.Static {
+		return ""
+	}
+	if f.Authority == "" {
+		f.Authority = o.Coordinator
+	}
+	if !slices.Contains(o.Authorities, f.Authority) {
+		return fmt.Sprintf("federation.authority '%s' is not known to this member: add --authority %s=URL", f.Authority, f.Authority)
+	}
+	f.Terms.Authority = federation.AuthorityID(f.Authority)
+	return ""
+}
+
+// String returns f as /rlconfig prints it: "home (floor 5%, outage fail_closed)".
+func (f *Federation) String() string {
+	if f.Static {
+		return "static"
+	}
+	name := f.Authority
+	if name == "" {
+		name = "the layout's coordinator"
+	}
+	return fmt.Sprintf("%s (floor %d%%, outage %s)", name, f.Terms.Floor, f.Terms.Outage)
+}
