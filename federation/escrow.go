@@ -68,11 +68,12 @@ type Escrow struct {
 	tokens   uint64 // requested with the newest request
 	waiting  uint64 // hits of the questions that wait
 
-	decidedAt    int64
-	reported     bool // the coordinator knows that nothing is left here
-	refusedUntil int64
-	empty        int // replies in a row that lent less than was requested
-	demand       meter
+	decidedAt  int64
+	reported   bool  // the coordinator knows that nothing is left here
+	dry        bool  // the newest reply lent less than was requested: the pool is used up
+	pauseUntil int64 // nothing is requested before
+	empty      int   // replies in a row that lent less than was requested
+	demand     meter
 }
 
 // NewEscrow returns an escrow without hits. boot must differ from those of all earlier escrows of the region.
@@ -89,7 +90,7 @@ func (e *Escrow) Decide(now int64, r limit.Rule, s Settings, hits uint64) Verdic
 	case hits <= e.left:
 		e.left -= hits
 		return Admitted
-	case now < e.refusedUntil:
+	case e.dry:
 		return Refused
 	}
 	return Wait
@@ -116,13 +117,13 @@ func (e *Escrow) roll(now int64) {
 	if e.rule.Algorithm == limit.SlidingWindow {
 		e.past = Past{e.window, e.have - e.left} // it still weighs
 	}
-	e.ended, e.left, e.refusedUntil, e.empty = true, 0, 0, 0
+	e.ended, e.left, e.dry, e.pauseUntil, e.empty = true, 0, false, 0, 0
 	e.inFlight = false // the reply could be of the window that has ended
 }
 
 // drop gives up everything, which stays charged.
 func (e *Escrow) drop() {
-	e.ended, e.left, e.refusedUntil, e.empty, e.inFlight, e.past = true, 0, 0, 0, false, Past{}
+	e.ended, e.left, e.dry, e.pauseUntil, e.empty, e.inFlight, e.past = true, 0, false, 0, 0, false, Past{}
 }
 
 // Due reports whether a request is to be sent now, where floor is what is left of the region's floor and rtt the round
@@ -132,13 +133,13 @@ func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
 	if e.inFlight {
 		return now-e.sentAt >= int64(timeout(rtt, e.tries))
 	}
-	if e.waiting > e.left && now >= e.refusedUntil {
+	if e.waiting > e.left && now >= e.pauseUntil {
 		return true
 	}
 	if idle := e.idle(now, rtt); idle {
 		return e.left > 0 || !e.reported
 	}
-	return now >= e.refusedUntil && e.wanted(now, rtt) > 0 && e.low(now, floor, rtt)
+	return now >= e.pauseUntil && e.wanted(now, rtt) > 0 && e.low(now, floor, rtt)
 }
 
 // idle reports whether the region has had no demand for so long that it gives its escrow back.
@@ -236,11 +237,11 @@ func (e *Escrow) Accept(now int64, g *Grant, rtt time.Duration) bool {
 			e.rivals++
 		}
 	}
-	if e.refusedUntil = 0; gain < e.tokens {
-		e.refusedUntil = now + int64(timeout(rtt, e.empty))
+	if e.dry = gain < e.tokens; e.dry {
+		e.pauseUntil = now + int64(timeout(rtt, e.empty))
 		e.empty++
 	} else {
-		e.empty = 0
+		e.pauseUntil, e.empty = 0, 0
 	}
 	e.roll(now)
 	return true

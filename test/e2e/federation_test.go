@@ -1,0 +1,297 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/keyward/keyward/federation/redis"
+	"github.com/keyward/keyward/internal/lab"
+)
+
+const (
+	regionOneWay = 75 * time.Millisecond // between a region and the coordinator
+	regionLimit  = 1500                  // of a window
+	regionWindow = 10 * time.Second
+)
+
+func regionRules(outage string) string {
+	return fmt.Sprintf(`domain: app
+descriptors:
+  - key: shared
+    rate_limit: {unit: minute, requests_per_unit: %d}
+    metadata: {keyward: {window: %s, federation: {outage: %s}}}
+  - key: alone
+    rate_limit: {unit: minute, requests_per_unit: %d}
+    metadata: {keyward: {window: %s}}
+`, regionLimit, regionWindow, outage, regionLimit, regionWindow)
+}
+
+// realRegion is one region: a cluster of two members, far from the coordinator.
+type realRegion struct {
+	name    string
+	lab     *lab.Lab
+	wan     *wan
+	clients []rlsv3.RateLimitServiceClient
+}
+
+// realRegions are three regions whose coordinator is a real Redis.
+type realRegions struct {
+	t     *testing.T
+	dir   string
+	addr  string // of Redis
+	redis *lab.Process
+	list  []*realRegion
+}
+
+func newRealRegions(t *testing.T, outage string) *realRegions {
+	t.Helper()
+	x := &realRegions{t: t, dir: tempDir(t)}
+	var ports lab.Ports
+	var err error
+	if x.addr, err = ports.Addr(); err != nil {
+		t.Fatal(err)
+	}
+	x.startRedis()
+	x.rememberNothing()
+	layout := filepath.Join(x.dir, "federation.yaml")
+	if err := os.WriteFile(layout, []byte("name: shop\nepoch: 1\ncoordinator: home\nregions: [{name: eu}, {name: us}, {name: ap}]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"eu", "us", "ap"} {
+		r := &realRegion{name: name, wan: startWAN(t, x.addr, regionOneWay)}
+		r.lab = newLab(t, lab.Options{Rules: map[string]string{"app.yaml": regionRules(outage)}, Expect: 2, Args: []string{
+			"--cluster", name, "--region", name, "--federation", layout, "--authority", "home=redis://" + r.wan.addr,
+		}})
+		start(t, r.lab, "pod-a", "pod-b")
+		for _, s := range r.lab.Sidecars {
+			r.clients = append(r.clients, dial(t, s.RLS, nil))
+		}
+		x.list = append(x.list, r)
+	}
+	return x
+}
+
+func (x *realRegions) startRedis() {
+	x.t.Helper()
+	path, err := exec.LookPath("redis-server")
+	if err != nil && os.Getenv("KEYWARD_REDIS") == "required" {
+		x.t.Fatal(err)
+	}
+	if err != nil {
+		x.t.Skip("no redis-server")
+	}
+	x.redis, err = lab.StartProcess(x.dir, lab.Spec{Name: "redis", Path: path, Args: []string{
+		"--bind", "127.0.0.1", "--port", port(x.addr), "--save", "", "--appendonly", "no", "--daemonize", "no",
+	}})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.t.Cleanup(func() { _ = x.redis.Stop(10 * time.Second) })
+}
+
+// rememberNothing declares that the empty Redis knows everything: nothing was lent before.
+func (x *realRegions) rememberNothing() {
+	x.t.Helper()
+	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second)
+	defer cancel()
+	c, err := redis.Open(ctx, redis.Options{URL: "redis://" + x.addr, Epoch: 1})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	defer c.Close()
+	if err := lab.Await(ctx, "Redis", c.Init); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// windowTally counts the hits of one key by window, as their clients saw them.
+type windowTally struct {
+	mu       sync.Mutex
+	admitted map[int64]int // both sent and answered in that window
+	all      map[int64]int // answered in that window
+	failed   int
+	times    []time.Duration
+}
+
+func windowOf(at time.Time) int64 { return at.UnixNano() / int64(regionWindow) }
+
+// spend sends hits of key to region i at a rate, from now until the end.
+func (x *realRegions) spend(i int, key string, perSecond int, until time.Time, to *windowTally) {
+	r := x.list[i]
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	for n := 0; time.Now().Before(until); n++ {
+		<-tick.C
+		calls.Go(func() {
+			ctx, cancel := context.WithTimeout(x.t.Context(), 2*time.Second)
+			defer cancel()
+			sent := time.Now()
+			res, err := r.clients[n%len(r.clients)].ShouldRateLimit(ctx, request("app", 1, "shared", key))
+			done := time.Now()
+			to.mu.Lock()
+			defer to.mu.Unlock()
+			to.times = append(to.times, done.Sub(sent))
+			switch {
+			case err != nil:
+				to.failed++
+			case res.OverallCode == rlsv3.RateLimitResponse_OK:
+				to.all[windowOf(done)]++
+				if windowOf(sent) == windowOf(done) {
+					to.admitted[windowOf(done)]++
+				}
+			}
+		})
+	}
+}
+
+// load spends key in all regions, at the given rates, for some whole windows. It returns the first and the windowTally.
+func (x *realRegions) load(key string, windows int, rates ...int) (first int64, sum *windowTally) {
+	sum = &windowTally{admitted: map[int64]int{}, all: map[int64]int{}}
+	first = windowOf(time.Now()) + 1
+	begin := time.Unix(0, first*int64(regionWindow))
+	time.Sleep(time.Until(begin.Add(-2 * time.Second))) // so that the demand is known
+	until := begin.Add(time.Duration(windows) * regionWindow).Add(-50 * time.Millisecond)
+	var all sync.WaitGroup
+	for i, rate := range rates {
+		if rate > 0 {
+			all.Go(func() { x.spend(i, key, rate, until, sum) })
+		}
+	}
+	all.Wait()
+	return first, sum
+}
+
+// check requires that no window has admitted more than the limit.
+func (x *realRegions) check(what string, s *windowTally) {
+	x.t.Helper()
+	for w, n := range s.admitted {
+		if n > regionLimit {
+			x.t.Errorf("%s: %d of %d admitted in window %d", what, n, regionLimit, w)
+		}
+	}
+}
+
+// used returns which part of the limit was admitted in some windows.
+func (s *windowTally) used(first int64, windows int) float64 {
+	n := 0
+	for i := range windows {
+		n += s.all[first+int64(i)]
+	}
+	return float64(n) / float64(windows*regionLimit)
+}
+
+func (s *windowTally) quantile(q float64) time.Duration {
+	slices.Sort(s.times)
+	return s.times[min(len(s.times)-1, int(q*float64(len(s.times))))]
+}
+
+// metric sums a metric over all members of region i.
+func (x *realRegions) metric(i int, name string) (sum float64) {
+	x.t.Helper()
+	for _, s := range x.list[i].lab.Sidecars {
+		b, err := lab.Get(x.t.Context(), "http://"+s.Metrics+"/metrics")
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if strings.HasPrefix(line, name) {
+				var v float64
+				_, _ = fmt.Sscan(line[strings.LastIndex(line, " ")+1:], &v)
+				sum += v
+			}
+		}
+	}
+	return sum
+}
+
+// TestRegions shares one limit between three regions, of which one has ten times the demand of the others, or all of it.
+// Static parts would leave most of it unused.
+func TestRegions(t *testing.T) {
+	x := newRealRegions(t, "fail_closed")
+	first, s := x.load("skewed", 3, 200, 20, 20)
+	x.check("skewed", s)
+	if used := s.used(first, 3); used < 0.95 {
+		t.Errorf("%.1f %% of the limit used at 10:1:1", 100*used)
+	} else {
+		t.Logf("10:1:1: %.1f %% used, p99 %v, %d failed", 100*used, s.quantile(0.99), s.failed)
+	}
+	first, s = x.load("one", 2, 0, 240, 0)
+	x.check("one region asks", s)
+	if used := s.used(first, 2); used < 0.90 {
+		t.Errorf("%.1f %% of the limit used by one region", 100*used)
+	} else {
+		t.Logf("one region: %.1f %% used, p99 %v", 100*used, s.quantile(0.99))
+	}
+	calls, decided := 0.0, 0.0
+	for i := range x.list {
+		calls += x.metric(i, "keyward_federation_requests_total")
+		decided += x.metric(i, `keyward_authority_total{authority="escrow"`) + x.metric(i, `keyward_authority_total{authority="full"`)
+	}
+	if calls == 0 || calls > 0.03*decided {
+		t.Errorf("%.0f requests to the coordinator for %.0f decisions", calls, decided)
+	} else {
+		t.Logf("%.4f requests to the coordinator for each decision", calls/decided)
+	}
+}
+
+// TestRegionsUnderFaults cuts regions off, kills owners, and lets the coordinator lose its memory: no window admits more
+// than the limit.
+func TestRegionsUnderFaults(t *testing.T) {
+	x := newRealRegions(t, "fail_closed")
+	for _, f := range []struct {
+		name       string
+		begin, end func()
+	}{
+		{"cut", func() { x.list[0].wan.cut(true) }, func() { x.list[0].wan.cut(false) }},
+		{"requests are lost", func() { x.list[0].wan.deaf[0].Store(true) }, func() {
+			x.list[0].wan.deaf[0].Store(false)
+			x.list[0].wan.cut(true) // a stream that has lost bytes is useless
+			x.list[0].wan.cut(false)
+		}},
+		{"replies are lost", func() { x.list[0].wan.deaf[1].Store(true) }, func() {
+			x.list[0].wan.deaf[1].Store(false)
+			x.list[0].wan.cut(true)
+			x.list[0].wan.cut(false)
+		}},
+		{"a member dies", func() { _ = x.list[0].lab.Sidecars[0].Signal(syscall.SIGKILL) }, func() {
+			_ = x.list[0].lab.Sidecars[0].Stop(5 * time.Second)
+			if err := x.list[0].lab.Restart(x.list[0].lab.Sidecars[0]); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"Redis restarts empty", func() {
+			_ = x.redis.Signal(syscall.SIGKILL)
+			_ = x.redis.Stop(5 * time.Second)
+		}, x.startRedis},
+	} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			time.Sleep(time.Until(time.Unix(0, (windowOf(time.Now())+1)*int64(regionWindow)).Add(3 * time.Second)))
+			f.begin()
+			time.Sleep(4 * time.Second)
+			f.end()
+		}()
+		first, s := x.load(f.name, 2, 150, 60, 60)
+		<-done
+		x.check(f.name, s)
+		if used := s.used(first, 2); used < 0.2 {
+			t.Errorf("%s: only %.0f %% used", f.name, 100*used)
+		} else {
+			t.Logf("%s: %.0f %% used, %d failed", f.name, 100*used, s.failed)
+		}
+	}
+}
