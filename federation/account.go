@@ -20,7 +20,7 @@ const (
 	maxUsed = 1 << 52
 )
 
-// Account is what a coordinator keeps in memory of one key. It is the reference for the other coordinators. The zero
+// Account contains what a coordinator has lent of one key, in memory. It is the reference for the other coordinators. The zero
 // Account is one that has existed since the beginning of time.
 type Account struct {
 	Since int64 // when the memory began: of a window that began earlier, only the rest can be lent
@@ -30,13 +30,13 @@ type Account struct {
 	past    ledger // of the window before, for sliding windows
 }
 
-// ledger is what is lent of one window.
+// ledger contains what is lent of one window.
 type ledger struct {
 	used  uint64 // charged hits
 	lines []line // sorted by region
 }
 
-// line is what a region has of a window.
+// line contains what a region has of a window.
 type line struct {
 	region  string
 	boot    uint64
@@ -127,7 +127,7 @@ func portion(n uint64, part, all int64) float64 {
 	return float64(float64(n)*float64(part/1000)) / float64(all/1000)
 }
 
-// receive sets l to what r says that its region has of window w, and credits what it has returned or never got.
+// receive sets l to what the region of r has of window w, and credits what it has returned or never got.
 func (b *ledger) receive(l *line, r *Request, w int64) {
 	have, left := r.Have, r.Left
 	if r.Window != w {

@@ -31,7 +31,7 @@ type Verdict uint8
 const (
 	Wait     Verdict = iota // only the coordinator knows: ask it, and decide again when it has answered
 	Admitted                // spent from the escrow
-	Refused                 // the pool is used up, as far as the coordinator has said
+	Refused                 // the pool is used up, by the coordinator's newest reply
 )
 
 // Settings are the parameters of one decision that are not the rule's.
@@ -66,7 +66,7 @@ type Escrow struct {
 	inFlight bool
 	tries    int    // requests in a row without a reply
 	tokens   uint64 // requested with the newest request
-	waiting  uint64 // hits of the questions that wait
+	waiting  uint64 // hits of the requests that wait
 
 	decidedAt  int64
 	reported   bool  // the coordinator knows that nothing is left here
@@ -79,7 +79,7 @@ type Escrow struct {
 // NewEscrow returns an escrow without hits. boot must differ from those of all earlier escrows of the region.
 func NewEscrow(boot uint64) *Escrow { return &Escrow{boot: boot, reported: true, ended: true} }
 
-// Decide decides hits from the escrow. floor is what the rule's floor has left.
+// Decide decides hits from the escrow.
 func (e *Escrow) Decide(now int64, r limit.Rule, s Settings, hits uint64) Verdict {
 	if r.Window != e.rule.Window || r.Algorithm != e.rule.Algorithm {
 		e.drop()
@@ -99,13 +99,13 @@ func (e *Escrow) Decide(now int64, r limit.Rule, s Settings, hits uint64) Verdic
 // Offer counts hits that were offered to the region, whether or not they were admitted.
 func (e *Escrow) Offer(now int64, hits uint64) { e.demand.count(now, hits, time.Second) }
 
-// AddWaiting records that a question of that many hits waits for the coordinator.
+// AddWaiting records that a client's request of that many hits waits for the coordinator.
 func (e *Escrow) AddWaiting(hits uint64) { e.waiting = limit.SaturatingAdd(e.waiting, hits) }
 
-// RemoveWaiting records that a question of that many hits does not wait any more.
+// RemoveWaiting records that a client's request of that many hits does not wait any more.
 func (e *Escrow) RemoveWaiting(hits uint64) { e.waiting -= min(e.waiting, hits) }
 
-// TakeWaiting records that no question waits any more.
+// TakeWaiting records that no client's request waits any more.
 func (e *Escrow) TakeWaiting() { e.waiting = 0 }
 
 // roll drops what is left if the window has ended (F5). What the region had of the window remains known: the coordinator's
@@ -126,7 +126,7 @@ func (e *Escrow) drop() {
 	e.ended, e.left, e.dry, e.pauseUntil, e.empty, e.inFlight, e.past = true, 0, false, 0, 0, false, Past{}
 }
 
-// Due reports whether a request is to be sent now, where floor is what is left of the region's floor and rtt the round
+// Due reports whether a request is to be sent now, where floor is the rest of the region's floor and rtt the round
 // trip time to the coordinator.
 func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
 	e.roll(now)
@@ -154,7 +154,7 @@ func (e *Escrow) low(now int64, floor uint64, rtt time.Duration) bool {
 	return float64(limit.SaturatingAdd(e.left, floor)) <= at
 }
 
-// lot returns how many hits the region should have. It is a question of cost, not of safety.
+// lot returns how many hits the region should have. It determines the number of round trips, and not what is admitted.
 func (e *Escrow) lot(now int64, rtt time.Duration) uint64 {
 	last := min(max(e.set.batch(), lotRoundTrips*rtt), e.rule.Window/windowParts)
 	rest := e.rule.End(e.rule.Index(now)) - now
@@ -286,7 +286,7 @@ func (e *Escrow) Unanswered(now int64, rtt time.Duration) bool {
 	return true
 }
 
-// Expired reports whether the escrow is no longer needed: it has nothing, the coordinator knows, and no question came for
+// Expired reports whether the escrow is no longer needed: it has nothing, the coordinator knows, and no client's request came for
 // a while.
 func (e *Escrow) Expired(now int64) bool {
 	e.roll(now)

@@ -29,7 +29,7 @@ type Coordinator interface {
 	// Lease processes requests of a region and returns a Grant for each, in their order, apart from those that are
 	// refused because they are late or invalid. An error means that it is unknown which requests were processed.
 	Lease(ctx context.Context, region string, rs []Request) ([]Grant, error)
-	// Reconcile is Lease for requests without Tokens, whose grants nobody needs.
+	// Reconcile is Lease for requests without Tokens, whose grants are not needed.
 	Reconcile(ctx context.Context, region string, rs []Request) error
 	// Healthy returns an error if the coordinator cannot lend now.
 	Healthy(ctx context.Context) error
@@ -81,7 +81,7 @@ type Grant struct {
 	Others []Line        // the other regions with a request in Window, in the order of their names
 }
 
-// Line is what a coordinator knows of a region's share of one key.
+// Line describes what another region has of a key.
 type Line struct {
 	Region  string
 	Granted uint64        // hits that it has of the window

@@ -10,7 +10,7 @@ const (
 	longestRTT = 2 * time.Second
 )
 
-// Link is what a member knows of the way to a coordinator. The caller guards it. The zero Link is one that works.
+// Link describes the connection of a member to a coordinator. The caller guards it. The zero Link is one that works.
 type Link struct {
 	rtt      time.Duration // smoothed; 0: not measured
 	failed   int           // requests in a row without a reply

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Terms are what a rule states about its federation. They are shared and immutable.
+// Terms are a rule's settings of its federation. They are shared and immutable.
 type Terms struct {
 	Authority uint32        // AuthorityID of the coordinator's name; 0 with a Floor of 100
 	Floor     uint8         // percent of a region's slice that is its floor; 100: nothing is lent
@@ -20,7 +20,7 @@ func AuthorityID(name string) uint32 {
 	return max(1, h.Sum32())
 }
 
-// Outage is what a region does while the coordinator is away. The numbers are part of the peer protocol.
+// Outage determines how a region decides while the coordinator is away. The numbers are part of the peer protocol.
 type Outage uint8
 
 // The outage policies.

@@ -49,7 +49,7 @@ type Request struct {
 	Degraded     policy.Degraded
 	// Partition is the rule's policy for partitions; 0 is Options.Policy of the owner.
 	Partition policy.PartitionChoice
-	// Federation is what the rule states about a limit that several regions share; nil: the limit is the cluster's own.
+	// Federation holds the rule's settings of a limit that several regions share; nil: the limit is the cluster's own.
 	Federation *federation.Terms
 	// Strict requires that no charge is admitted that only this member has recorded, or that a journal of the rule's
 	// counters lacks (durability: strict).

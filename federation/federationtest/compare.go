@@ -82,7 +82,7 @@ type adversary struct {
 	escrows [regions][]escrow // by key
 }
 
-// escrow is what a region has of a key.
+// escrow is the state of a region for a key.
 type escrow struct {
 	boot, seq  uint64
 	window     int64

@@ -220,6 +220,20 @@ func (s *suite) largeNumbers() {
 	}
 }
 
+// countStops requires that the charged hits stop at 2^52 instead of becoming inexact or small again.
+func (s *suite) countStops() {
+	var rs []federation.Request
+	for i := range uint64(1<<12 + 1) {
+		r := at(i+1, s.holding(1<<40, 1))
+		r.Boot = i
+		rs = append(rs, r)
+	}
+	gs := s.lease("a", rs...)
+	if len(gs) != len(rs) || gs[4094].Used != 1<<52-1<<40 || gs[4095].Used != 1<<52 || gs[4096].Used != 1<<52 {
+		s.Errorf("%d grants, the last one %+v", len(gs), gs[len(gs)-1])
+	}
+}
+
 func (s *suite) manyKeysInOrder() {
 	var rs []federation.Request
 	for i := range uint64(40) {
@@ -287,10 +301,12 @@ func (s *suite) chargedBeforeLent() {
 	}
 }
 
-// restOfWindow requires that a Coordinator lends only the rest of a window that began before its memory.
+// restOfWindow requires that a Coordinator lends only the rest of a window that began before its memory, and nothing of
+// one that ended before it.
 func restOfWindow(t *testing.T, open Open) {
-	s := newSuite(t, open, start+int64(window)*3/4)
-	s.advance(window * 3 / 4)
+	s := newSuite(t, open, start+int64(window)*7/4)
+	s.expect("a", request(100), 0, 0, 0)
+	s.advance(window * 7 / 4)
 	s.expect("a", at(2, request(100)), 25, 25, 25)
 	s.advance(window / 4)
 	s.expect("a", at(3, request(100)), 100, 100, 100)

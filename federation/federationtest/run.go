@@ -51,6 +51,7 @@ func Run(t *testing.T, open Open) {
 		{"Others", (*suite).others},
 		{"NotesOfAnyBytes", (*suite).notesOfAnyBytes},
 		{"LargeNumbers", (*suite).largeNumbers},
+		{"CountStops", (*suite).countStops},
 		{"ManyKeysInOrder", (*suite).manyKeysInOrder},
 		{"Reconcile", (*suite).reconcile},
 		{"ChargedBeforeLent", (*suite).chargedBeforeLent},

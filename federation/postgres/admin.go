@@ -42,7 +42,8 @@ func (c *Coordinator) Init(ctx context.Context) error { return c.setSince(ctx, 0
 
 // setSince sets when the records of the federation begin, in microseconds.
 func (c *Coordinator) setSince(ctx context.Context, since int64) error {
-	_, err := c.pool.Exec(ctx, "insert into keyward_since values ($1, $2) on conflict (fed) do update set since = $2", c.federation, since)
+	const set = "insert into keyward_since values ($1, $2) on conflict (fed) do update set since = $2"
+	_, err := c.pool.Exec(ctx, set, c.federation, since)
 	if err != nil {
 		return c.wrap("initialize", err)
 	}
@@ -80,9 +81,11 @@ func (c *Coordinator) Sweep(ctx context.Context) (keys int64, err error) {
 // or has no schema for the federation.
 func (c *Coordinator) Healthy(ctx context.Context) error {
 	var standby, readOnly, known bool
-	err := c.pool.QueryRow(ctx, "select pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'").Scan(&standby, &readOnly)
+	const state = "select pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'"
+	const exists = "select exists (select from keyward_since where fed = $1)"
+	err := c.pool.QueryRow(ctx, state).Scan(&standby, &readOnly)
 	if err == nil {
-		err = c.pool.QueryRow(ctx, "select exists (select from keyward_since where fed = $1)", c.federation).Scan(&known)
+		err = c.pool.QueryRow(ctx, exists, c.federation).Scan(&known)
 	}
 	switch {
 	case err != nil:

@@ -214,6 +214,8 @@ func TestNoDeadlock(t *testing.T) {
 	const askers, keys, rounds = 6, 23, 15 // a prime, so that each factor below makes another order of all keys
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
+	const age = `update keyward_window set ends = ends - interval '1 hour'
+		where key = (select key from keyward_window limit 1 for update skip locked)`
 	var all sync.WaitGroup
 	for i := range askers {
 		all.Go(func() {
@@ -226,7 +228,7 @@ func TestNoDeadlock(t *testing.T) {
 				if gs, err := c.Lease(ctx, fmt.Sprint("region ", i), rs); err != nil || len(gs) != keys {
 					t.Errorf("%d grants: %v", len(gs), err)
 				}
-				if _, err := c.pool.Exec(ctx, "update keyward_window set ends = ends - interval '1 hour' where key = (select key from keyward_window limit 1 for update skip locked)"); err != nil {
+				if _, err := c.pool.Exec(ctx, age); err != nil {
 					t.Error(err)
 				}
 				if _, err := c.Sweep(ctx); err != nil {
@@ -257,13 +259,15 @@ func TestSweep(t *testing.T) {
 		if err != nil || n != want {
 			t.Errorf("%d deleted: %v", n, err)
 		}
-		err = c.pool.QueryRow(t.Context(), "select (select count(*) from keyward_line), (select count(*) from keyward_window)").Scan(&lines, &windows)
+		const count = "select (select count(*) from keyward_line), (select count(*) from keyward_window)"
+		err = c.pool.QueryRow(t.Context(), count).Scan(&lines, &windows)
 		if err != nil || lines != 3-want || windows != 3-want {
 			t.Errorf("%d lines, %d windows: %v", lines, windows, err)
 		}
 	}
 	sweep(0)
-	const age = "update keyward_window set ends = clock_timestamp() - $1::text::interval where key <> '00000000-0000-0001-0000-000000000002'"
+	const age = `update keyward_window set ends = clock_timestamp() - $1::text::interval
+		where key <> '00000000-0000-0001-0000-000000000002'`
 	for _, tt := range []struct {
 		since string
 		want  int64
@@ -275,11 +279,38 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// TestSweepNeverWaits requires that Sweep skips a key that a transaction uses.
+func TestSweepNeverWaits(t *testing.T) {
+	s := startServer(t)
+	c := s.ready()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for k := range uint64(2) {
+		r := request(time.Hour, 1)
+		r.Key[0] = k
+		grant(t, c, "a", r)
+	}
+	if _, err := c.pool.Exec(ctx, "update keyward_window set ends = ends - interval '1 day'"); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := c.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Rollback(context.Background())
+	if _, err := lock.Exec(ctx, "select from keyward_window limit 1 for update"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Sweep(ctx); n != 1 || err != nil {
+		t.Errorf("%d deleted: %v", n, err)
+	}
+}
+
 func TestErrorsHideThePassword(t *testing.T) {
 	for url, want := range map[string]string{
 		"postgres://u:hidden@%zz":                              "malformed URL",
 		"postgres://u:hidden@host:port/db":                     "malformed URL",
-		"postgres://u:hidden@host/db?sslmode=hidden":           "malformed URL",
+		"postgres://u:hidden@host/db?sslmode=hidden":           "malformed URL or parameter",
 		"postgres://u:hidden@127.0.0.1:1/db?connect_timeout=1": "127.0.0.1:1",
 	} {
 		c, err := Open(t.Context(), Options{URL: url})
@@ -291,4 +322,22 @@ func TestErrorsHideThePassword(t *testing.T) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
+}
+
+// TestEarlierLayout requires that regions with an earlier layout get nothing of a window once one with a later layout has
+// sent a request.
+func TestEarlierLayout(t *testing.T) {
+	s := startServer(t)
+	earlier, later := s.ready(), s.open("")
+	later.epoch++
+	r := request(year, 1)
+	grant(t, earlier, "a", r)
+	r.Epoch++
+	grant(t, later, "b", r)
+	r.Epoch, r.Seq = testEpoch, 2
+	if gs, err := earlier.Lease(t.Context(), "a", []federation.Request{r}); err != nil || len(gs) != 0 {
+		t.Errorf("%+v %v", gs, err)
+	}
+	earlier.now = func() int64 { return time.Now().Add(year).UnixMicro() * 1000 }
+	grant(t, earlier, "a", r) // no region has used the later layout in the next window
 }

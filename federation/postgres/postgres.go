@@ -1,8 +1,9 @@
-// Package postgres is a federation.Coordinator that keeps its accounts in PostgreSQL 12 or newer.
+// Package postgres is a federation.Coordinator that keeps its accounts in PostgreSQL. It is tested with version 15.
 //
 // Each call is one transaction and one round trip. A function of the database processes each request while it holds the
 // lock of the key's row, with the server's clock. A replica that is promoted may lack the last transactions; a region that
-// reports more hits than are recorded has them charged again.
+// reports more hits than are recorded has them charged again. Sweep deletes records a minute after their windows, so a
+// clock that is set back by more than a minute can lend a window again.
 package postgres
 
 import (
@@ -44,13 +45,15 @@ type Coordinator struct {
 	now        func() int64 // nil outside of tests: the function reads the server's clock
 }
 
+var errMalformed = errors.New("open postgres: malformed URL or parameter; use postgres://user:password@host:port/database, " +
+	"with special characters as %XX")
+
 // Open returns a Coordinator, whose schema Setup creates. It returns an error if o.URL is unusable. It does not wait for
 // the server: calls connect, and return errors until the server can be reached.
 func Open(ctx context.Context, o Options) (*Coordinator, error) {
 	config, err := pgxpool.ParseConfig(o.URL)
 	if err != nil {
-		// The error of the parser may contain the password.
-		return nil, errors.New("open postgres: malformed URL; use postgres://user:password@host:port/database, with special characters as %XX")
+		return nil, errMalformed // that of the parser may contain the password
 	}
 	config.MaxConns, config.MinConns = maxConns, 0
 	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, dialTimeout)

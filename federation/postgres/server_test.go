@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -100,10 +101,7 @@ func credential(t testing.TB) *syscall.Credential {
 	}
 	u, err := user.Lookup("postgres")
 	if err != nil {
-		u, err = user.Lookup("nobody")
-	}
-	if err != nil {
-		t.Fatal(err)
+		return &syscall.Credential{Uid: 65534, Gid: 65534} // the user without files of its own
 	}
 	uid, _ := strconv.ParseUint(u.Uid, 10, 32)
 	gid, _ := strconv.ParseUint(u.Gid, 10, 32)
@@ -127,14 +125,17 @@ func (s *testServer) command(name string, args ...string) {
 func (s *testServer) start() {
 	s.Helper()
 	host, port, _ := net.SplitHostPort(s.address)
-	args := []string{"-D", s.dir, "-h", host, "-p", port, "-k", "", "-c", "fsync=off", "-c", "max_connections=30", "-c", "shared_buffers=16MB"}
-	path := filepath.Join(s.bin, "postgres")
+	spec := lab.Spec{Name: "postgres", Path: filepath.Join(s.bin, "postgres"), Dir: s.dir, Args: []string{
+		"-D", s.dir, "-h", host, "-p", port, "-k", "",
+		"-c", "fsync=off", "-c", "max_connections=30", "-c", "shared_buffers=16MB",
+	}}
 	if c := credential(s); c != nil {
-		args = append([]string{"--reuid", strconv.Itoa(int(c.Uid)), "--regid", strconv.Itoa(int(c.Gid)), "--clear-groups", "--pdeathsig", "KILL", path}, args...)
-		path = "/usr/bin/setpriv"
+		ids := fmt.Sprintf("--reuid=%d --regid=%d --clear-groups --pdeathsig=KILL", c.Uid, c.Gid)
+		spec.Args = slices.Concat(strings.Fields(ids), []string{spec.Path}, spec.Args)
+		spec.Path = "/usr/bin/setpriv"
 	}
 	var err error
-	if s.process, err = lab.StartProcess(filepath.Dir(s.dir), lab.Spec{Name: "postgres", Path: path, Args: args, Dir: s.dir}); err != nil {
+	if s.process, err = lab.StartProcess(filepath.Dir(s.dir), spec); err != nil {
 		s.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)

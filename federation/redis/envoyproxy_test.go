@@ -32,9 +32,18 @@ func TestSharesCountsWithEnvoyproxy(t *testing.T) {
 	r := request(year, 500)
 	r.Name = name
 
-	original(300)
+	expires := func() {
+		t.Helper()
+		if ttl, err := s.do("TTL", key).AsInt64(); err != nil || ttl < int64(year.Seconds())-60 {
+			t.Errorf("the counter expires after %d s: %v", ttl, err)
+		}
+	}
+	r.Tokens = 10
 	g := grant(t, c, "a", r)
-	if g.Total != 500 || g.Used != 800 {
+	counter(10)
+	expires()
+	original(300)
+	if g = grant(t, c, "a", next(g, r, 490)); g.Total != 500 || g.Used != 800 {
 		t.Errorf("%+v", g)
 	}
 	counter(800)
@@ -52,9 +61,7 @@ func TestSharesCountsWithEnvoyproxy(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	counter(1020)
-	if ttl, err := s.do("TTL", key).AsInt64(); err != nil || ttl < int64(year.Seconds())-60 {
-		t.Errorf("the counter expires after %d s: %v", ttl, err)
-	}
+	expires()
 }
 
 // TestEnvoyproxyTakesPlainUnits requires that requests which envoyproxy/ratelimit could not count are refused.

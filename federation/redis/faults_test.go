@@ -100,7 +100,8 @@ func TestRestartsEmpty(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest := (b.Window+1)*window.Microseconds() - since
-	if want := uint64(1000 * rest / window.Microseconds()); b.Total != want || b.Usable != want || b.Window == g.Window && want > 510 {
+	if want := uint64(1000 * rest / window.Microseconds()); b.Total != want || b.Usable != want ||
+		b.Window == g.Window && want > 510 {
 		t.Errorf("%d of %d are lent with a rest of %d us", b.Total, b.Usable, rest)
 	}
 	time.Sleep(b.Left)
@@ -235,4 +236,22 @@ func TestRecordsExpire(t *testing.T) {
 	if ttl, err := s.do("TTL", tag(2)+sinceName).AsInt64(); err != nil || ttl != -1 {
 		t.Errorf("since expires after %d s: %v", ttl, err)
 	}
+}
+
+// TestEarlierLayout requires that regions with an earlier layout get nothing of a window once one with a later layout has
+// sent a request.
+func TestEarlierLayout(t *testing.T) {
+	s := startServer(t)
+	earlier, later := s.open(""), s.open("")
+	later.epoch++
+	r := request(year, 1)
+	grant(t, earlier, "a", r)
+	r.Epoch++
+	grant(t, later, "b", r)
+	r.Epoch, r.Seq = testEpoch, 2
+	if gs, err := earlier.Lease(t.Context(), "a", []federation.Request{r}); err != nil || len(gs) != 0 {
+		t.Errorf("%+v %v", gs, err)
+	}
+	earlier.now = func() int64 { return time.Now().Add(year).UnixMicro() * 1000 }
+	grant(t, earlier, "a", r) // no region has used the later layout in the next window
 }

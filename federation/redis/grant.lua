@@ -15,7 +15,7 @@ local now = tonumber(ARGV[16]) -- only tests set it
 -- text returns n as decimal text. Lua itself would write 1e+15.
 local function text(n) return string.format('%.0f', n) end
 
--- A line is what a region has of a window. boot and seq are text of 20 digits: numbers of Lua end at 2^53.
+-- A line records what a region has of a window. boot and seq are text of 20 digits: numbers of Lua end at 2^53.
 local function parse(value)
   local boot, seq, have, left, asked, note = string.match(value, '^(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
   return {boot = boot, seq = seq, have = tonumber(have), left = tonumber(left), asked = tonumber(asked), note = note}

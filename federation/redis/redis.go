@@ -1,12 +1,13 @@
-// Package redis is a federation.Coordinator that keeps its accounts in Redis, or a server that is compatible with it:
-// 5.0 or newer, with Lua scripts.
+// Package redis is a federation.Coordinator that keeps its accounts in Redis, or in a server that is compatible with
+// Redis 7.
 //
 // Each request is one call of a script, which reads the server's clock. A window's record is a hash that expires after the
 // window. All names begin with one of 256 hash tags, {kw00} to {kwff}.
 //
-// Redis can lose writes: those that a replica had not received when it was promoted, or all of them if it restarts empty.
-// A region that reports more hits than are recorded has them charged again. Of windows that began before the first write
-// of an empty Redis, only the rest is lent.
+// Redis can lose writes: those that a replica had not received when it was promoted, those after the snapshot that a
+// server restores, or all of them if it restarts empty. A region that reports more hits than are recorded has them charged
+// again. Of windows that began before the first write of an empty Redis, only the rest is lent. Records expire a minute
+// after their window, so a clock that is set back by more than a minute can lend a window again.
 package redis
 
 import (
@@ -76,7 +77,7 @@ func (c *Coordinator) Close() {
 // Repaired returns how many hits were charged because a region had them and Redis had lost their record.
 func (c *Coordinator) Repaired() uint64 { return c.repaired.Load() }
 
-// Lease implements federation.Coordinator. Requests with one hash tag are processed in their order.
+// Lease implements federation.Coordinator. Requests for one key are processed in their order.
 func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.Request) ([]federation.Grant, error) {
 	gs, err := c.lease(ctx, region, rs)
 	if err != nil {
@@ -148,10 +149,13 @@ func (c *Coordinator) run(ctx context.Context, client rueidis.Client, calls []ca
 }
 
 // send sends commands, and WAIT after them if replicas have to confirm.
-func (c *Coordinator) send(ctx context.Context, client rueidis.Client, command, script string, calls []call) ([]rueidis.RedisResult, error) {
+func (c *Coordinator) send(
+	ctx context.Context, client rueidis.Client, command, script string, calls []call,
+) ([]rueidis.RedisResult, error) {
 	commands := make([]rueidis.Completed, 0, len(calls)+1)
 	for _, call := range calls {
-		commands = append(commands, client.B().Arbitrary(command, script, "2").Keys(call.key, call.since).Args(call.args...).Build())
+		b := client.B().Arbitrary(command, script, "2").Keys(call.key, call.since).Args(call.args...)
+		commands = append(commands, b.Build())
 	}
 	if c.server.wait == 0 {
 		return client.DoMulti(ctx, commands...), nil

@@ -87,7 +87,9 @@ const testEpoch = 7
 // do sends a command to the server.
 func (s *testServer) do(args ...string) rueidis.RedisResult {
 	s.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.address}, DisableCache: true, ForceSingleClient: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{s.address}, DisableCache: true, ForceSingleClient: true,
+	})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func (l layout) accepts(r *federation.Request) bool {
 	return l == keyward || r.Name != "" && r.Rule.Algorithm == limit.FixedWindow && units[r.Rule.Window]
 }
 
-// server is what a URL states.
+// server is the content of a URL.
 type server struct {
 	address            string // host:port
 	username, password string

@@ -171,6 +171,21 @@ func (o *oracle) allEnd(ms []*member) {
 	})
 }
 
+// volumeLost records that v lacks what it contained, also for a later restart before which nothing is admitted.
+func (o *oracle) volumeLost(v *volume) {
+	for _, a := range o.accountOrder {
+		for _, x := range a.spans {
+			r := x.restart
+			if r != nil && r.owner == v {
+				r.owner = nil
+			}
+			if r != nil && r.successor == v {
+				r.successor = nil
+			}
+		}
+	}
+}
+
 // restarted records that m trusts its ring. If it is the first one after all members have ended, it and the other
 // members have loaded what can be loaded, or m has waited long enough for those that have not.
 func (o *oracle) restarted(m *member) {

@@ -110,6 +110,7 @@ func (w *world) damageVolumes(ms []*member) {
 			w.stats.count("fault: volume lost")
 			w.replaceVolume(v)
 			v.lost = true
+			w.oracle.volumeLost(v)
 		}
 	}
 	if w.chance(d.Flips) {
@@ -120,6 +121,7 @@ func (w *world) damageVolumes(ms []*member) {
 			w.trace("volume %d: bits flip: %v", v.name, flips)
 			w.stats.count("fault: bits flipped")
 			v.lost = true
+			w.oracle.volumeLost(v)
 		}
 	}
 }
