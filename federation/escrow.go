@@ -68,7 +68,7 @@ type Escrow struct {
 	tokens   uint64 // requested with the newest request
 	waiting  uint64 // hits of the requests that wait
 
-	decidedAt  int64
+	offeredAt  int64
 	reported   bool  // the coordinator knows that nothing is left here
 	dry        bool  // the newest reply lent less than was requested: the pool is used up
 	pauseUntil int64 // nothing is requested before
@@ -81,10 +81,7 @@ func NewEscrow(boot uint64) *Escrow { return &Escrow{boot: boot, reported: true,
 
 // Decide decides hits from the escrow.
 func (e *Escrow) Decide(now int64, r limit.Rule, s Settings, hits uint64) Verdict {
-	if r.Window != e.rule.Window || r.Algorithm != e.rule.Algorithm {
-		e.drop()
-	}
-	e.rule, e.set, e.decidedAt = r, s, now
+	e.use(r, s)
 	e.roll(now)
 	switch {
 	case hits <= e.left:
@@ -96,8 +93,20 @@ func (e *Escrow) Decide(now int64, r limit.Rule, s Settings, hits uint64) Verdic
 	return Wait
 }
 
-// Offer counts hits that were offered to the region, whether or not they were admitted.
-func (e *Escrow) Offer(now int64, hits uint64) { e.demand.count(now, hits, time.Second) }
+// use sets the rule and the parameters.
+func (e *Escrow) use(r limit.Rule, s Settings) {
+	if r.Window != e.rule.Window || r.Algorithm != e.rule.Algorithm {
+		e.drop()
+	}
+	e.rule, e.set = r, s
+}
+
+// Offer counts hits by rule r that were offered to the region, whether or not they are admitted.
+func (e *Escrow) Offer(now int64, r limit.Rule, s Settings, hits uint64) {
+	e.use(r, s)
+	e.offeredAt = now
+	e.demand.count(now, hits, time.Second)
+}
 
 // AddWaiting records that a client's request of that many hits waits for the coordinator.
 func (e *Escrow) AddWaiting(hits uint64) { e.waiting = limit.SaturatingAdd(e.waiting, hits) }
@@ -144,7 +153,7 @@ func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
 
 // idle reports whether the region has had no demand for so long that it gives its escrow back.
 func (e *Escrow) idle(now int64, rtt time.Duration) bool {
-	return now-e.decidedAt >= int64(max(time.Second, lotRoundTrips*rtt))
+	return now-e.offeredAt >= int64(max(time.Second, lotRoundTrips*rtt))
 }
 
 // low reports whether what is left lasts so short a time that more is requested.
@@ -271,7 +280,7 @@ func (e *Escrow) Release(now int64) (r Request, ok bool) {
 	if e.roll(now); e.left == 0 {
 		return r, false
 	}
-	e.waiting, e.decidedAt = 0, now-int64(time.Hour)
+	e.waiting, e.offeredAt = 0, now-int64(time.Hour)
 	return e.Request(now, 0), true
 }
 
@@ -290,7 +299,7 @@ func (e *Escrow) Unanswered(now int64, rtt time.Duration) bool {
 // a while.
 func (e *Escrow) Expired(now int64) bool {
 	e.roll(now)
-	return e.left == 0 && e.waiting == 0 && now-e.decidedAt >= int64(10*time.Second) && (e.reported || e.ended) && e.past == Past{}
+	return e.left == 0 && e.waiting == 0 && now-e.offeredAt >= int64(10*time.Second) && (e.reported || e.ended) && e.past == Past{}
 }
 
 func (s *Settings) batch() time.Duration {

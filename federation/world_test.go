@@ -78,7 +78,7 @@ func (w *world) step() {
 		x.escrow = NewEscrow(w.boots)
 	}
 	hits := uint64(1 + w.IntN(5))
-	x.escrow.Offer(now, hits)
+	x.escrow.Offer(now, w.rule, w.set, hits)
 	switch x.escrow.Decide(now, w.rule, w.set, hits) {
 	case Admitted:
 		w.spent[x.escrow.window] += hits

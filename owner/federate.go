@@ -103,7 +103,7 @@ func (n *Node) decideFederated(s *shard, op *shardOp, e *counter.Owned, res *Res
 	op.now = s.clock(op.now)
 	q := n.poolOp(s, op)
 	if q.escrow != nil && op.charges() && s.pending.resumed == nil {
-		q.escrow.Offer(op.now, op.Hits)
+		q.escrow.Offer(op.now, op.Request.Rule, q.settings(), op.Hits)
 	}
 	if n.decideFromFloor(s, &q, e, res) {
 		n.queueEscrow(s, &q)

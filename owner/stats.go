@@ -19,6 +19,8 @@ type Stats struct {
 
 	Sketches int // sketches in memory, 64 KiB each
 
+	Escrows int // keys of which this member has an escrow
+
 	FairRows int         // rows of tenants for which there is memory, 24 bytes each
 	Fair     fair.Counts // decisions of rules that divide their limits between tenants
 
@@ -112,6 +114,7 @@ func (n *Node) Stats(now int64) Stats {
 	f.addProgress(n.serial.machine, now)
 	n.serial.Unlock()
 	f.UnwrittenIn = n.journal.inFlight.Load()
+	f.Escrows = int(n.federation.held.Load())
 	for i := range n.shards {
 		s := &n.shards[i]
 		s.mu.Lock()

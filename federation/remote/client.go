@@ -70,7 +70,9 @@ func (c *CoordinatorClient) Close() {
 
 // Lease implements federation.Coordinator. It returns an error for another region than that of the client. The server
 // stops processing requests at the deadline of ctx.
-func (c *CoordinatorClient) Lease(ctx context.Context, region string, rs []federation.Request) ([]federation.Grant, error) {
+func (c *CoordinatorClient) Lease(
+	ctx context.Context, region string, rs []federation.Request,
+) ([]federation.Grant, error) {
 	return c.send(ctx, opLease, region, rs)
 }
 
@@ -80,8 +82,8 @@ func (c *CoordinatorClient) Reconcile(ctx context.Context, region string, rs []f
 	return err
 }
 
-// Healthy implements federation.Coordinator. It returns an error if there is no connection, or if the coordinator behind
-// the server is not healthy.
+// Healthy implements federation.Coordinator. It returns an error if there is no connection, or if the coordinator of the
+// server is not healthy.
 func (c *CoordinatorClient) Healthy(ctx context.Context) error {
 	if _, err := c.call(ctx, opHealthy, nil); err != nil {
 		return fmt.Errorf("coordinator %s: %w", c.o.Address, err)
@@ -90,9 +92,12 @@ func (c *CoordinatorClient) Healthy(ctx context.Context) error {
 }
 
 // send sends requests in as many calls as they need, one after the other. Most need one.
-func (c *CoordinatorClient) send(ctx context.Context, op op, region string, rs []federation.Request) (gs []federation.Grant, err error) {
+func (c *CoordinatorClient) send(
+	ctx context.Context, op op, region string, rs []federation.Request,
+) (gs []federation.Grant, err error) {
 	if region != c.o.Region {
-		return nil, fmt.Errorf("lease from coordinator %s: this client calls for region %q, not %q", c.o.Address, c.o.Region, region)
+		const text = "lease from coordinator %s: this client calls for region %q, not %q"
+		return nil, fmt.Errorf(text, c.o.Address, c.o.Region, region)
 	}
 	invalid := func(r federation.Request) bool { return !r.Valid() }
 	if slices.ContainsFunc(rs, invalid) { // every coordinator would refuse them
@@ -163,7 +168,7 @@ func (c *CoordinatorClient) connect(ctx context.Context) {
 		if worked {
 			delay, logged = firstDelay, ""
 			c.set(nil, nil) // calls wait for the next attempt
-			log.Info("coordinator connection ended; connecting again", "reason", err.Error())
+			log.Info("coordinator connection ended; connecting again", "cause", err.Error())
 			continue
 		}
 		c.set(nil, err)
@@ -211,6 +216,10 @@ func (c *CoordinatorClient) dial(ctx context.Context) (*clientStream, error) {
 		if err := secure.HandshakeContext(bounded); err != nil {
 			conn.Close()
 			return nil, fmt.Errorf("tls: %w", err)
+		}
+		if secure.ConnectionState().NegotiatedProtocol != ALPN {
+			conn.Close()
+			return nil, fmt.Errorf("the server did not negotiate the protocol %s", ALPN)
 		}
 		conn = secure
 	}

@@ -101,8 +101,8 @@ func (s *clientStream) reason() error {
 	return s.why
 }
 
-// call makes a call and waits for the reply, until ctx ends or the connection is lost. It returns errRetired if the call
-// was not sent.
+// call makes a call and waits for the reply, until ctx ends or the connection is lost. It returns errRetired if the
+// connection accepts no more calls.
 func (s *clientStream) call(ctx context.Context, op op, rs []federation.Request) ([]federation.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

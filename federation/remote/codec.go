@@ -89,19 +89,19 @@ type welcome struct {
 	reason  string // why it was refused
 }
 
-// beginFrame begins a frame. After the payload, w.EndLen32(0) completes it.
-func beginFrame(typ byte) wire.Writer { return make(wire.Writer, 0, 512).U32(0).U8(typ) }
+// beginFrame begins a frame of about size bytes. After the payload, w.EndLen32(0) completes it.
+func beginFrame(typ byte, size int) wire.Writer { return make(wire.Writer, 0, 64+size).U32(0).U8(typ) }
 
 // simpleFrame returns a frame without payload.
 func simpleFrame(typ byte) []byte {
-	w := beginFrame(typ)
+	w := beginFrame(typ, 0)
 	w.EndLen32(0)
 	return w
 }
 
 // goAwayFrame returns a frame that asks the client to use another connection.
 func goAwayFrame(reason string) []byte {
-	w := appendText(beginFrame(frameGoAway), reason)
+	w := appendText(beginFrame(frameGoAway, len(reason)), reason)
 	w.EndLen32(0)
 	return w
 }
@@ -131,7 +131,7 @@ func readText(r *wire.Reader) string {
 
 // helloFrame returns the frame, after the magic.
 func helloFrame(h hello) []byte {
-	w := beginFrame(frameHello).U16(h.min).U16(h.max).U32(h.epoch).U8(byte(len(h.region))).String(h.region)
+	w := beginFrame(frameHello, len(h.region)).U16(h.min).U16(h.max).U32(h.epoch).U8(byte(len(h.region))).String(h.region)
 	w.EndLen32(0)
 	return append([]byte(magic), w...)
 }
@@ -146,7 +146,7 @@ func parseHello(b []byte) (h hello, err error) {
 
 // welcomeFrame returns the frame, after the magic.
 func welcomeFrame(m welcome) []byte {
-	w := appendText(beginFrame(frameWelcome).U16(m.version), m.reason)
+	w := appendText(beginFrame(frameWelcome, len(m.reason)).U16(m.version), m.reason)
 	w.EndLen32(0)
 	return append([]byte(magic), w...)
 }
@@ -170,7 +170,8 @@ func fitting(rs []federation.Request) (n int) {
 
 // callFrame returns the frame of a call, whose requests fit into it.
 func callFrame(c *call) []byte {
-	w := beginFrame(frameCall).U64(c.id).U32(microseconds(c.timeout)).U8(byte(c.op)).U16(uint16(len(c.requests)))
+	w := beginFrame(frameCall, len(c.requests)*(requestSize+32))
+	w = w.U64(c.id).U32(microseconds(c.timeout)).U8(byte(c.op)).U16(uint16(len(c.requests)))
 	for i := range c.requests {
 		w = appendRequest(w, &c.requests[i])
 	}
@@ -254,7 +255,7 @@ func readNote(r *wire.Reader) []byte {
 // replyFrames returns the frames of the reply to a call: several if the grants are large.
 func replyFrames(id uint64, gs []federation.Grant) (frames [][]byte) {
 	for {
-		w := beginFrame(frameReply).U64(id).U8(statusLast).U16(0)
+		w := beginFrame(frameReply, len(gs)*(grantSize+4*lineSize)).U64(id).U8(statusLast).U16(0)
 		n := 0
 		for n < len(gs) && len(w) < fullFrame {
 			w = appendGrant(w, &gs[n])
@@ -274,7 +275,7 @@ func replyFrames(id uint64, gs []federation.Grant) (frames [][]byte) {
 
 // errorFrame returns the reply to a call that failed.
 func errorFrame(id uint64, err error) []byte {
-	w := appendText(beginFrame(frameReply).U64(id).U8(statusError), err.Error())
+	w := appendText(beginFrame(frameReply, maxText).U64(id).U8(statusError), err.Error())
 	w.EndLen32(0)
 	return w
 }

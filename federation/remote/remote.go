@@ -1,9 +1,9 @@
-// Package remote carries the calls of a federation.Coordinator over TCP: a CoordinatorServer serves any Coordinator, and
-// a CoordinatorClient is a Coordinator that sends its calls to a server.
+// Package remote carries the calls of a federation.Coordinator over TCP: a CoordinatorServer serves any Coordinator,
+// and a CoordinatorClient is a Coordinator that sends its calls to a server.
 //
 // A connection belongs to one region and one epoch of the layout. With TLS, a client proves its region by a URI name of
-// its certificate. Calls are pipelined, and their replies come in any order. A call whose connection is lost fails: it is
-// unknown whether it was processed, and the next request of the same key repairs that, as with every Coordinator.
+// its certificate. Calls are pipelined, and their replies come in any order. A call whose connection is lost fails. It
+// is unknown whether it was processed, and the next request of the same key repairs that, as with every Coordinator.
 //
 // PROTOCOL.md specifies the encoding.
 package remote

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -82,7 +83,8 @@ func Serve(ln net.Listener, o ServeOptions) *CoordinatorServer {
 	}
 	o.pace = o.pace.orDefaults()
 	s := &CoordinatorServer{
-		o: o, ln: o.Guard.Listen(ln, maxConnections), account: budget.New(maxKept, fairShare), streams: map[*serverStream]bool{},
+		o: o, ln: o.Guard.Listen(ln, maxConnections), account: budget.New(maxKept, fairShare),
+		streams: map[*serverStream]bool{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
@@ -153,7 +155,7 @@ func (s *CoordinatorServer) serve(raw net.Conn) {
 	if err = c.run(); reasonOf(err) != "" {
 		s.refuse(raw, err)
 	}
-	s.o.Logger.Info("region disconnected", "region", c.region, "address", raw.RemoteAddr().String(), "reason", err.Error())
+	s.o.Logger.Info("region disconnected", "region", c.region, "address", raw.RemoteAddr().String(), "cause", err.Error())
 }
 
 // open performs the server's side of the handshakes of TLS and of the protocol.
@@ -172,10 +174,13 @@ func (s *CoordinatorServer) open(raw net.Conn, account *budget.Account) (*server
 	}
 	c := newServerStream(s, conn, account)
 	payload, err := c.readHandshake(frameHello)
-	if err != nil {
-		err = &refusedError{reasonPreface, fmt.Errorf("handshake: %w", err)}
-	} else {
+	switch reason := reasonOf(err); {
+	case err == nil:
 		err = s.welcome(c, payload, state)
+	case reason == reasonMalformed:
+		err = &refusedError{reasonPreface, fmt.Errorf("handshake: %w", err)}
+	default:
+		err = &refusedError{connguard.Cut, fmt.Errorf("handshake: %w", err)}
 	}
 	if err != nil {
 		c.cancel(err)
@@ -197,7 +202,7 @@ func (s *CoordinatorServer) welcome(c *serverStream, payload []byte, state *tls.
 		w = welcome{reason: refused.Error()}
 	}
 	if _, err := c.conn.Write(welcomeFrame(w)); err != nil && refused == nil {
-		return err
+		return &refusedError{connguard.Cut, fmt.Errorf("handshake: %w", err)}
 	}
 	c.region = h.region
 	return refused
@@ -209,7 +214,7 @@ func (s *CoordinatorServer) check(h hello, state *tls.ConnectionState) error {
 		return &refusedError{reason, fmt.Errorf(format, args...)}
 	}
 	if h.min > version || h.max < version {
-		return refuse(reasonVersion, "the client supports protocol versions %d to %d, the coordinator only %d", h.min, h.max, version)
+		return refuse(reasonVersion, "the client supports protocol versions %d to %d, the coordinator %d", h.min, h.max, version)
 	}
 	if state != nil {
 		if err := checkRegion(*state, h.region); err != nil {
@@ -220,23 +225,30 @@ func (s *CoordinatorServer) check(h hello, state *tls.ConnectionState) error {
 		return refuse(reasonRegion, "region %q is not in the layout", h.region)
 	}
 	if h.epoch != s.o.Epoch {
-		return refuse(reasonEpoch, "region %q has a layout of epoch %d, the coordinator one of epoch %d", h.region, h.epoch, s.o.Epoch)
+		const text = "region %q has a layout of epoch %d, the coordinator one of epoch %d"
+		return refuse(reasonEpoch, text, h.region, h.epoch, s.o.Epoch)
 	}
 	return nil
 }
 
-// refuse counts a refused connection, and logs one in logEvery.
+// refuse counts a refused connection, and logs one in logEvery. Clients that only connect, as probes do, are not worth a
+// warning.
 func (s *CoordinatorServer) refuse(raw net.Conn, err error) {
 	s.o.Guard.Refuse(reasonOf(err))
 	s.mu.Lock()
 	now := time.Now()
-	quiet := now.Sub(s.loggedAt) < logEvery
+	quiet := now.Sub(s.loggedAt) < logEvery && !errors.Is(err, io.EOF)
 	if !quiet {
 		s.loggedAt = now
 	}
 	s.mu.Unlock()
+	level := slog.LevelWarn
+	if errors.Is(err, io.EOF) {
+		level = slog.LevelDebug
+	}
 	if !quiet {
-		s.o.Logger.Warn("connection refused", "listener", "coordinator", "address", raw.RemoteAddr().String(), "error", err)
+		s.o.Logger.Log(s.ctx, level, "connection refused",
+			"listener", "coordinator", "address", raw.RemoteAddr().String(), "error", err)
 	}
 }
 

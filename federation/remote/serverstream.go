@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/internal/budget"
 )
 
-// maxCalls is how many calls of one connection are processed at a time. The server does not read further calls meanwhile.
+// maxCalls is how many calls of one connection are processed at a time. The server does not read more meanwhile.
 const maxCalls = 16
 
 // serverStream is a connection of a region.

@@ -46,7 +46,8 @@ type stream struct {
 // newStream returns a stream, which closes conn when it ends.
 func newStream(ctx context.Context, conn net.Conn, stall time.Duration, account *budget.Account) *stream {
 	s := &stream{
-		conn: conn, src: bufio.NewReaderSize(conn, readBuffer), stall: stall, account: account, out: make(chan []byte, writeQueue),
+		conn: conn, src: bufio.NewReaderSize(conn, readBuffer), stall: stall, account: account,
+		out: make(chan []byte, writeQueue),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	context.AfterFunc(s.ctx, func() { conn.Close() })

@@ -69,6 +69,8 @@ func handoffMetrics() []metric {
 		gauge("handoff_unconfirmed_members", "Members that have not confirmed all counters that this one must send them.", func(s *owner.Stats) int { return s.Unconfirmed }),
 		gauge("handoff_transfers", "Members to which counters are being sent.", func(s *owner.Stats) int { return s.Transfers }),
 		gauge("waiting_questions", "Requests that wait for the replica of a charge, or for the handoff of a key.", func(s *owner.Stats) int { return s.Pending }),
+		gauge("federation_escrows", "Keys of which this member has an escrow of a federation's pool.", func(s *owner.Stats) int { return s.Escrows }),
+		counter("federation_escrows_refused_total", "Requests for keys without an escrow, because there were too many; only their floors are spent.", func(s *owner.Stats) uint64 { return s.EscrowsRefused }),
 		counter("waits_refused_total", "Requests that had to wait and found no room. Their rule's degraded policy decides.", func(s *owner.Stats) uint64 { return s.PendingRefused }),
 		{"copies_total", "Replicas and counters received from other members, by result.", "result", false, func(s *owner.Stats) map[string]uint64 {
 			return map[string]uint64{"merged": s.CopiesMerged, "dropped": s.CopiesDropped}

@@ -17,12 +17,15 @@ func setAll(s *pflag.FlagSet, args []string) (faults []error) {
 		arg := args[0]
 		args = args[1:]
 		if arg == "--" {
-			stray, args = append(stray, args...), nil
+			for _, arg := range args {
+				stray = append(stray, withoutSecrets(arg))
+			}
+			args = nil
 			continue
 		}
 		name := strings.TrimLeft(arg, "-")
 		if name == arg || name == "" {
-			stray = append(stray, arg)
+			stray = append(stray, withoutSecrets(arg))
 			continue
 		}
 		var err error
@@ -34,6 +37,14 @@ func setAll(s *pflag.FlagSet, args []string) (faults []error) {
 		faults = append(faults, fmt.Errorf("unexpected arguments: %s", strings.Join(stray, " ")))
 	}
 	return faults
+}
+
+// withoutSecrets returns an argument as errors may show it: URLs can contain passwords.
+func withoutSecrets(arg string) string {
+	if before, _, url := strings.Cut(arg, "://"); url {
+		return before + "://..."
+	}
+	return arg
 }
 
 // setOne sets the flag that arg names and returns the arguments after its value.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,8 +24,9 @@ import (
 const (
 	// poolCallTimeout is how long a call to a coordinator may take. Requests are repeated long before.
 	poolCallTimeout = 3 * time.Second
-	poolCalls       = 8      // most calls to one coordinator at a time
-	poolBatch       = 256    // most requests of one call
+	poolCalls       = 8   // most calls to one coordinator at a time
+	poolBatch       = 256 // most requests of one call
+	poolCheckEvery  = 30 * time.Second
 	poolQueue       = 16_384 // most requests that wait for a call; more are dropped, and repeated
 )
 
@@ -60,7 +63,7 @@ type federations struct {
 }
 
 // newFederations reads the layout and opens the coordinators. It returns all faults.
-func newFederations(f *federationFlags) (x federations, err error) {
+func newFederations(f *federationFlags, s *security) (x federations, err error) {
 	x.region = f.Region
 	if f.Federation == "" {
 		if len(f.Authorities) > 0 {
@@ -81,7 +84,7 @@ func newFederations(f *federationFlags) (x federations, err error) {
 	}
 	for _, text := range f.Authorities {
 		name, at, _ := strings.Cut(text, "=")
-		c, err := openAuthority(at, x.layout.Epoch)
+		c, err := x.openAuthority(at, s)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--authority %s: %w", name, err))
 			continue
@@ -92,7 +95,7 @@ func newFederations(f *federationFlags) (x federations, err error) {
 }
 
 // openAuthority returns the coordinator at a URL, or at the URL that a file contains. Its errors contain no credentials.
-func openAuthority(at string, epoch uint32) (federation.Coordinator, error) {
+func (x *federations) openAuthority(at string, s *security) (federation.Coordinator, error) {
 	if file, isFile := strings.CutPrefix(at, "@"); isFile {
 		content, err := os.ReadFile(file)
 		if err != nil {
@@ -103,9 +106,11 @@ func openAuthority(at string, epoch uint32) (federation.Coordinator, error) {
 	scheme, _, _ := strings.Cut(at, "://")
 	switch scheme {
 	case "redis", "rediss":
-		return redis.Open(context.Background(), redis.Options{URL: at, Epoch: epoch})
+		return redis.Open(context.Background(), redis.Options{URL: at, Epoch: x.layout.Epoch})
+	case keywardScheme:
+		return x.dialCoordinator(at, s)
 	}
-	return nil, errors.New("want a URL that begins with redis:// or rediss://")
+	return nil, errors.New("want a URL that begins with keyward://, redis:// or rediss://")
 }
 
 // options returns this region's place for the Node.
@@ -137,7 +142,7 @@ func (x *federations) rules() *config.FederationOptions {
 type poolReply func(authority uint32, took time.Duration, gs []federation.Grant, failed bool)
 
 // start starts the callers.
-func (x *federations) start(t *tasks, reg prometheus.Registerer, reply poolReply) {
+func (x *federations) start(t *tasks, reg prometheus.Registerer, log *slog.Logger, reply poolReply) {
 	x.callers = map[uint32]*poolCaller{}
 	if len(x.authorities) == 0 {
 		return
@@ -146,7 +151,7 @@ func (x *federations) start(t *tasks, reg prometheus.Registerer, reply poolReply
 	for i := range x.authorities {
 		a := &x.authorities[i]
 		c := &poolCaller{
-			id: federation.AuthorityID(a.name), region: x.region, coordinator: a.coordinator, reply: reply,
+			id: federation.AuthorityID(a.name), name: a.name, log: log, region: x.region, coordinator: a.coordinator, reply: reply,
 			wake: make(chan struct{}, 1), slots: make(chan struct{}, poolCalls),
 			seconds: m.seconds.WithLabelValues(a.name), errors: m.errors.WithLabelValues(a.name),
 			dropped: m.dropped.WithLabelValues(a.name), requests: m.requests.WithLabelValues(a.name), up: m.up.WithLabelValues(a.name),
@@ -197,6 +202,7 @@ func newFederationMetrics(reg prometheus.Registerer) federationMetrics {
 // poolCaller calls one coordinator.
 type poolCaller struct {
 	id          uint32
+	name        string
 	region      string
 	coordinator federation.Coordinator
 	reply       poolReply
@@ -207,6 +213,8 @@ type poolCaller struct {
 	dropped     prometheus.Counter
 	requests    prometheus.Counter
 	up          prometheus.Gauge
+	log         *slog.Logger
+	unhealthy   atomic.Bool
 
 	mu      sync.Mutex
 	waiting []federation.Request // guarded by mu
@@ -239,32 +247,58 @@ func (c *poolCaller) take() (rs []federation.Request) {
 	return rs
 }
 
-// run calls the coordinator until ctx ends. Requests that come while all calls are in progress share the next one.
+// run calls the coordinator until ctx ends. It connects at once, so that the first request does not have to.
 func (c *poolCaller) run(ctx context.Context) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
+	check := time.NewTicker(poolCheckEvery)
+	defer check.Stop()
+	calls.Go(func() { c.check(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-check.C:
+			calls.Go(func() { c.check(ctx) })
 		case <-c.wake:
+			c.send(ctx, &calls)
 		}
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case c.slots <- struct{}{}:
-			}
-			rs := c.take()
-			if len(rs) == 0 {
-				<-c.slots
-				break
-			}
-			calls.Go(func() {
-				c.call(ctx, rs)
-				<-c.slots
-			})
+	}
+}
+
+// send sends the requests that wait. Those that come while all calls are in progress share the next one.
+func (c *poolCaller) send(ctx context.Context, calls *sync.WaitGroup) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case c.slots <- struct{}{}:
 		}
+		rs := c.take()
+		if len(rs) == 0 {
+			<-c.slots
+			return
+		}
+		calls.Go(func() {
+			c.call(ctx, rs)
+			<-c.slots
+		})
+	}
+}
+
+// check logs when the coordinator becomes unable to lend, and when it is able again.
+func (c *poolCaller) check(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, poolCallTimeout)
+	defer cancel()
+	err := c.coordinator.Healthy(ctx)
+	if ctx.Err() == context.Canceled {
+		return
+	}
+	switch was := c.unhealthy.Swap(err != nil); {
+	case err != nil && !was:
+		c.log.Warn("coordinator cannot lend", "authority", c.name, "error", err)
+	case err == nil && was:
+		c.log.Info("coordinator lends again", "authority", c.name)
 	}
 }
 

@@ -280,8 +280,8 @@ func (f *federationFlags) define(s *pflag.FlagSet) {
 		"`file` with the regions that share limits: name, epoch, coordinator, and regions with name and weight; empty: limits are "+
 			"this cluster's own")
 	s.StringSliceVar(&f.Authorities, "authority", nil,
-		"`NAME=URL` of a coordinator that lends parts of limits to regions, redis://host:port; NAME=@FILE reads the URL, with "+
-			"its password, from a file")
+		"`NAME=URL` of a coordinator that lends parts of limits to regions: keyward://host:port (cmd/coordinator, with --tls-cert), "+
+			"redis://host:port or rediss://host:port; NAME=@FILE reads the URL, with its password, from a file")
 }
 
 func (f *securityFlags) define(s *pflag.FlagSet) {
@@ -333,22 +333,37 @@ func defaultNode(getenv func(string) string) string {
 // the help that was asked for.
 func Parse(name, about string, args []string, getenv func(string) string) (flags, error) {
 	f := flags{effective: map[string]string{}}
+	s := newFlagSet(name)
+	errs := readFlags(s, about, f.define(s, getenv), args, getenv)
+	if slices.Contains(errs, pflag.ErrHelp) {
+		return f, pflag.ErrHelp
+	}
+	s.VisitAll(func(fl *pflag.Flag) { f.effective[fl.Name] = fl.Value.String() })
+	return f, errors.Join(append(errs, f.validate())...)
+}
+
+// newFlagSet returns a set that keeps the order in which flags are defined.
+func newFlagSet(name string) *pflag.FlagSet {
 	s := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	s.SortFlags = false
-	groups := f.define(s, getenv)
+	return s
+}
+
+// readFlags sets flags from the command line and the environment. It returns all faults. They contain pflag.ErrHelp if
+// the help was asked for and printed.
+func readFlags(s *pflag.FlagSet, about string, groups []flagGroup, args []string, getenv func(string) string) []error {
 	errs := setAll(s, args)
 	if slices.Contains(errs, pflag.ErrHelp) {
 		fmt.Fprint(os.Stderr, usage(about, groups))
-		return f, pflag.ErrHelp
+		return errs
 	}
 	s.VisitAll(func(fl *pflag.Flag) {
 		env := envName(fl.Name)
 		if v := getenv(env); v != "" && !fl.Changed && !set(fl, v) {
 			errs = append(errs, fmt.Errorf("%s=%q: want %s", env, v, kindOf(fl)))
 		}
-		f.effective[fl.Name] = fl.Value.String()
 	})
-	return f, errors.Join(append(errs, f.validate())...)
+	return errs
 }
 
 // helpWidth is the number of columns of --help.
@@ -357,7 +372,7 @@ const helpWidth = 120
 // usage returns the text of --help.
 func usage(about string, groups []flagGroup) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\nEach flag can also be set in the environment: --rls-advertise as KEYWARD_RLS_ADVERTISE.\n", about)
+	fmt.Fprintf(&b, "%s\n\nEach flag can also be set in the environment: --tls-cert as KEYWARD_TLS_CERT.\n", about)
 	for _, g := range groups {
 		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.flags.FlagUsagesWrapped(helpWidth))
 	}

@@ -58,8 +58,18 @@ func (p Program) Main(args []string) int {
 		p.Defaults(&s)
 	}
 	log := logger(os.Stderr, s.Server)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := untilSignal(log)
 	defer cancel()
+	if err := p.Run(ctx, Setup{f, s, os.LookupEnv, log}); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
+		return 1
+	}
+	return 0
+}
+
+// untilSignal returns a context that ends at SIGTERM or SIGINT. A second signal ends the process at once.
+func untilSignal(log *slog.Logger) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
@@ -68,9 +78,5 @@ func (p Program) Main(args []string) int {
 		log.Error("second signal; exiting at once", "signal", (<-signals).String())
 		os.Exit(1)
 	}()
-	if err := p.Run(ctx, Setup{f, s, os.LookupEnv, log}); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
-		return 1
-	}
-	return 0
+	return ctx, cancel
 }

@@ -172,10 +172,16 @@ func (m *sidecar) failureOf(part string) string {
 
 // servePage starts to serve the admin endpoints at all addresses, or none if one cannot be listened on.
 func servePage(addrs []string, o admin.Options, s *security) (*http.Server, error) {
-	const most = 256 // connections
-	log, gate := s.log, s.guards.Guard("metrics")
+	gate := s.guards.Guard("metrics")
 	o.Refuse, o.Hosts = gate.Refuse, s.flags.hosts()
 	srv := admin.Server(o)
+	return srv, listenPage(srv, addrs, s)
+}
+
+// listenPage serves srv at the addresses.
+func listenPage(srv *http.Server, addrs []string, s *security) error {
+	const most = 256 // connections
+	log, gate := s.log, s.guards.Guard("metrics")
 	gate.Watch(srv)
 	var open []net.Listener
 	var errs []error
@@ -191,7 +197,7 @@ func servePage(addrs []string, o admin.Options, s *security) (*http.Server, erro
 		for _, ln := range open {
 			ln.Close()
 		}
-		return nil, err
+		return err
 	}
 	for _, ln := range open {
 		log.Info("listening", "listener", "metrics", "address", ln.Addr().String())
@@ -201,5 +207,5 @@ func servePage(addrs []string, o admin.Options, s *security) (*http.Server, erro
 			}
 		}()
 	}
-	return srv, nil
+	return nil
 }

@@ -195,7 +195,7 @@ func (m *sidecar) startCounting() error {
 		o.DataWindow = m.Flags.DataWindow
 	}
 	var err error
-	if m.federation, err = newFederations(&m.Flags.federationFlags); err != nil {
+	if m.federation, err = newFederations(&m.Flags.federationFlags, m.security); err != nil {
 		return err
 	}
 	o.Federation = m.federation.options()
@@ -213,7 +213,7 @@ func (m *sidecar) startCounting() error {
 		po.OnDecided = m.onDecided
 	}
 	po.OnPoolRequests = m.federation.send
-	m.federation.start(m.tasks, m.reg, func(authority uint32, took time.Duration, gs []federation.Grant, failed bool) {
+	m.federation.start(m.tasks, m.reg, m.Log, func(authority uint32, took time.Duration, gs []federation.Grant, failed bool) {
 		m.peer.StepFederation(authority, took, gs, failed) // the rules are loaded after the peer has started
 	})
 	if err = m.security.peer(&po); err != nil {

@@ -31,9 +31,9 @@ descriptors:
   - key: shared
     rate_limit: {unit: minute, requests_per_unit: %d}
     metadata: {keyward: {window: %s, federation: {outage: %s}}}
-  - key: alone
+  - key: static
     rate_limit: {unit: minute, requests_per_unit: %d}
-    metadata: {keyward: {window: %s}}
+    metadata: {keyward: {window: %s, federation: {mechanism: static}}}
 `, regionLimit, regionWindow, outage, regionLimit, regionWindow)
 }
 
@@ -120,14 +120,15 @@ type windowTally struct {
 	mu       sync.Mutex
 	admitted map[int64]int // both sent and answered in that window
 	all      map[int64]int // answered in that window
+	refused  int
 	failed   int
 	times    []time.Duration
 }
 
 func windowOf(at time.Time) int64 { return at.UnixNano() / int64(regionWindow) }
 
-// spend sends hits of key to region i at a rate, from now until the end.
-func (x *realRegions) spend(i int, key string, perSecond int, until time.Time, to *windowTally) {
+// spend sends hits of key, by a rule, to region i at a rate, from now until the end.
+func (x *realRegions) spend(i int, rule, key string, perSecond int, until time.Time, to *windowTally) {
 	r := x.list[i]
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -139,7 +140,7 @@ func (x *realRegions) spend(i int, key string, perSecond int, until time.Time, t
 			ctx, cancel := context.WithTimeout(x.t.Context(), 2*time.Second)
 			defer cancel()
 			sent := time.Now()
-			res, err := r.clients[n%len(r.clients)].ShouldRateLimit(ctx, request("app", 1, "shared", key))
+			res, err := r.clients[n%len(r.clients)].ShouldRateLimit(ctx, request("app", 1, rule, key))
 			done := time.Now()
 			to.mu.Lock()
 			defer to.mu.Unlock()
@@ -147,7 +148,9 @@ func (x *realRegions) spend(i int, key string, perSecond int, until time.Time, t
 			switch {
 			case err != nil:
 				to.failed++
-			case res.OverallCode == rlsv3.RateLimitResponse_OK:
+			case res.OverallCode != rlsv3.RateLimitResponse_OK:
+				to.refused++
+			default:
 				to.all[windowOf(done)]++
 				if windowOf(sent) == windowOf(done) {
 					to.admitted[windowOf(done)]++
@@ -158,7 +161,7 @@ func (x *realRegions) spend(i int, key string, perSecond int, until time.Time, t
 }
 
 // load spends key in all regions, at the given rates, for some whole windows. It returns the first and the windowTally.
-func (x *realRegions) load(key string, windows int, rates ...int) (first int64, sum *windowTally) {
+func (x *realRegions) load(rule, key string, windows int, rates ...int) (first int64, sum *windowTally) {
 	sum = &windowTally{admitted: map[int64]int{}, all: map[int64]int{}}
 	first = windowOf(time.Now()) + 1
 	begin := time.Unix(0, first*int64(regionWindow))
@@ -167,7 +170,7 @@ func (x *realRegions) load(key string, windows int, rates ...int) (first int64, 
 	var all sync.WaitGroup
 	for i, rate := range rates {
 		if rate > 0 {
-			all.Go(func() { x.spend(i, key, rate, until, sum) })
+			all.Go(func() { x.spend(i, rule, key, rate, until, sum) })
 		}
 	}
 	all.Wait()
@@ -221,19 +224,32 @@ func (x *realRegions) metric(i int, name string) (sum float64) {
 // Static parts would leave most of it unused.
 func TestRegions(t *testing.T) {
 	x := newRealRegions(t, "fail_closed")
-	first, s := x.load("skewed", 3, 200, 20, 20)
+	first, s := x.load("shared", "skewed", 2, 200, 20, 20)
 	x.check("skewed", s)
-	if used := s.used(first, 3); used < 0.95 {
+	if used := s.used(first, 2); used < 0.95 {
 		t.Errorf("%.1f %% of the limit used at 10:1:1", 100*used)
 	} else {
 		t.Logf("10:1:1: %.1f %% used, p99 %v, %d failed", 100*used, s.quantile(0.99), s.failed)
 	}
-	first, s = x.load("one", 2, 0, 240, 0)
+	first, s = x.load("shared", "one", 1, 0, 240, 0)
 	x.check("one region asks", s)
-	if used := s.used(first, 2); used < 0.90 {
+	if used := s.used(first, 1); used < 0.90 {
 		t.Errorf("%.1f %% of the limit used by one region", 100*used)
 	} else {
 		t.Logf("one region: %.1f %% used, p99 %v", 100*used, s.quantile(0.99))
+	}
+	first, s = x.load("static", "skewed", 1, 200, 20, 20)
+	x.check("static", s)
+	if used := s.used(first, 1); used > 0.7 {
+		t.Errorf("%.1f %% of the limit used with static parts: the comparison shows nothing", 100*used)
+	} else {
+		t.Logf("static parts at 10:1:1: %.1f %% used", 100*used)
+	}
+	_, s = x.load("shared", "below", 2, 100, 10, 10)
+	if part := float64(s.refused) / float64(len(s.times)); part > 0.03 {
+		t.Errorf("%.2f %% refused at 80 %% of the limit", 100*part)
+	} else {
+		t.Logf("80 %% of the limit: %.2f %% refused, p50 %v, p99 %v", 100*part, s.quantile(0.5), s.quantile(0.99))
 	}
 	calls, decided := 0.0, 0.0
 	for i := range x.list {
@@ -280,15 +296,15 @@ func TestRegionsUnderFaults(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			time.Sleep(time.Until(time.Unix(0, (windowOf(time.Now())+1)*int64(regionWindow)).Add(3 * time.Second)))
+			time.Sleep(time.Until(time.Unix(0, (windowOf(time.Now())+1)*int64(regionWindow)).Add(2 * time.Second)))
 			f.begin()
-			time.Sleep(4 * time.Second)
+			time.Sleep(3 * time.Second)
 			f.end()
 		}()
-		first, s := x.load(f.name, 2, 150, 60, 60)
+		first, s := x.load("shared", f.name, 1, 150, 60, 60)
 		<-done
 		x.check(f.name, s)
-		if used := s.used(first, 2); used < 0.2 {
+		if used := s.used(first, 1); used < 0.2 {
 			t.Errorf("%s: only %.0f %% used", f.name, 100*used)
 		} else {
 			t.Logf("%s: %.0f %% used, %d failed", f.name, 100*used, s.failed)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -30,6 +31,15 @@ func file(path, debian string) need {
 	}}
 }
 
+// havePostgres reports whether this machine has a PostgreSQL server. Debian does not put it on the path.
+func havePostgres() bool {
+	if _, err := exec.LookPath("postgres"); err == nil {
+		return true
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	return len(found) > 0
+}
+
 // needs returns all needs of the stages.
 var needs = map[string]need{
 	"root":       {have: func() bool { return runtime.GOOS == "linux" && os.Getuid() == 0 }, bring: "run it as root on Linux"},
@@ -38,6 +48,9 @@ var needs = map[string]need{
 	"ip":         program("ip", "iproute2"),
 	"iptables":   program("iptables", "iptables"),
 	"redis":      program("redis-server", "redis-server"),
+	"postgres":   {have: havePostgres, debian: "postgresql"},
+	"java":       program("java", "default-jre-headless"),
+	"mvn":        program("mvn", "maven"),
 	"chromium":   program("chromium", "chromium"),
 	"prometheus": program("prometheus", "prometheus"),
 	"npm":        program("npm", "npm"),

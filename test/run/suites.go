@@ -48,7 +48,11 @@ func whole() []*stage {
 		},
 		{name: "kube-build", about: "a Kubernetes, Helm 3 and 4: once for a version", budget: 10 * time.Second, after: []string{"machine", "e2e"}, jobs: idly(command(1, "test/kube/tools/build"))},
 		{name: "lint", about: "formatting, vet, tidiness, golangci-lint", budget: 2 * time.Minute, jobs: idly(command(1, "make", "-s", "lint"))},
-		{name: "search", about: "searches by one goroutine, without the race detector", after: []string{"e2e"}, budget: 2 * time.Minute, jobs: idly(search)},
+		{name: "search", about: "searches by one goroutine, without the race detector", after: []string{"e2e"}, wants: []string{"java", "mvn"}, budget: 3 * time.Minute, jobs: idly(search)},
+		{
+			name: "stores", about: "coordinators of federations: real Redis and PostgreSQL servers", after: []string{"machine", "e2e"}, budget: 2 * time.Minute,
+			needs: []string{"redis", "postgres"}, jobs: idly(stores),
+		},
 		{name: "sim", about: "whole clusters in virtual time", after: []string{"e2e"}, budget: 5 * time.Minute, jobs: idly(sim)},
 		{name: "chart", about: "the Helm chart, with Helm 3 and 4", budget: 2 * time.Minute, after: []string{"kube-build"}, jobs: idly(chart)},
 		{name: "bench", about: "the benchmarks' own tests", budget: time.Minute, after: []string{"build", "e2e"}, jobs: idly(bench)},
@@ -104,7 +108,7 @@ func (m *machine) packages(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(strings.Fields(text), func(p string) bool {
-		return slices.ContainsFunc([]string{"/test/e2e", "/test/sim", "/test/kube", "/charts", "/dashboards"}, func(dir string) bool { return strings.HasSuffix(p, dir) })
+		return slices.ContainsFunc([]string{"/test/e2e", "/test/sim", "/test/kube", "/charts", "/dashboards", "/federation/redis", "/federation/postgres", "/federation/remote"}, func(dir string) bool { return strings.HasSuffix(p, dir) })
 	}), nil
 }
 
@@ -123,6 +127,14 @@ func quickUnit(ctx context.Context, m *machine) ([]*job, error) {
 		return nil, err
 	}
 	return []*job{{args: append([]string{"go", "test", "-short", "-v", "-p", "4", "-timeout", "10m"}, packages...), load: 2}}, nil
+}
+
+// stores runs the tests of the coordinators that keep their accounts in a server, or speak to one.
+func stores(context.Context, *machine) ([]*job, error) {
+	return []*job{{
+		args: []string{"go", "test", "-race", "-v", "-count=1", "-timeout", "10m", "./federation/redis", "./federation/postgres", "./federation/remote"},
+		env:  []string{"CGO_ENABLED=1", "KEYWARD_REDIS=required", "KEYWARD_POSTGRES=required"},
+	}}, nil
 }
 
 // search runs the tests of the files *_norace_test.go, which are built without the race detector alone.
