@@ -1,4 +1,4 @@
-# One image for everything: /bin/sidecar, /bin/xds, /bin/keyward, and the two names under which users of
+# One image for everything: /bin/sidecar, /bin/xds, /bin/keyward, /bin/coordinator, and the two names under which users of
 # envoyproxy/ratelimit start their containers, /bin/ratelimit and /bin/ratelimit_config_check.
 # Nothing here needs BuildKit. The bases are fixed by digest; deploy/release holds both files, and go.mod, to the same ones.
 FROM golang:1.26.8-bookworm@sha256:dc9ad6c05acc7a88e5b71bde60a5fe3bd4b9f0db209011711b464107438a8107 AS build
@@ -11,10 +11,10 @@ ARG VERSION=dev
 RUN mkdir -p /out/bin /out/root /out/certs /out/run /out/data \
  && CGO_ENABLED=0 go build -trimpath -buildvcs=false \
       -ldflags "-s -w -X main.version=$VERSION -X github.com/keyward/keyward/internal/app.Version=$VERSION" \
-      -o /out/bin/ ./cmd/sidecar ./cmd/xds ./cmd/keyward \
+      -o /out/bin/ ./cmd/sidecar ./cmd/xds ./cmd/keyward ./cmd/coordinator \
  && ln -s sidecar /out/bin/ratelimit \
  && ln -s keyward /out/bin/ratelimit_config_check \
- && for p in sidecar xds keyward; do ln -s /bin/$p /out/root/$p; done \
+ && for p in sidecar xds keyward coordinator; do ln -s /bin/$p /out/root/$p; done \
  && scripts/licenses /out/licenses
 
 FROM gcr.io/distroless/static-debian12:nonroot@sha256:afa5c872c891853ca7fcf1f12c3edb23f7eeef36189728842dd51042ff57f7ab
@@ -27,7 +27,7 @@ COPY --from=build --chown=65532:65532 /out/certs/ /certs/
 COPY --from=build --chown=65532:65532 /out/run/ /run/keyward/
 COPY --from=build --chown=65532:65532 /out/data/ /var/lib/keyward/
 USER 65532:65532
-# RLS; RLS of other pods' Envoys; JSON and health; debug; gossip; peers; metrics; xDS
-EXPOSE 8081 8082 8080 6070 7946/tcp 7946/udp 7947 9090 18000
+# RLS; RLS of other pods' Envoys; JSON and health; debug; gossip; peers; coordinators; metrics; xDS
+EXPOSE 8081 8082 8080 6070 7946/tcp 7946/udp 7947 7948 9090 18000
 # No entrypoint, as in the image this one replaces: `command: /bin/ratelimit` works in every manifest.
 CMD ["/bin/sidecar"]

@@ -12,9 +12,9 @@ help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/sidecar, bin/xds, bin/keyward and bin/ratelimit
+build: ## Build bin/sidecar, bin/xds, bin/keyward, bin/coordinator and bin/ratelimit
 	@mkdir -p $(BIN)
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/sidecar ./cmd/xds ./cmd/keyward
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/sidecar ./cmd/xds ./cmd/keyward ./cmd/coordinator
 	@ln -sf sidecar $(BIN)/ratelimit
 
 .PHONY: demo

@@ -20,9 +20,9 @@ const (
 	maxUsed = 1 << 52
 )
 
-// Account contains what a coordinator has lent of one key, in memory. It is the reference for the other coordinators. The zero
-// Account is one that has existed since the beginning of time.
-type Account struct {
+// PoolAccount contains what a coordinator has lent of one key, in memory. It is the reference for the other coordinators. The zero
+// PoolAccount is one that has existed since the beginning of time.
+type PoolAccount struct {
 	Since int64 // when the memory began: of a window that began earlier, only the rest can be lent
 
 	window  int64
@@ -49,7 +49,7 @@ type line struct {
 
 // Grant processes r, a request of that region at now. It returns false if r is refused: one older than a previous one, one
 // that contradicts itself, one from a window that has not begun, or one from one region too many.
-func (a *Account) Grant(now int64, region string, r *Request) (g Grant, ok bool) {
+func (a *PoolAccount) Grant(now int64, region string, r *PoolRequest) (g PoolGrant, ok bool) {
 	w := r.Rule.Index(now)
 	if !r.Valid() || w < a.window || r.Window > w {
 		return g, false
@@ -70,14 +70,14 @@ func (a *Account) Grant(now int64, region string, r *Request) (g Grant, ok bool)
 	a.current.used += n
 	l.have += n
 	l.left += n
-	return Grant{
+	return PoolGrant{
 		Key: r.Key, Seq: r.Seq, Window: w, Total: l.have, Used: a.current.used, Usable: usable,
 		Left: time.Duration(r.Rule.End(w) - now), Others: a.current.others(now, region),
 	}, true
 }
 
 // Valid reports whether r is consistent and within the limits of all coordinators. They refuse other requests.
-func (r *Request) Valid() bool {
+func (r *PoolRequest) Valid() bool {
 	return r.Rule.Validate() == nil && r.Rule.Window%time.Microsecond == 0 && Federates(r.Rule.Algorithm) && r.Seq > 0 &&
 		r.Left <= r.Have && len(r.Note) <= MaxNote && r.Pool <= uint64(r.Rule.Limit) &&
 		r.Have <= 1<<40 && r.Tokens <= 1<<40 && r.Past.Have <= 1<<40
@@ -88,7 +88,7 @@ func (r *Request) Valid() bool {
 func Federates(a limit.Algorithm) bool { return a == limit.FixedWindow || a == limit.SlidingWindow }
 
 // roll begins window w, if it is not the present one.
-func (a *Account) roll(w int64, r *Request) {
+func (a *PoolAccount) roll(w int64, r *PoolRequest) {
 	if w == a.window && a.current.lines != nil {
 		return
 	}
@@ -100,7 +100,7 @@ func (a *Account) roll(w int64, r *Request) {
 }
 
 // usable returns what can be lent in window w at now: of a sliding window less what the window before still weighs.
-func (a *Account) usable(now, w int64, r *Request) uint64 {
+func (a *PoolAccount) usable(now, w int64, r *PoolRequest) uint64 {
 	usable := usablePart(&r.Rule, r.Pool, w, a.Since)
 	if r.Rule.Algorithm != limit.SlidingWindow {
 		return usable
@@ -128,7 +128,7 @@ func portion(n uint64, part, all int64) float64 {
 }
 
 // receive sets l to what the region of r has of window w, and credits what it has returned or never got.
-func (b *ledger) receive(l *line, r *Request, w int64) {
+func (b *ledger) receive(l *line, r *PoolRequest, w int64) {
 	have, left := r.Have, r.Left
 	if r.Window != w {
 		have, left = 0, 0
@@ -143,7 +143,7 @@ func (b *ledger) receive(l *line, r *Request, w int64) {
 }
 
 // settle credits what region has not spent of window w, which has ended.
-func (b *ledger) settle(region string, w int64, r *Request) {
+func (b *ledger) settle(region string, w int64, r *PoolRequest) {
 	if r.Past.Window != w {
 		return
 	}
@@ -173,10 +173,10 @@ func (b *ledger) find(region string) (int, bool) {
 }
 
 // others returns the lines of the other regions.
-func (b *ledger) others(now int64, region string) (ls []Line) {
+func (b *ledger) others(now int64, region string) (ls []RegionLine) {
 	for i := range b.lines {
 		if l := &b.lines[i]; l.region != region {
-			ls = append(ls, Line{l.region, l.have, l.left, time.Duration(max(0, now-l.askedAt)), l.note})
+			ls = append(ls, RegionLine{l.region, l.have, l.left, time.Duration(max(0, now-l.askedAt)), l.note})
 		}
 	}
 	return ls

@@ -34,8 +34,8 @@ const (
 	Refused                 // the pool is used up, by the coordinator's newest reply
 )
 
-// Settings are the parameters of one decision that are not the rule's.
-type Settings struct {
+// EscrowSettings are the parameters of one decision that are not the rule's.
+type EscrowSettings struct {
 	Pool  uint64        // hits of a window that may be lent to all regions together
 	Batch time.Duration // time for which a lot lasts, if round trips are short; default 1 s
 	Min   uint64        // hits of a lot, where enough is left; default 10
@@ -49,7 +49,7 @@ type Settings struct {
 type Escrow struct {
 	boot uint64
 	rule limit.Rule
-	set  Settings
+	set  EscrowSettings
 
 	window     int64 // of have and left; 0: none
 	have, left uint64
@@ -80,7 +80,7 @@ type Escrow struct {
 func NewEscrow(boot uint64) *Escrow { return &Escrow{boot: boot, reported: true, ended: true} }
 
 // Decide decides hits from the escrow.
-func (e *Escrow) Decide(now int64, r limit.Rule, s Settings, hits uint64) Verdict {
+func (e *Escrow) Decide(now int64, r limit.Rule, s EscrowSettings, hits uint64) Verdict {
 	e.use(r, s)
 	e.roll(now)
 	switch {
@@ -94,7 +94,7 @@ func (e *Escrow) Decide(now int64, r limit.Rule, s Settings, hits uint64) Verdic
 }
 
 // use sets the rule and the parameters.
-func (e *Escrow) use(r limit.Rule, s Settings) {
+func (e *Escrow) use(r limit.Rule, s EscrowSettings) {
 	if r.Window != e.rule.Window || r.Algorithm != e.rule.Algorithm {
 		e.drop()
 	}
@@ -102,7 +102,7 @@ func (e *Escrow) use(r limit.Rule, s Settings) {
 }
 
 // Offer counts hits by rule r that were offered to the region, whether or not they are admitted.
-func (e *Escrow) Offer(now int64, r limit.Rule, s Settings, hits uint64) {
+func (e *Escrow) Offer(now int64, r limit.Rule, s EscrowSettings, hits uint64) {
 	e.use(r, s)
 	e.offeredAt = now
 	e.demand.count(now, hits, time.Second)
@@ -203,7 +203,7 @@ func (e *Escrow) wanted(now int64, rtt time.Duration) uint64 {
 }
 
 // Request returns the request to send now. Replies to earlier requests are no longer accepted. The caller sets its Key.
-func (e *Escrow) Request(now int64, rtt time.Duration) Request {
+func (e *Escrow) Request(now int64, rtt time.Duration) PoolRequest {
 	e.roll(now)
 	e.tokens = 0
 	if e.idle(now, rtt) && e.waiting == 0 {
@@ -215,7 +215,7 @@ func (e *Escrow) Request(now int64, rtt time.Duration) Request {
 	// Based on the clock, so that the region's next escrow of the key continues with higher numbers.
 	e.seq = max(e.seq+1, uint64(max(0, now)))
 	e.sentAt, e.inFlight = now, true
-	return Request{
+	return PoolRequest{
 		Rule: e.rule, Pool: e.set.Pool, Epoch: e.set.Epoch, Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have,
 		Left: e.left, Tokens: e.tokens, Past: e.past,
 	}
@@ -223,7 +223,7 @@ func (e *Escrow) Request(now int64, rtt time.Duration) Request {
 
 // Accept processes the reply to the request in flight. It returns false if g replies to another request, or contradicts
 // what is known.
-func (e *Escrow) Accept(now int64, g *Grant, rtt time.Duration) bool {
+func (e *Escrow) Accept(now int64, g *PoolGrant, rtt time.Duration) bool {
 	e.roll(now)
 	if !e.inFlight || g.Seq != e.seq || g.Window < e.window || g.Window == e.window && g.Total < e.have ||
 		g.Left < 0 || g.Left > e.rule.Window {
@@ -276,7 +276,7 @@ func (e *Escrow) Granted(now int64) uint64 {
 
 // Release returns the request that gives back what is left, for an escrow that is not used any more: its key has another
 // owner. ok is false if there is nothing to give back.
-func (e *Escrow) Release(now int64) (r Request, ok bool) {
+func (e *Escrow) Release(now int64) (r PoolRequest, ok bool) {
 	if e.roll(now); e.left == 0 {
 		return r, false
 	}
@@ -302,14 +302,14 @@ func (e *Escrow) Expired(now int64) bool {
 	return e.left == 0 && e.waiting == 0 && now-e.offeredAt >= int64(10*time.Second) && (e.reported || e.ended) && e.past == Past{}
 }
 
-func (s *Settings) batch() time.Duration {
+func (s *EscrowSettings) batch() time.Duration {
 	if s.Batch <= 0 {
 		return time.Second
 	}
 	return s.Batch
 }
 
-func (s *Settings) least() uint64 {
+func (s *EscrowSettings) least() uint64 {
 	if s.Min == 0 {
 		return 10
 	}

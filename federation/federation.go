@@ -28,9 +28,9 @@ const MaxNote = 1024
 type Coordinator interface {
 	// Lease processes requests of a region and returns a Grant for each, in their order, apart from those that are
 	// refused because they are late or invalid. An error means that it is unknown which requests were processed.
-	Lease(ctx context.Context, region string, rs []Request) ([]Grant, error)
+	Lease(ctx context.Context, region string, rs []PoolRequest) ([]PoolGrant, error)
 	// Reconcile is Lease for requests without Tokens, whose grants are not needed.
-	Reconcile(ctx context.Context, region string, rs []Request) error
+	Reconcile(ctx context.Context, region string, rs []PoolRequest) error
 	// Healthy returns an error if the coordinator cannot lend now.
 	Healthy(ctx context.Context) error
 }
@@ -38,13 +38,13 @@ type Coordinator interface {
 // Grantor is the synchronous form of a Coordinator: it processes one request at a time of the caller's clock, without
 // I/O. It returns false if the request is refused.
 type Grantor interface {
-	Grant(now int64, region string, r *Request) (Grant, bool)
+	Grant(now int64, region string, r *PoolRequest) (PoolGrant, bool)
 }
 
-// Request asks a coordinator for a part of a key's pool, returns unspent hits, and reports demand. It contains state, not
+// PoolRequest asks a coordinator for a part of a key's pool, returns unspent hits, and reports demand. It contains state, not
 // events: what the region has of a window in all. So a lost grant is repeated with the next request, a return is a request
 // with a lower total, and repeated requests count once.
-type Request struct {
+type PoolRequest struct {
 	Key    Key
 	Rule   limit.Rule // the rule of the whole federation; a fixed or a sliding window
 	Pool   uint64     // hits of a window that may be lent to all regions together
@@ -69,8 +69,8 @@ type Past struct {
 	Have   uint64 // hits spent in Window
 }
 
-// Grant is the reply to a Request.
-type Grant struct {
+// PoolGrant is the reply to a Request.
+type PoolGrant struct {
 	Key    Key
 	Seq    uint64        // of the request
 	Window int64         // the window in which the grant can be spent
@@ -78,11 +78,11 @@ type Grant struct {
 	Used   uint64        // hits of the pool that are charged, including everything that is lent
 	Usable uint64        // hits of the pool that can be lent in Window at most
 	Left   time.Duration // until Window ends by the coordinator's clock
-	Others []Line        // the other regions with a request in Window, in the order of their names
+	Others []RegionLine  // the other regions with a request in Window, in the order of their names
 }
 
-// Line describes what another region has of a key.
-type Line struct {
+// RegionLine describes what another region has of a key.
+type RegionLine struct {
 	Region  string
 	Granted uint64        // hits that it has of the window
 	Left    uint64        // the part of them that was unspent at its newest request

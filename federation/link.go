@@ -10,8 +10,8 @@ const (
 	longestRTT = 2 * time.Second
 )
 
-// Link describes the connection of a member to a coordinator. The caller guards it. The zero Link is one that works.
-type Link struct {
+// CoordinatorLink describes the connection of a member to a coordinator. The caller guards it. The zero CoordinatorLink is one that works.
+type CoordinatorLink struct {
 	rtt      time.Duration // smoothed; 0: not measured
 	failed   int           // requests in a row without a reply
 	away     bool
@@ -20,7 +20,7 @@ type Link struct {
 }
 
 // RTT returns the round trip time to the coordinator.
-func (l *Link) RTT() time.Duration {
+func (l *CoordinatorLink) RTT() time.Duration {
 	if l.rtt == 0 {
 		return firstRTT
 	}
@@ -28,7 +28,7 @@ func (l *Link) RTT() time.Duration {
 }
 
 // Answered records a reply after that time. It returns true if the coordinator was away.
-func (l *Link) Answered(took time.Duration) (returned bool) {
+func (l *CoordinatorLink) Answered(took time.Duration) (returned bool) {
 	took = min(max(took, 0), longestRTT)
 	if l.rtt == 0 {
 		l.rtt = max(took, 1)
@@ -41,7 +41,7 @@ func (l *Link) Answered(took time.Duration) (returned bool) {
 
 // Unanswered records that a request has had no reply in time. It returns true if the coordinator counts as away from now
 // on.
-func (l *Link) Unanswered(now int64) (left bool) {
+func (l *CoordinatorLink) Unanswered(now int64) (left bool) {
 	if l.failed++; l.failed < awayAfter {
 		return false
 	}
@@ -49,7 +49,7 @@ func (l *Link) Unanswered(now int64) (left bool) {
 }
 
 // Failed records an error of the coordinator, which counts as away from now on. It returns true if it did not before.
-func (l *Link) Failed(now int64) (left bool) {
+func (l *CoordinatorLink) Failed(now int64) (left bool) {
 	left = !l.away
 	l.away = true
 	l.interval = min(max(2*l.interval, probeFirst), probeLast)
@@ -58,11 +58,11 @@ func (l *Link) Failed(now int64) (left bool) {
 }
 
 // Away reports whether the coordinator counts as away, so that outage policies decide.
-func (l *Link) Away() bool { return l.away }
+func (l *CoordinatorLink) Away() bool { return l.away }
 
 // Usable reports whether a request can be sent: the coordinator is not away, or it is time to probe it. A probe that
 // begins now delays the next one.
-func (l *Link) Usable(now int64) bool {
+func (l *CoordinatorLink) Usable(now int64) bool {
 	if !l.away {
 		return true
 	}

@@ -20,7 +20,7 @@ type Memory struct {
 
 // timedAccount is an Account and the time until which it is needed.
 type timedAccount struct {
-	Account
+	PoolAccount
 	until int64
 }
 
@@ -34,7 +34,7 @@ func NewMemory(epoch uint32, since int64, now func() int64) *Memory {
 }
 
 // Lease implements Coordinator.
-func (m *Memory) Lease(_ context.Context, region string, rs []Request) (gs []Grant, err error) {
+func (m *Memory) Lease(_ context.Context, region string, rs []PoolRequest) (gs []PoolGrant, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
@@ -48,7 +48,7 @@ func (m *Memory) Lease(_ context.Context, region string, rs []Request) (gs []Gra
 }
 
 // Reconcile implements Coordinator.
-func (m *Memory) Reconcile(ctx context.Context, region string, rs []Request) error {
+func (m *Memory) Reconcile(ctx context.Context, region string, rs []PoolRequest) error {
 	_, err := m.Lease(ctx, region, rs)
 	return err
 }
@@ -57,20 +57,20 @@ func (m *Memory) Reconcile(ctx context.Context, region string, rs []Request) err
 func (m *Memory) Healthy(context.Context) error { return nil }
 
 // Grant implements Grantor. The caller's clock replaces that of m.
-func (m *Memory) Grant(now int64, region string, r *Request) (Grant, bool) {
+func (m *Memory) Grant(now int64, region string, r *PoolRequest) (PoolGrant, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sweep(now)
 	return m.grant(now, region, r)
 }
 
-func (m *Memory) grant(now int64, region string, r *Request) (g Grant, ok bool) {
+func (m *Memory) grant(now int64, region string, r *PoolRequest) (g PoolGrant, ok bool) {
 	if r.Epoch != m.epoch {
 		return g, false
 	}
 	a := m.accounts[r.Key]
 	if a == nil {
-		a = &timedAccount{Account: Account{Since: m.since}}
+		a = &timedAccount{PoolAccount: PoolAccount{Since: m.since}}
 	}
 	if g, ok = a.Grant(now, region, r); ok {
 		a.until = now + int64(g.Left) + int64(r.Rule.Window)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Terms are a rule's settings of its federation. They are shared and immutable.
-type Terms struct {
+// RuleTerms are a rule's settings of its federation. They are shared and immutable.
+type RuleTerms struct {
 	Authority uint32        // AuthorityID of the coordinator's name; 0 with a Floor of 100
 	Floor     uint8         // percent of a region's slice that is its floor; 100: nothing is lent
 	Outage    Outage        // what happens while the coordinator is away

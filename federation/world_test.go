@@ -14,8 +14,8 @@ type world struct {
 	*rand.Rand
 	now     int64
 	rule    limit.Rule
-	set     Settings
-	account Account
+	set     EscrowSettings
+	account PoolAccount
 	offset  int64 // of the coordinator's clock
 	regions []*region
 	mail    []func()
@@ -29,7 +29,7 @@ type world struct {
 type region struct {
 	name   string
 	offset int64
-	link   Link
+	link   CoordinatorLink
 	escrow *Escrow
 }
 
@@ -37,7 +37,7 @@ func newWorld(seed uint64) *world {
 	r := rand.New(rand.NewPCG(seed, 1))
 	w := &world{Rand: r, now: int64(time.Hour), spent: map[int64]uint64{}, wall: map[int64]uint64{}}
 	w.rule = limit.Rule{Window: time.Duration(1+r.IntN(3)) * time.Second, Limit: uint32(1 + r.IntN(200)), Algorithm: limit.Algorithm(r.IntN(2))}
-	w.set = Settings{Pool: uint64(r.IntN(int(w.rule.Limit) + 1)), Batch: time.Duration(r.IntN(2000)) * time.Millisecond}
+	w.set = EscrowSettings{Pool: uint64(r.IntN(int(w.rule.Limit) + 1)), Batch: time.Duration(r.IntN(2000)) * time.Millisecond}
 	skew := []int64{0, int64(100 * time.Millisecond), int64(5 * time.Second)}[r.IntN(3)]
 	off := func() int64 {
 		if skew == 0 {
@@ -92,7 +92,7 @@ func (w *world) step() {
 	}
 }
 
-func (w *world) send(x *region, r Request) {
+func (w *world) send(x *region, r PoolRequest) {
 	r.Key = w.key
 	w.later(func() {
 		g, ok := w.account.Grant(w.now+w.offset, x.name, &r)

@@ -11,8 +11,8 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// Federation is the place of this cluster in a federation.
-type Federation struct {
+// FederationPlace is the place of this cluster in a federation.
+type FederationPlace struct {
 	Epoch       uint32   // of the layout
 	Weights     []uint32 // of all regions
 	Index       int      // of this region in Weights
@@ -24,7 +24,7 @@ const maxEscrows = 16_384
 
 // federated is the state of a Node for limits that several regions share.
 type federated struct {
-	options Federation
+	options FederationPlace
 	links   map[uint32]*authorityLink // by federation.AuthorityID; immutable
 	held    atomic.Int64              // escrows
 	dirty   atomic.Bool               // a shard has escrows with due requests
@@ -33,12 +33,12 @@ type federated struct {
 // authorityLink is the way to one coordinator.
 type authorityLink struct {
 	mu   sync.Mutex
-	link federation.Link // guarded by mu
+	link federation.CoordinatorLink // guarded by mu
 	away atomic.Bool
 	rtt  atomic.Int64 // nanoseconds
 }
 
-func (f *federated) init(o Federation) {
+func (f *federated) init(o FederationPlace) {
 	f.options, f.links = o, map[uint32]*authorityLink{}
 	for _, name := range o.Authorities {
 		l := &authorityLink{}
@@ -48,7 +48,7 @@ func (f *federated) init(o Federation) {
 }
 
 // do changes the state of the link and publishes it.
-func (l *authorityLink) do(change func(*federation.Link) bool) (changed bool) {
+func (l *authorityLink) do(change func(*federation.CoordinatorLink) bool) (changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	changed = change(&l.link)
@@ -91,10 +91,10 @@ type poolOp struct {
 	left   uint64  // of the floor
 }
 
-// PoolRequest is a request to the coordinator with that federation.AuthorityID.
-type PoolRequest struct {
+// CoordinatorRequest is a request to the coordinator with that federation.AuthorityID.
+type CoordinatorRequest struct {
 	Authority uint32
-	Request   federation.Request
+	Request   federation.PoolRequest
 }
 
 // decideFederated decides op, whose key this member owns and whose limit several regions share: from the floor, then from
@@ -223,8 +223,8 @@ func (q *poolOp) decide() federation.Verdict {
 	return q.escrow.Decide(q.now, q.Request.Rule, q.settings(), q.Hits)
 }
 
-func (q *poolOp) settings() federation.Settings {
-	return federation.Settings{Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch}
+func (q *poolOp) settings() federation.EscrowSettings {
+	return federation.EscrowSettings{Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch}
 }
 
 // decideWithoutPool makes q wait for the coordinator, or decides it by the rule's outage policy.
@@ -327,14 +327,14 @@ func (n *Node) ask(now int64, key Key, x *escrow, fx *Ready) {
 		return
 	}
 	if x.Unanswered(now, l.roundTrip()) {
-		l.do(func(l *federation.Link) bool { return l.Unanswered(now) })
+		l.do(func(l *federation.CoordinatorLink) bool { return l.Unanswered(now) })
 	}
-	if !l.do(func(l *federation.Link) bool { return l.Usable(now) }) {
+	if !l.do(func(l *federation.CoordinatorLink) bool { return l.Usable(now) }) {
 		return
 	}
 	r := x.Request(now, l.roundTrip())
 	r.Key, r.Epoch = key, n.federation.options.Epoch
-	fx.PoolRequests = append(fx.PoolRequests, PoolRequest{x.authority, r})
+	fx.PoolRequests = append(fx.PoolRequests, CoordinatorRequest{x.authority, r})
 }
 
 // tickEscrows queues the requests that time makes due, and drops escrows that are not needed any more.
@@ -382,7 +382,7 @@ func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
 		}
 		if r, ok := x.Release(now); ok {
 			r.Key, r.Epoch = key, n.federation.options.Epoch
-			fx.PoolRequests = append(fx.PoolRequests, PoolRequest{x.authority, r})
+			fx.PoolRequests = append(fx.PoolRequests, CoordinatorRequest{x.authority, r})
 		}
 		n.dropEscrow(s, key)
 		for _, w := range s.pending.takeCoordinator(key) {
@@ -393,7 +393,7 @@ func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
 
 // StepFederation processes the replies of a coordinator to requests that were sent together, which came after took. With
 // failed, the coordinator could not be reached, or has reported an error.
-func (n *Node) StepFederation(now int64, authority uint32, took time.Duration, gs []federation.Grant, failed bool) (fx Ready) {
+func (n *Node) StepFederation(now int64, authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
 	defer n.finish(&fx)
@@ -402,11 +402,11 @@ func (n *Node) StepFederation(now int64, authority uint32, took time.Duration, g
 		return fx
 	}
 	if failed {
-		l.do(func(l *federation.Link) bool { return l.Failed(now) })
+		l.do(func(l *federation.CoordinatorLink) bool { return l.Failed(now) })
 		n.decideWaiting(now, authority, &fx)
 		return fx
 	}
-	l.do(func(l *federation.Link) bool { return l.Answered(took) })
+	l.do(func(l *federation.CoordinatorLink) bool { return l.Answered(took) })
 	for i := range gs {
 		n.acceptPool(now, l, &gs[i], &fx)
 	}
@@ -415,7 +415,7 @@ func (n *Node) StepFederation(now int64, authority uint32, took time.Duration, g
 }
 
 // acceptPool processes one reply, and decides the requests that waited for it.
-func (n *Node) acceptPool(now int64, l *authorityLink, g *federation.Grant, fx *Ready) {
+func (n *Node) acceptPool(now int64, l *authorityLink, g *federation.PoolGrant, fx *Ready) {
 	s, _ := n.shard(g.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ type regions struct {
 	pool    *federation.Memory
 	cut     map[int]bool // regions that cannot reach the coordinator
 	flights []flight
-	terms   federation.Terms
+	terms   federation.RuleTerms
 	calls   int
 }
 
@@ -24,18 +24,18 @@ type flight struct {
 	at     int64
 	region int
 	sent   int64
-	r      PoolRequest
+	r      CoordinatorRequest
 }
 
 const oneWay = int64(75 * time.Millisecond)
 
 func newRegions(t *testing.T, weights ...uint32) *regions {
-	w := &regions{T: t, now: t0, cut: map[int]bool{}, terms: federation.Terms{Authority: federation.AuthorityID("home"), Floor: 5}}
+	w := &regions{T: t, now: t0, cut: map[int]bool{}, terms: federation.RuleTerms{Authority: federation.AuthorityID("home"), Floor: 5}}
 	w.pool = federation.NewMemory(7, 0, func() int64 { return w.now })
 	for i := range weights {
 		w.nodes = append(w.nodes, member(Options{
 			Self: "a", BootID: uint64(1001 + 2000*i),
-			Federation: Federation{Epoch: 7, Weights: weights, Index: i, Authorities: []string{"home"}},
+			Federation: FederationPlace{Epoch: 7, Weights: weights, Index: i, Authorities: []string{"home"}},
 		}, t0, "a"))
 	}
 	return w
@@ -92,7 +92,7 @@ func (w *regions) arrive(f *flight) (done []Done) {
 		return nil
 	}
 	n := w.nodes[f.region]
-	return w.perform(f.region, n.StepFederation(w.now, f.r.Authority, time.Duration(w.now-f.sent), []federation.Grant{g}, false))
+	return w.perform(f.region, n.StepFederation(w.now, f.r.Authority, time.Duration(w.now-f.sent), []federation.PoolGrant{g}, false))
 }
 
 var regionNames = []string{"r0", "r1", "r2"}

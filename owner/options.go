@@ -56,7 +56,7 @@ type Options struct {
 	// SetLoad sets.
 	HotRate float64
 	// Federation is this region's place in a federation; the zero value is none.
-	Federation Federation
+	Federation FederationPlace
 	// NoHot disables the detection of hot keys. Rules and routes can still require leases.
 	NoHot bool
 	// MaxLeases is the most keys of which this member holds leases; default 1024.

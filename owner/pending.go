@@ -36,8 +36,8 @@ type Ready struct {
 	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it
 	// has not.
 	ClockStopped time.Duration
-	PoolRequests []PoolRequest // to send to the coordinators of federations; StepFederation processes the replies
-	Done         []Done        // the requests that are not pending any more, to return to their callers
+	PoolRequests []CoordinatorRequest // to send to the coordinators of federations; StepFederation processes the replies
+	Done         []Done               // the requests that are not pending any more, to return to their callers
 	// Transfers are the members to which counters are to be sent. For each, the driver sends what Pull returns, in order
 	// and on a connection of its own, until Pull returns false. A member with a running transfer may be listed again.
 	Transfers []ring.ID

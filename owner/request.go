@@ -50,7 +50,7 @@ type Request struct {
 	// Partition is the rule's policy for partitions; 0 is Options.Policy of the owner.
 	Partition policy.PartitionChoice
 	// Federation holds the rule's settings of a limit that several regions share; nil: the limit is the cluster's own.
-	Federation *federation.Terms
+	Federation *federation.RuleTerms
 	// Strict requires that no charge is admitted that only this member has recorded, or that a journal of the rule's
 	// counters lacks (durability: strict).
 	Strict bool

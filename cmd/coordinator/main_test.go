@@ -106,11 +106,11 @@ func (p *process) await(path string, want int) {
 }
 
 // lease sends a request of region a.
-func (p *process) lease(c *remote.CoordinatorClient, window time.Duration, seq, tokens uint64) federation.Grant {
+func (p *process) lease(c *remote.CoordinatorClient, window time.Duration, seq, tokens uint64) federation.PoolGrant {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
 	defer cancel()
-	gs, err := c.Lease(ctx, "a", []federation.Request{{
+	gs, err := c.Lease(ctx, "a", []federation.PoolRequest{{
 		Key: federation.Key{1, uint64(window)}, Rule: limit.Rule{Limit: 1000, Window: window}, Pool: 1000, Epoch: 7,
 		Boot: 1, Seq: seq, Tokens: tokens,
 	}})
@@ -141,8 +141,8 @@ func TestProcess(t *testing.T) {
 	if g := p.lease(c, year, 1, 300); g.Total != 300 || g.Usable != 1000 {
 		t.Errorf("%+v", g)
 	}
-	r := federation.Request{Epoch: 8, Rule: limit.Rule{Limit: 1, Window: time.Hour}, Seq: 1}
-	if gs, err := c.Lease(t.Context(), "a", []federation.Request{r}); err != nil || len(gs) != 0 {
+	r := federation.PoolRequest{Epoch: 8, Rule: limit.Rule{Limit: 1, Window: time.Hour}, Seq: 1}
+	if gs, err := c.Lease(t.Context(), "a", []federation.PoolRequest{r}); err != nil || len(gs) != 0 {
 		t.Errorf("of another layout: %+v %v", gs, err)
 	}
 	status, metrics := p.get("/metrics")

@@ -84,7 +84,7 @@ func (s *Service) buildRequests(c *Call, v *view) {
 // domain, and version that of the rules.
 func NewRequest(domain, version uint64, m *config.Match) owner.Request {
 	x := m.Extension()
-	var terms *federation.Terms
+	var terms *federation.RuleTerms
 	if x.Federation != nil && m.Rule != nil {
 		terms = x.Federation.Terms
 	}

@@ -48,7 +48,7 @@ func Compare(t *testing.T, open Open, seed uint64) {
 }
 
 // normalize gives empty lists one form.
-func normalize(gs []federation.Grant) []federation.Grant {
+func normalize(gs []federation.PoolGrant) []federation.PoolGrant {
 	if len(gs) == 0 {
 		return nil
 	}
@@ -87,7 +87,7 @@ type escrow struct {
 	boot, seq  uint64
 	window     int64
 	have, kept uint64 // hits of window; hits that it has spent of the window before
-	sent       []federation.Request
+	sent       []federation.PoolRequest
 }
 
 func newAdversary(seed uint64) *adversary {
@@ -117,7 +117,7 @@ func (a *adversary) time(now int64) int64 {
 }
 
 // requests returns requests of one region for some keys.
-func (a *adversary) requests(now int64) (region string, rs []federation.Request) {
+func (a *adversary) requests(now int64) (region string, rs []federation.PoolRequest) {
 	i := a.IntN(regions)
 	for range 1 + a.IntN(6) {
 		k := a.IntN(len(rules))
@@ -136,7 +136,7 @@ func (a *adversary) requests(now int64) (region string, rs []federation.Request)
 }
 
 // honest returns the next request of an escrow: it may have restarted, lost, spent, or returned hits.
-func (a *adversary) honest(e *escrow, key int, now int64) federation.Request {
+func (a *adversary) honest(e *escrow, key int, now int64) federation.PoolRequest {
 	rule := rules[key]
 	if e.seq == 0 || a.IntN(40) == 0 {
 		*e = escrow{boot: a.Uint64(), seq: e.seq, sent: e.sent}
@@ -153,7 +153,7 @@ func (a *adversary) honest(e *escrow, key int, now int64) federation.Request {
 		e.have = a.amount(e.have)
 	}
 	pool := uint64(rule.Limit) - uint64(rule.Limit)/20
-	r := federation.Request{
+	r := federation.PoolRequest{
 		Key: federation.Key{uint64(key) << 60, math.MaxUint64 - uint64(key)*251}, Rule: rule, Pool: pool, Epoch: epoch,
 		Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have, Left: a.amount(e.have), Tokens: a.amount(pool / 3),
 	}
@@ -173,7 +173,7 @@ func (a *adversary) honest(e *escrow, key int, now int64) federation.Request {
 }
 
 // distort makes r contradict what the coordinator has recorded, or itself.
-func (a *adversary) distort(r *federation.Request) {
+func (a *adversary) distort(r *federation.PoolRequest) {
 	switch a.IntN(12) {
 	case 0:
 		r.Have = a.Uint64N(1 << 41)
@@ -216,7 +216,7 @@ func (a *adversary) amount(n uint64) uint64 {
 }
 
 // learn has a region receive its grants, some of which are lost.
-func (a *adversary) learn(region string, gs []federation.Grant) {
+func (a *adversary) learn(region string, gs []federation.PoolGrant) {
 	i := region[len(region)-1] - '0'
 	for _, g := range gs {
 		e := &a.escrows[i][g.Key[0]>>60]

@@ -83,22 +83,22 @@ func (s *suite) lostWrite() {
 }
 
 func (s *suite) refused() {
-	for name, change := range map[string]func(r *federation.Request){
-		"an earlier layout":     func(r *federation.Request) { r.Epoch-- },
-		"a later layout":        func(r *federation.Request) { r.Epoch++ },
-		"more left than it has": func(r *federation.Request) { r.Left = r.Have + 1 },
-		"a window to come":      func(r *federation.Request) { r.Window++ },
-		"a long note":           func(r *federation.Request) { r.Note = make([]byte, federation.MaxNote+1) },
-		"a pool over the limit": func(r *federation.Request) { r.Pool = uint64(r.Rule.Limit) + 1 },
-		"a bucket":              func(r *federation.Request) { r.Rule.Algorithm = limit.TokenBucket },
-		"no window":             func(r *federation.Request) { r.Rule.Window = 0 },
-		"a window of nanoseconds": func(r *federation.Request) {
+	for name, change := range map[string]func(r *federation.PoolRequest){
+		"an earlier layout":     func(r *federation.PoolRequest) { r.Epoch-- },
+		"a later layout":        func(r *federation.PoolRequest) { r.Epoch++ },
+		"more left than it has": func(r *federation.PoolRequest) { r.Left = r.Have + 1 },
+		"a window to come":      func(r *federation.PoolRequest) { r.Window++ },
+		"a long note":           func(r *federation.PoolRequest) { r.Note = make([]byte, federation.MaxNote+1) },
+		"a pool over the limit": func(r *federation.PoolRequest) { r.Pool = uint64(r.Rule.Limit) + 1 },
+		"a bucket":              func(r *federation.PoolRequest) { r.Rule.Algorithm = limit.TokenBucket },
+		"no window":             func(r *federation.PoolRequest) { r.Rule.Window = 0 },
+		"a window of nanoseconds": func(r *federation.PoolRequest) {
 			r.Rule.Window = 1500
 		},
-		"no number":           func(r *federation.Request) { r.Seq = 0 },
-		"a huge balance":      func(r *federation.Request) { r.Have = 1<<40 + 1 },
-		"a huge wish":         func(r *federation.Request) { r.Tokens = math.MaxUint64 },
-		"a huge past balance": func(r *federation.Request) { r.Past.Have = math.MaxUint64 },
+		"no number":           func(r *federation.PoolRequest) { r.Seq = 0 },
+		"a huge balance":      func(r *federation.PoolRequest) { r.Have = 1<<40 + 1 },
+		"a huge wish":         func(r *federation.PoolRequest) { r.Tokens = math.MaxUint64 },
+		"a huge past balance": func(r *federation.PoolRequest) { r.Past.Have = math.MaxUint64 },
 	} {
 		r := s.holding(8, 5)
 		change(&r)
@@ -139,7 +139,7 @@ func (s *suite) slidingWindowWeighs() {
 	s.expect("b", sliding(request(30)), 30, 80, 100)
 	s.advance(window + window/2)
 	s.expect("b", sliding(at(2, request(1))), 1, 1, 60)
-	report := func(seq, kept uint64) federation.Request {
+	report := func(seq, kept uint64) federation.PoolRequest {
 		r := sliding(at(seq, request(0)))
 		r.Past = federation.Past{Window: r.Rule.Index(s.now.Load()) - 1, Have: kept}
 		return r
@@ -175,7 +175,7 @@ func (s *suite) others() {
 	s.advance(1500 * time.Millisecond)
 	s.grant("a", s.holding(8, 2))
 	s.advance(time.Second)
-	want := []federation.Line{
+	want := []federation.RegionLine{
 		{Region: "a", Granted: 10, Left: 6, Age: time.Second},
 		{Region: "c", Granted: 30, Left: 30, Age: 2500 * time.Millisecond, Note: []byte("note of c")},
 	}
@@ -222,7 +222,7 @@ func (s *suite) largeNumbers() {
 
 // countStops requires that the charged hits stop at 2^52 instead of becoming inexact or small again.
 func (s *suite) countStops() {
-	var rs []federation.Request
+	var rs []federation.PoolRequest
 	for i := range uint64(1<<12 + 1) {
 		r := at(i+1, s.holding(1<<40, 1))
 		r.Boot = i
@@ -235,7 +235,7 @@ func (s *suite) countStops() {
 }
 
 func (s *suite) manyKeysInOrder() {
-	var rs []federation.Request
+	var rs []federation.PoolRequest
 	for i := range uint64(40) {
 		r := at(i+1, request(i))
 		r.Key[0] ^= i * 0x9e3779b97f4a7c15
@@ -247,8 +247,8 @@ func (s *suite) manyKeysInOrder() {
 		rs = append(rs, r)
 	}
 	gs := s.lease("a", rs...)
-	rs = slices.DeleteFunc(rs, func(r federation.Request) bool { return r.Epoch != epoch })
-	same := func(g federation.Grant, r federation.Request) bool {
+	rs = slices.DeleteFunc(rs, func(r federation.PoolRequest) bool { return r.Epoch != epoch })
+	same := func(g federation.PoolGrant, r federation.PoolRequest) bool {
 		return g.Key == r.Key && g.Seq == r.Seq && g.Total == r.Tokens
 	}
 	if !slices.EqualFunc(gs, rs, same) {
@@ -261,7 +261,7 @@ func (s *suite) manyKeysInOrder() {
 
 func (s *suite) reconcile() {
 	s.expect("a", request(100), 100, 100, 100)
-	if err := s.c.Reconcile(s.Context(), "a", []federation.Request{at(2, s.holding(25, 0))}); err != nil {
+	if err := s.c.Reconcile(s.Context(), "a", []federation.PoolRequest{at(2, s.holding(25, 0))}); err != nil {
 		s.Fatal(err)
 	}
 	s.expect("b", request(100), 75, 100, 100)
@@ -279,7 +279,7 @@ func (s *suite) chargedBeforeLent() {
 			for seq := uint64(1); ; seq++ {
 				r := at(seq, s.holding(totals[i], uint64(3+i)))
 				r.Rule.Limit, r.Pool = pool, pool
-				gs, err := s.c.Lease(ctx, fmt.Sprintf("region-%d", i), []federation.Request{r})
+				gs, err := s.c.Lease(ctx, fmt.Sprintf("region-%d", i), []federation.PoolRequest{r})
 				if err != nil || len(gs) != 1 {
 					s.Errorf("%v %v", gs, err)
 					return
@@ -312,6 +312,6 @@ func restOfWindow(t *testing.T, open Open) {
 	s.expect("a", at(3, request(100)), 100, 100, 100)
 }
 
-func sameLine(a, b federation.Line) bool {
+func sameLine(a, b federation.RegionLine) bool {
 	return a.Region == b.Region && a.Granted == b.Granted && a.Left == b.Left && a.Age == b.Age && string(a.Note) == string(b.Note)
 }

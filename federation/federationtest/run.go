@@ -82,33 +82,33 @@ func newSuite(t *testing.T, open Open, since int64) *suite {
 const window = 100 * time.Second
 
 // request returns a request for tokens of a pool of 100 hits per window. It is the first one of its boot.
-func request(tokens uint64) federation.Request {
-	return federation.Request{
+func request(tokens uint64) federation.PoolRequest {
+	return federation.PoolRequest{
 		Key: federation.Key{0xfedcba9876543210, 0x8000000000000001}, Rule: limit.Rule{Limit: 120, Window: window},
 		Name: "edge_key_value_", Pool: 100, Epoch: epoch, Boot: 1, Seq: 1, Tokens: tokens,
 	}
 }
 
 // holding returns a request for tokens of a region that has hits of the present window, half of them unspent.
-func (s *suite) holding(have, tokens uint64) federation.Request {
+func (s *suite) holding(have, tokens uint64) federation.PoolRequest {
 	r := request(tokens)
 	r.Window, r.Have, r.Left = r.Rule.Index(s.now.Load()), have, have/2
 	return r
 }
 
 // at returns r with another Seq.
-func at(seq uint64, r federation.Request) federation.Request {
+func at(seq uint64, r federation.PoolRequest) federation.PoolRequest {
 	r.Seq = seq
 	return r
 }
 
 // sliding returns r with a rule of a sliding window.
-func sliding(r federation.Request) federation.Request {
+func sliding(r federation.PoolRequest) federation.PoolRequest {
 	r.Rule.Algorithm = limit.SlidingWindow
 	return r
 }
 
-func (s *suite) lease(region string, rs ...federation.Request) []federation.Grant {
+func (s *suite) lease(region string, rs ...federation.PoolRequest) []federation.PoolGrant {
 	s.Helper()
 	gs, err := s.c.Lease(s.Context(), region, rs)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *suite) lease(region string, rs ...federation.Request) []federation.Gran
 }
 
 // grant sends one request, which must be granted.
-func (s *suite) grant(region string, r federation.Request) federation.Grant {
+func (s *suite) grant(region string, r federation.PoolRequest) federation.PoolGrant {
 	s.Helper()
 	gs := s.lease(region, r)
 	if len(gs) != 1 {
@@ -128,7 +128,7 @@ func (s *suite) grant(region string, r federation.Request) federation.Grant {
 }
 
 // expect sends one request and checks the amounts of the grant.
-func (s *suite) expect(region string, r federation.Request, total, used, usable uint64) {
+func (s *suite) expect(region string, r federation.PoolRequest, total, used, usable uint64) {
 	s.Helper()
 	if g := s.grant(region, r); g.Total != total || g.Used != used || g.Usable != usable {
 		s.Errorf("total %d, used %d, usable %d, not %d, %d, %d", g.Total, g.Used, g.Usable, total, used, usable)
@@ -136,7 +136,7 @@ func (s *suite) expect(region string, r federation.Request, total, used, usable 
 }
 
 // refuse sends one request, which must be refused.
-func (s *suite) refuse(region string, r federation.Request) {
+func (s *suite) refuse(region string, r federation.PoolRequest) {
 	s.Helper()
 	if gs := s.lease(region, r); len(gs) != 0 {
 		s.Errorf("not refused: %+v", gs)

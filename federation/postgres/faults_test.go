@@ -19,19 +19,19 @@ import (
 const year = 365 * 24 * time.Hour // a window whose boundary no test meets
 
 // request returns the first request of a boot, for tokens of a pool of 1000 hits per window.
-func request(window time.Duration, tokens uint64) federation.Request {
-	return federation.Request{
+func request(window time.Duration, tokens uint64) federation.PoolRequest {
+	return federation.PoolRequest{
 		Key: federation.Key{1, 2}, Rule: limit.Rule{Limit: 1000, Window: window}, Pool: 1000, Epoch: testEpoch,
 		Boot: 1, Seq: 1, Tokens: tokens,
 	}
 }
 
 // grant sends one request, which must be granted.
-func grant(t *testing.T, c federation.Coordinator, region string, r federation.Request) federation.Grant {
+func grant(t *testing.T, c federation.Coordinator, region string, r federation.PoolRequest) federation.PoolGrant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	gs, err := c.Lease(ctx, region, []federation.Request{r})
+	gs, err := c.Lease(ctx, region, []federation.PoolRequest{r})
 	if err != nil || len(gs) != 1 {
 		t.Fatalf("%+v %v", gs, err)
 	}
@@ -64,7 +64,7 @@ func TestSetup(t *testing.T) {
 	s := startServer(t)
 	c := s.open("")
 	fails(t, c.Healthy(t.Context()), "set up the schema")
-	_, err := c.Lease(t.Context(), "a", []federation.Request{request(year, 1)})
+	_, err := c.Lease(t.Context(), "a", []federation.PoolRequest{request(year, 1)})
 	fails(t, err, "set up the schema")
 	var all sync.WaitGroup
 	for range 3 {
@@ -89,7 +89,7 @@ func TestSetup(t *testing.T) {
 	}
 	c.federation = "another"
 	fails(t, c.Healthy(t.Context()), "federation another is unknown; set up its schema")
-	_, err = c.Lease(t.Context(), "a", []federation.Request{request(year, 1)})
+	_, err = c.Lease(t.Context(), "a", []federation.PoolRequest{request(year, 1)})
 	fails(t, err, "set up the schema")
 }
 
@@ -129,7 +129,7 @@ func TestCrashInTransaction(t *testing.T) {
 	r.Seq, r.Window, r.Have, r.Tokens = 2, g.Window, g.Total, 100
 	failed := make(chan error, 1)
 	go func() {
-		_, err := c.Lease(t.Context(), "a", []federation.Request{r})
+		_, err := c.Lease(t.Context(), "a", []federation.PoolRequest{r})
 		failed <- err
 	}()
 	s.awaitLock()
@@ -185,7 +185,7 @@ func TestStandby(t *testing.T) {
 	standby.start()
 	behind := standby.open("")
 	fails(t, behind.Healthy(t.Context()), "this is a standby; use the address of the primary")
-	_, err := behind.Lease(t.Context(), "a", []federation.Request{r})
+	_, err := behind.Lease(t.Context(), "a", []federation.PoolRequest{r})
 	fails(t, err, "use the address of the primary")
 
 	primary.crash()
@@ -220,7 +220,7 @@ func TestNoDeadlock(t *testing.T) {
 	for i := range askers {
 		all.Go(func() {
 			for round := range rounds {
-				rs := make([]federation.Request, keys)
+				rs := make([]federation.PoolRequest, keys)
 				for k := range rs {
 					rs[k] = request(time.Second, 10)
 					rs[k].Key[0], rs[k].Seq = uint64((k*(2*i+1)+round)%keys), uint64(round+1)
@@ -335,7 +335,7 @@ func TestEarlierLayout(t *testing.T) {
 	r.Epoch++
 	grant(t, later, "b", r)
 	r.Epoch, r.Seq = testEpoch, 2
-	if gs, err := earlier.Lease(t.Context(), "a", []federation.Request{r}); err != nil || len(gs) != 0 {
+	if gs, err := earlier.Lease(t.Context(), "a", []federation.PoolRequest{r}); err != nil || len(gs) != 0 {
 		t.Errorf("%+v %v", gs, err)
 	}
 	earlier.now = func() int64 { return time.Now().Add(year).UnixMicro() * 1000 }

@@ -15,7 +15,7 @@ import (
 const statement = "select * from keyward_grant_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)"
 
 // arguments returns the arguments of the function for r.
-func (c *Coordinator) arguments(region string, r *federation.Request) []any {
+func (c *Coordinator) arguments(region string, r *federation.PoolRequest) []any {
 	var now *int64
 	if c.now != nil {
 		us := c.now() / 1000
@@ -54,13 +54,13 @@ func (r *reply) read(rows pgx.Rows) error {
 }
 
 // grant returns the grant for a request.
-func (r *reply) grant(request *federation.Request) federation.Grant {
-	g := federation.Grant{
+func (r *reply) grant(request *federation.PoolRequest) federation.PoolGrant {
+	g := federation.PoolGrant{
 		Key: request.Key, Seq: request.Seq, Window: r.window, Total: uint64(r.total), Used: uint64(r.used),
 		Usable: uint64(r.usable), Left: time.Duration(r.microseconds) * time.Microsecond,
 	}
 	for i, region := range r.regions {
-		g.Others = append(g.Others, federation.Line{
+		g.Others = append(g.Others, federation.RegionLine{
 			Region: region, Granted: uint64(r.have[i]), Left: uint64(r.left[i]),
 			Age: time.Duration(r.ages[i]) * time.Microsecond, Note: r.notes[i],
 		})

@@ -73,8 +73,8 @@ func (c *Coordinator) Close() { c.pool.Close() }
 func (c *Coordinator) Repaired() uint64 { return c.repaired.Load() }
 
 // Lease implements federation.Coordinator. Requests for one key are processed in their order.
-func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.Request) ([]federation.Grant, error) {
-	requests := make([]*federation.Request, 0, len(rs))
+func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
+	requests := make([]*federation.PoolRequest, 0, len(rs))
 	for i := range rs {
 		if r := &rs[i]; r.Epoch == c.epoch && r.Valid() {
 			requests = append(requests, r)
@@ -95,7 +95,7 @@ func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.
 }
 
 // Reconcile implements federation.Coordinator.
-func (c *Coordinator) Reconcile(ctx context.Context, region string, rs []federation.Request) error {
+func (c *Coordinator) Reconcile(ctx context.Context, region string, rs []federation.PoolRequest) error {
 	_, err := c.Lease(ctx, region, rs)
 	return err
 }
@@ -110,7 +110,7 @@ func rolledBack(err error) bool {
 // transact processes requests in one transaction. Each statement must see what others have committed when it gets a lock,
 // so the isolation level is read committed, whatever the server's default is. Rows are locked in the order of their keys,
 // so transactions do not wait for each other in a circle.
-func (c *Coordinator) transact(ctx context.Context, region string, rs []*federation.Request) ([]federation.Grant, error) {
+func (c *Coordinator) transact(ctx context.Context, region string, rs []*federation.PoolRequest) ([]federation.PoolGrant, error) {
 	order := make([]int, len(rs))
 	for i := range order {
 		order[i] = i
@@ -126,7 +126,7 @@ func (c *Coordinator) transact(ctx context.Context, region string, rs []*federat
 	if err := c.pool.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, err
 	}
-	var gs []federation.Grant
+	var gs []federation.PoolGrant
 	for i := range replies {
 		if replies[i].granted {
 			c.repaired.Add(uint64(replies[i].lost))

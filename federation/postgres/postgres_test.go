@@ -25,7 +25,7 @@ func BenchmarkLease(b *testing.B) {
 	for _, n := range []int{1, 16} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			c := startServer(b).ready()
-			rs := make([]federation.Request, n)
+			rs := make([]federation.PoolRequest, n)
 			for i := range rs {
 				rs[i] = request(year, 0)
 				rs[i].Key[0] = uint64(i)

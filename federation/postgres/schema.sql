@@ -35,7 +35,7 @@ create table if not exists keyward_line (
   primary key (fed, key, win, region)
 ) with (fillfactor = 50);
 
--- Processes one request of a region: federation.Account.Grant. The numbers 256, 10 s and 2^52 are its constants. It
+-- Processes one request of a region: federation.PoolAccount.Grant. The numbers 256, 10 s and 2^52 are its constants. It
 -- returns no row if the request is refused. lost is the number of hits that were charged because their record was lost.
 create or replace function keyward_grant_1(
   p_fed text, p_key uuid, p_region text, p_epoch bigint, p_width bigint, p_sliding boolean, p_pool bigint,

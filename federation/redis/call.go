@@ -18,12 +18,12 @@ import (
 
 // call is a request as arguments of the script.
 type call struct {
-	request    *federation.Request
+	request    *federation.PoolRequest
 	key, since string
 	args       []string
 }
 
-func (c *Coordinator) call(region string, r *federation.Request) call {
+func (c *Coordinator) call(region string, r *federation.PoolRequest) call {
 	name, now, sliding := "", "", "0"
 	if c.server.layout == envoyproxy {
 		name = r.Name
@@ -53,7 +53,7 @@ func tag(n byte) string { return fmt.Sprintf("{kw%02x}", n) }
 
 // grant reads a reply of the script. The error is Redis's nil if the request is refused. lost is the number of hits that
 // were charged because their record was lost.
-func (c *call) grant(reply rueidis.RedisResult) (g federation.Grant, lost uint64, err error) {
+func (c *call) grant(reply rueidis.RedisResult) (g federation.PoolGrant, lost uint64, err error) {
 	fields, err := reply.ToArray()
 	if err != nil {
 		return g, 0, err
@@ -72,18 +72,18 @@ func (c *call) grant(reply rueidis.RedisResult) (g federation.Grant, lost uint64
 		err = errors.Join(err, e)
 		return s
 	}
-	g = federation.Grant{
+	g = federation.PoolGrant{
 		Key: c.request.Key, Seq: c.request.Seq, Window: number(0), Total: uint64(number(1)), Used: uint64(number(2)),
 		Usable: uint64(number(3)), Left: time.Duration(number(4)) * time.Microsecond,
 	}
 	lost = uint64(number(5))
 	for i := head; i < len(fields); i += line {
-		g.Others = append(g.Others, federation.Line{
+		g.Others = append(g.Others, federation.RegionLine{
 			Region: text(i), Granted: uint64(number(i + 1)), Left: uint64(number(i + 2)),
 			Age: time.Duration(number(i+3)) * time.Microsecond, Note: []byte(text(i + 4)),
 		})
 	}
-	slices.SortFunc(g.Others, func(a, b federation.Line) int { return strings.Compare(a.Region, b.Region) })
+	slices.SortFunc(g.Others, func(a, b federation.RegionLine) int { return strings.Compare(a.Region, b.Region) })
 	return g, lost, err
 }
 

@@ -68,16 +68,16 @@ func TestSharesCountsWithEnvoyproxy(t *testing.T) {
 func TestEnvoyproxyTakesPlainUnits(t *testing.T) {
 	s := startServer(t)
 	c := s.open("?layout=envoyproxy")
-	for name, change := range map[string]func(*federation.Request){
-		"no name":       func(r *federation.Request) { r.Name = "" },
-		"two hours":     func(r *federation.Request) { r.Rule.Window = 2 * time.Hour },
-		"half a second": func(r *federation.Request) { r.Rule.Window = time.Second / 2 },
-		"sliding":       func(r *federation.Request) { r.Rule.Algorithm = limit.SlidingWindow },
+	for name, change := range map[string]func(*federation.PoolRequest){
+		"no name":       func(r *federation.PoolRequest) { r.Name = "" },
+		"two hours":     func(r *federation.PoolRequest) { r.Rule.Window = 2 * time.Hour },
+		"half a second": func(r *federation.PoolRequest) { r.Rule.Window = time.Second / 2 },
+		"sliding":       func(r *federation.PoolRequest) { r.Rule.Algorithm = limit.SlidingWindow },
 	} {
 		r := request(time.Hour, 1)
 		r.Name = "edge_key_value_"
 		change(&r)
-		if gs, err := c.Lease(t.Context(), "a", []federation.Request{r}); err != nil || len(gs) != 0 {
+		if gs, err := c.Lease(t.Context(), "a", []federation.PoolRequest{r}); err != nil || len(gs) != 0 {
 			t.Errorf("%s: %+v %v", name, gs, err)
 		}
 	}

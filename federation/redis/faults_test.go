@@ -15,25 +15,25 @@ import (
 const year = 365 * day // a window whose boundary no test meets
 
 // request returns the first request of a boot, for tokens of a pool of 1000 hits per window.
-func request(window time.Duration, tokens uint64) federation.Request {
-	return federation.Request{
+func request(window time.Duration, tokens uint64) federation.PoolRequest {
+	return federation.PoolRequest{
 		Key: federation.Key{1, 2}, Rule: limit.Rule{Limit: 1000, Window: window}, Pool: 1000, Epoch: testEpoch,
 		Boot: 1, Seq: 1, Tokens: tokens,
 	}
 }
 
 // next returns the request of a region that has a grant, has lost nothing, and wants more.
-func next(g federation.Grant, r federation.Request, tokens uint64) federation.Request {
+func next(g federation.PoolGrant, r federation.PoolRequest, tokens uint64) federation.PoolRequest {
 	r.Seq, r.Window, r.Have, r.Tokens = g.Seq+1, g.Window, g.Total, tokens
 	return r
 }
 
 // grant sends one request, which must be granted.
-func grant(t *testing.T, c federation.Coordinator, region string, r federation.Request) federation.Grant {
+func grant(t *testing.T, c federation.Coordinator, region string, r federation.PoolRequest) federation.PoolGrant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	gs, err := c.Lease(ctx, region, []federation.Request{r})
+	gs, err := c.Lease(ctx, region, []federation.PoolRequest{r})
 	if err != nil || len(gs) != 1 {
 		t.Fatalf("%+v %v", gs, err)
 	}
@@ -41,13 +41,13 @@ func grant(t *testing.T, c federation.Coordinator, region string, r federation.R
 }
 
 // persist repeats a request with new numbers until it is granted.
-func persist(t *testing.T, c federation.Coordinator, region string, r federation.Request) (g federation.Grant) {
+func persist(t *testing.T, c federation.Coordinator, region string, r federation.PoolRequest) (g federation.PoolGrant) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	err := lab.Await(ctx, "a grant", func(ctx context.Context) error {
 		r.Seq++
-		gs, err := c.Lease(ctx, region, []federation.Request{r})
+		gs, err := c.Lease(ctx, region, []federation.PoolRequest{r})
 		if err == nil && len(gs) != 1 {
 			err = fmt.Errorf("%d grants", len(gs))
 		}
@@ -90,7 +90,7 @@ func TestRestartsEmpty(t *testing.T) {
 	time.Sleep(g.Left - window/2)
 
 	s.process.Kill()
-	if _, err := c.Lease(t.Context(), "a", []federation.Request{next(g, request(window, 0), 1)}); err == nil {
+	if _, err := c.Lease(t.Context(), "a", []federation.PoolRequest{next(g, request(window, 0), 1)}); err == nil {
 		t.Error("a killed server has replied")
 	}
 	s.start()
@@ -127,7 +127,7 @@ func TestFailover(t *testing.T) {
 	r := request(year, 300)
 	g := persist(t, c, "a", r)
 	fails(t, behind.Healthy(t.Context()), "use the address of the primary")
-	_, err := behind.Lease(t.Context(), "b", []federation.Request{r})
+	_, err := behind.Lease(t.Context(), "b", []federation.PoolRequest{r})
 	fails(t, err, "READONLY")
 
 	replica.do("REPLICAOF", "NO", "ONE")
@@ -158,7 +158,7 @@ func TestWait(t *testing.T) {
 	}
 	fails(t, c.Healthy(t.Context()), "0 of 1 replicas are connected")
 	r := request(year, 900)
-	_, err := c.Lease(t.Context(), "a", []federation.Request{r})
+	_, err := c.Lease(t.Context(), "a", []federation.PoolRequest{r})
 	fails(t, err, "0 of 1 replicas confirmed")
 	r.Seq, r.Tokens = 2, 200
 	if g := grant(t, s.open("?wait=0"), "a", r); g.Total != 200 || g.Used != 200 {
@@ -187,7 +187,7 @@ func TestServerStartsLater(t *testing.T) {
 	s.process.Kill()
 	c := s.open("")
 	fails(t, c.Healthy(t.Context()), "connection refused")
-	if _, err := c.Lease(t.Context(), "a", []federation.Request{request(year, 1)}); err == nil {
+	if _, err := c.Lease(t.Context(), "a", []federation.PoolRequest{request(year, 1)}); err == nil {
 		t.Error("no server, no error")
 	}
 	s.start()
@@ -199,7 +199,7 @@ func TestServerStartsLater(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if _, err := c.Lease(ctx, "a", []federation.Request{request(year, 1)}); err == nil || time.Since(began) > 2*time.Second {
+	if _, err := c.Lease(ctx, "a", []federation.PoolRequest{request(year, 1)}); err == nil || time.Since(began) > 2*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
@@ -223,7 +223,7 @@ func TestRecordsExpire(t *testing.T) {
 	fixed, sliding := request(time.Hour, 1), request(time.Hour, 1)
 	sliding.Key[0], sliding.Rule.Algorithm = 9, limit.SlidingWindow
 	for _, tt := range []struct {
-		request federation.Request
+		request federation.PoolRequest
 		more    time.Duration
 	}{{fixed, time.Minute}, {sliding, time.Minute + time.Hour}} {
 		g := grant(t, c, "a", tt.request)
@@ -249,7 +249,7 @@ func TestEarlierLayout(t *testing.T) {
 	r.Epoch++
 	grant(t, later, "b", r)
 	r.Epoch, r.Seq = testEpoch, 2
-	if gs, err := earlier.Lease(t.Context(), "a", []federation.Request{r}); err != nil || len(gs) != 0 {
+	if gs, err := earlier.Lease(t.Context(), "a", []federation.PoolRequest{r}); err != nil || len(gs) != 0 {
 		t.Errorf("%+v %v", gs, err)
 	}
 	earlier.now = func() int64 { return time.Now().Add(year).UnixMicro() * 1000 }

@@ -1,4 +1,4 @@
--- Processes one request of a region: federation.Account.Grant, in Redis. The numbers 256, 10 s and 2^52 are its constants.
+-- Processes one request of a region: federation.PoolAccount.Grant, in Redis. The numbers 256, 10 s and 2^52 are its constants.
 --
 -- KEYS: 1 {kwNN}:fed:DIGEST  2 {kwNN}:since, the time of the first write of the dataset
 -- The hash {kwNN}:fed:DIGEST:WINDOW holds what is lent of a window: e, the newest epoch of a request; u, the charged hits;

@@ -78,7 +78,7 @@ func (c *Coordinator) Close() {
 func (c *Coordinator) Repaired() uint64 { return c.repaired.Load() }
 
 // Lease implements federation.Coordinator. Requests for one key are processed in their order.
-func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.Request) ([]federation.Grant, error) {
+func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
 	gs, err := c.lease(ctx, region, rs)
 	if err != nil {
 		return nil, fmt.Errorf("lease from redis %s: %w", c.server.address, err)
@@ -87,12 +87,12 @@ func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.
 }
 
 // Reconcile implements federation.Coordinator.
-func (c *Coordinator) Reconcile(ctx context.Context, region string, rs []federation.Request) error {
+func (c *Coordinator) Reconcile(ctx context.Context, region string, rs []federation.PoolRequest) error {
 	_, err := c.Lease(ctx, region, rs)
 	return err
 }
 
-func (c *Coordinator) lease(ctx context.Context, region string, rs []federation.Request) (gs []federation.Grant, err error) {
+func (c *Coordinator) lease(ctx context.Context, region string, rs []federation.PoolRequest) (gs []federation.PoolGrant, err error) {
 	var calls []call
 	for i := range rs {
 		if r := &rs[i]; r.Epoch == c.epoch && r.Valid() && c.server.layout.accepts(r) {

@@ -33,7 +33,7 @@ var units = map[time.Duration]bool{
 const day = 24 * time.Hour
 
 // accepts reports whether requests like r can be recorded.
-func (l layout) accepts(r *federation.Request) bool {
+func (l layout) accepts(r *federation.PoolRequest) bool {
 	return l == keyward || r.Name != "" && r.Rule.Algorithm == limit.FixedWindow && units[r.Rule.Window]
 }
 

@@ -71,13 +71,13 @@ func (c *CoordinatorClient) Close() {
 // Lease implements federation.Coordinator. It returns an error for another region than that of the client. The server
 // stops processing requests at the deadline of ctx.
 func (c *CoordinatorClient) Lease(
-	ctx context.Context, region string, rs []federation.Request,
-) ([]federation.Grant, error) {
+	ctx context.Context, region string, rs []federation.PoolRequest,
+) ([]federation.PoolGrant, error) {
 	return c.send(ctx, opLease, region, rs)
 }
 
 // Reconcile implements federation.Coordinator.
-func (c *CoordinatorClient) Reconcile(ctx context.Context, region string, rs []federation.Request) error {
+func (c *CoordinatorClient) Reconcile(ctx context.Context, region string, rs []federation.PoolRequest) error {
 	_, err := c.send(ctx, opReconcile, region, rs)
 	return err
 }
@@ -93,13 +93,13 @@ func (c *CoordinatorClient) Healthy(ctx context.Context) error {
 
 // send sends requests in as many calls as they need, one after the other. Most need one.
 func (c *CoordinatorClient) send(
-	ctx context.Context, op op, region string, rs []federation.Request,
-) (gs []federation.Grant, err error) {
+	ctx context.Context, op op, region string, rs []federation.PoolRequest,
+) (gs []federation.PoolGrant, err error) {
 	if region != c.o.Region {
 		const text = "lease from coordinator %s: this client calls for region %q, not %q"
 		return nil, fmt.Errorf(text, c.o.Address, c.o.Region, region)
 	}
-	invalid := func(r federation.Request) bool { return !r.Valid() }
+	invalid := func(r federation.PoolRequest) bool { return !r.Valid() }
 	if slices.ContainsFunc(rs, invalid) { // every coordinator would refuse them
 		rs = slices.DeleteFunc(slices.Clone(rs), invalid)
 	}
@@ -115,7 +115,7 @@ func (c *CoordinatorClient) send(
 }
 
 // call makes one call over the present connection. A connection that accepts no more calls is about to be replaced.
-func (c *CoordinatorClient) call(ctx context.Context, op op, rs []federation.Request) ([]federation.Grant, error) {
+func (c *CoordinatorClient) call(ctx context.Context, op op, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
 	for {
 		s, err := c.stream(ctx)
 		if err != nil {

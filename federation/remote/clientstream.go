@@ -33,7 +33,7 @@ type clientStream struct {
 // pending is a call that waits for its reply.
 type pending struct {
 	requests int
-	grants   []federation.Grant // so far
+	grants   []federation.PoolGrant // so far
 	err      error
 	done     chan struct{} // closed when the reply is complete
 }
@@ -103,7 +103,7 @@ func (s *clientStream) reason() error {
 
 // call makes a call and waits for the reply, until ctx ends or the connection is lost. It returns errRetired if the
 // connection accepts no more calls.
-func (s *clientStream) call(ctx context.Context, op op, rs []federation.Request) ([]federation.Grant, error) {
+func (s *clientStream) call(ctx context.Context, op op, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

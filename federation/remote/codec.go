@@ -65,7 +65,7 @@ type call struct {
 	id       uint64        // unique among the calls in flight of a connection
 	timeout  time.Duration // from when the caller waits for the reply
 	op       op
-	requests []federation.Request
+	requests []federation.PoolRequest
 }
 
 // reply is the result of a call, or a part of it.
@@ -73,7 +73,7 @@ type reply struct {
 	id     uint64
 	status byte
 	text   string // with statusError
-	grants []federation.Grant
+	grants []federation.PoolGrant
 }
 
 // hello is a client's first message.
@@ -159,7 +159,7 @@ func parseWelcome(b []byte) (m welcome, err error) {
 }
 
 // fitting returns how many of the requests one call can have.
-func fitting(rs []federation.Request) (n int) {
+func fitting(rs []federation.PoolRequest) (n int) {
 	size := 0
 	for n < min(len(rs), maxRequests) && size < fullFrame {
 		size += requestSize + 2 + len(rs[n].Note) + min(len(rs[n].Name), maxName)
@@ -185,7 +185,7 @@ func microseconds(d time.Duration) uint32 {
 }
 
 // appendRequest appends a record. The request is valid.
-func appendRequest(w wire.Writer, r *federation.Request) wire.Writer {
+func appendRequest(w wire.Writer, r *federation.PoolRequest) wire.Writer {
 	name := r.Name
 	if len(name) > maxName {
 		name = "" // only coordinators that need it refuse the request then
@@ -213,7 +213,7 @@ func parseCall(b []byte) (c call, err error) {
 	case n > maxRequests || n*(2+requestSize) > r.Len():
 		return c, fmt.Errorf("call: %d requests do not fit into %d bytes", n, r.Len())
 	case n > 0:
-		c.requests = make([]federation.Request, n)
+		c.requests = make([]federation.PoolRequest, n)
 	}
 	for i := range c.requests {
 		record := r.Record(int(r.U16()))
@@ -224,7 +224,7 @@ func parseCall(b []byte) (c call, err error) {
 	return c, r.Err()
 }
 
-func readRequest(r *wire.Reader, q *federation.Request) error {
+func readRequest(r *wire.Reader, q *federation.PoolRequest) error {
 	q.Key = federation.Key{r.U64(), r.U64()}
 	q.Rule.Window, q.Rule.Limit, q.Rule.Burst = time.Duration(r.I64()), r.U32(), r.U32()
 	q.Rule.Algorithm = limit.Algorithm(r.U8())
@@ -253,7 +253,7 @@ func readNote(r *wire.Reader) []byte {
 }
 
 // replyFrames returns the frames of the reply to a call: several if the grants are large.
-func replyFrames(id uint64, gs []federation.Grant) (frames [][]byte) {
+func replyFrames(id uint64, gs []federation.PoolGrant) (frames [][]byte) {
 	for {
 		w := beginFrame(frameReply, len(gs)*(grantSize+4*lineSize)).U64(id).U8(statusLast).U16(0)
 		n := 0
@@ -280,7 +280,7 @@ func errorFrame(id uint64, err error) []byte {
 	return w
 }
 
-func appendGrant(w wire.Writer, g *federation.Grant) wire.Writer {
+func appendGrant(w wire.Writer, g *federation.PoolGrant) wire.Writer {
 	at := len(w)
 	w = w.U32(0).U64(g.Key[0]).U64(g.Key[1]).U64(g.Seq).I64(g.Window)
 	w = w.U64(g.Total).U64(g.Used).U64(g.Usable).I64(int64(g.Left)).U16(uint16(len(g.Others)))
@@ -311,7 +311,7 @@ func parseReply(b []byte) (p reply, err error) {
 	case n*(4+grantSize) > r.Len():
 		return p, fmt.Errorf("reply: %d grants do not fit into %d bytes", n, r.Len())
 	case n > 0:
-		p.grants = make([]federation.Grant, n)
+		p.grants = make([]federation.PoolGrant, n)
 	}
 	for i := range p.grants {
 		record := r.Record(int(r.U32()))
@@ -322,7 +322,7 @@ func parseReply(b []byte) (p reply, err error) {
 	return p, r.Err()
 }
 
-func readGrant(r *wire.Reader, g *federation.Grant) error {
+func readGrant(r *wire.Reader, g *federation.PoolGrant) error {
 	g.Key, g.Seq, g.Window = federation.Key{r.U64(), r.U64()}, r.U64(), r.I64()
 	g.Total, g.Used, g.Usable, g.Left = r.U64(), r.U64(), r.U64(), time.Duration(r.I64())
 	n := int(r.U16())
@@ -332,7 +332,7 @@ func readGrant(r *wire.Reader, g *federation.Grant) error {
 	if r.Err() != nil || n == 0 {
 		return r.Err()
 	}
-	g.Others = make([]federation.Line, n)
+	g.Others = make([]federation.RegionLine, n)
 	for i := range g.Others {
 		l := &g.Others[i]
 		l.Region = r.String(int(r.U8()))

@@ -20,8 +20,8 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden encodings; never for a version that has been released")
 
 // sampleRequest has distinct values in all fields.
-func sampleRequest() federation.Request {
-	return federation.Request{
+func sampleRequest() federation.PoolRequest {
+	return federation.PoolRequest{
 		Key:  federation.Key{0x0102030405060708, 0x1112131415161718},
 		Rule: limit.Rule{Window: time.Hour, Limit: 0x21222324, Burst: 0x31323334, Algorithm: limit.SlidingWindow},
 		Pool: 0x4142434445464748, Epoch: 0x51525354, Boot: 0x6162636465666768, Seq: 0x7172737475767778,
@@ -31,11 +31,11 @@ func sampleRequest() federation.Request {
 }
 
 // sampleGrant has distinct values in all fields.
-func sampleGrant() federation.Grant {
-	return federation.Grant{
+func sampleGrant() federation.PoolGrant {
+	return federation.PoolGrant{
 		Key: federation.Key{0x0102030405060708, 0x1112131415161718}, Seq: 0x2122232425262728, Window: 0x3132333435363738,
 		Total: 0x4142434445464748, Used: 0x5152535455565758, Usable: 0x6162636465666768, Left: 90 * time.Second,
-		Others: []federation.Line{
+		Others: []federation.RegionLine{
 			{Region: "b", Granted: 0x7172737475767778, Left: 0x8182838485868788, Age: 1500 * time.Millisecond, Note: []byte("of b")},
 			{Region: "c", Granted: 1},
 		},
@@ -44,13 +44,13 @@ func sampleGrant() federation.Grant {
 
 // TestGolden requires that the layout of version 1 never changes.
 func TestGolden(t *testing.T) {
-	rs := []federation.Request{sampleRequest()}
+	rs := []federation.PoolRequest{sampleRequest()}
 	for name, b := range map[string][]byte{
 		"hello":   helloFrame(hello{1, 1, 7, "eu"}),
 		"welcome": welcomeFrame(welcome{version: 1}),
 		"refused": welcomeFrame(welcome{reason: "no"}),
 		"call":    callFrame(&call{0x0102030405060708, 3 * time.Second, opLease, rs}),
-		"reply":   replyFrames(0x0102030405060708, []federation.Grant{sampleGrant()})[0],
+		"reply":   replyFrames(0x0102030405060708, []federation.PoolGrant{sampleGrant()})[0],
 		"error":   errorFrame(9, errors.New("store is away")),
 		"ping":    simpleFrame(framePing),
 		"goaway":  goAwayFrame("shutting down"),
@@ -76,8 +76,8 @@ func TestCallRoundTrip(t *testing.T) {
 	long.Note, long.Name = make([]byte, federation.MaxNote), strings.Repeat("n", maxName)
 	for _, c := range []call{
 		{id: 1, timeout: time.Microsecond, op: opHealthy},
-		{id: math.MaxUint64, timeout: math.MaxUint32 * time.Microsecond, op: opReconcile, requests: []federation.Request{{}}},
-		{op: opLease, timeout: time.Second, requests: []federation.Request{sampleRequest(), {}, long}},
+		{id: math.MaxUint64, timeout: math.MaxUint32 * time.Microsecond, op: opReconcile, requests: []federation.PoolRequest{{}}},
+		{op: opLease, timeout: time.Second, requests: []federation.PoolRequest{sampleRequest(), {}, long}},
 	} {
 		got, err := parseCall(payload(callFrame(&c)))
 		if err != nil || !reflect.DeepEqual(got, c) {
@@ -85,7 +85,7 @@ func TestCallRoundTrip(t *testing.T) {
 		}
 	}
 	long.Name += "n"
-	got, err := parseCall(payload(callFrame(&call{op: opLease, requests: []federation.Request{long}})))
+	got, err := parseCall(payload(callFrame(&call{op: opLease, requests: []federation.PoolRequest{long}})))
 	if err != nil || got.requests[0].Name != "" || got.timeout != time.Microsecond {
 		t.Errorf("a long name: %d bytes of it, timeout %v, %v", len(got.requests[0].Name), got.timeout, err)
 	}
@@ -93,17 +93,17 @@ func TestCallRoundTrip(t *testing.T) {
 
 // TestLargeReplies requires that replies of any size are divided into frames.
 func TestLargeReplies(t *testing.T) {
-	var gs []federation.Grant
+	var gs []federation.PoolGrant
 	for n := range 100 {
 		g := sampleGrant()
 		g.Seq, g.Others = uint64(n), nil
 		for range rand.N(256) {
-			g.Others = append(g.Others, federation.Line{Region: strings.Repeat("r", 64), Note: make([]byte, federation.MaxNote)})
+			g.Others = append(g.Others, federation.RegionLine{Region: strings.Repeat("r", 64), Note: make([]byte, federation.MaxNote)})
 		}
 		gs = append(gs, g)
 	}
 	frames := replyFrames(7, gs)
-	var got []federation.Grant
+	var got []federation.PoolGrant
 	for i, f := range frames {
 		r, err := parseReply(payload(f))
 		if last := i == len(frames)-1; err != nil || len(f) > frameLength+maxFrame || r.id != 7 || (r.status == statusLast) != last {
@@ -123,7 +123,7 @@ func TestLargeReplies(t *testing.T) {
 func TestLargeCalls(t *testing.T) {
 	r := sampleRequest()
 	r.Note, r.Name = make([]byte, federation.MaxNote), strings.Repeat("n", maxName)
-	rs := make([]federation.Request, 3000)
+	rs := make([]federation.PoolRequest, 3000)
 	for i := range rs {
 		if rs[i] = sampleRequest(); i < 400 {
 			rs[i] = r
@@ -141,7 +141,7 @@ func TestLargeCalls(t *testing.T) {
 
 // FuzzCall requires that no input makes the decoder fail or allocate much, and that what it accepts survives a round trip.
 func FuzzCall(f *testing.F) {
-	f.Add(payload(callFrame(&call{7, time.Second, opLease, []federation.Request{sampleRequest(), {}}})))
+	f.Add(payload(callFrame(&call{7, time.Second, opLease, []federation.PoolRequest{sampleRequest(), {}}})))
 	f.Add(payload(callFrame(&call{op: opHealthy})))
 	f.Add([]byte(strings.Repeat("\xff", 200)))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -161,7 +161,7 @@ func FuzzCall(f *testing.F) {
 
 // FuzzReply is FuzzCall for replies.
 func FuzzReply(f *testing.F) {
-	f.Add(payload(replyFrames(7, []federation.Grant{sampleGrant(), {}})[0]))
+	f.Add(payload(replyFrames(7, []federation.PoolGrant{sampleGrant(), {}})[0]))
 	f.Add(payload(errorFrame(7, errors.New("store is away"))))
 	f.Add([]byte(strings.Repeat("\xff", 200)))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -176,7 +176,7 @@ func FuzzReply(f *testing.F) {
 		if len(r.grants)*grantSize+lines*lineSize > len(b) {
 			t.Fatalf("%d grants and %d lines from %d bytes", len(r.grants), lines, len(b))
 		}
-		var again []federation.Grant
+		var again []federation.PoolGrant
 		for _, frame := range replyFrames(r.id, r.grants) {
 			part, err := parseReply(payload(frame))
 			if err != nil {

@@ -40,14 +40,14 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 // stub is a Coordinator whose calls run lease.
 type stub struct {
-	lease func(ctx context.Context, rs []federation.Request) ([]federation.Grant, error)
+	lease func(ctx context.Context, rs []federation.PoolRequest) ([]federation.PoolGrant, error)
 }
 
-func (s stub) Lease(ctx context.Context, _ string, rs []federation.Request) ([]federation.Grant, error) {
+func (s stub) Lease(ctx context.Context, _ string, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
 	return s.lease(ctx, rs)
 }
 
-func (s stub) Reconcile(ctx context.Context, _ string, rs []federation.Request) error {
+func (s stub) Reconcile(ctx context.Context, _ string, rs []federation.PoolRequest) error {
 	_, err := s.lease(ctx, rs)
 	return err
 }
@@ -60,11 +60,11 @@ func (s stub) Healthy(ctx context.Context) error {
 // slow returns a stub whose calls begin with a value for began and last until release is closed.
 func slow() (s stub, began, release chan struct{}) {
 	began, release = make(chan struct{}, 10_000), make(chan struct{})
-	return stub{func(ctx context.Context, rs []federation.Request) ([]federation.Grant, error) {
+	return stub{func(ctx context.Context, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
 		began <- struct{}{}
 		select {
 		case <-release:
-			return []federation.Grant{{Key: rs[0].Key, Seq: rs[0].Seq, Total: rs[0].Tokens}}, nil
+			return []federation.PoolGrant{{Key: rs[0].Key, Seq: rs[0].Seq, Total: rs[0].Tokens}}, nil
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -83,7 +83,7 @@ func TestHostileBytes(t *testing.T) {
 		b := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)+1))
 		return string(append(b, typ)) + payload
 	}
-	call := string(callFrame(&call{1, time.Second, opLease, []federation.Request{request(1)}}))
+	call := string(callFrame(&call{1, time.Second, opLease, []federation.PoolRequest{request(1)}}))
 	for name, tt := range map[string]struct{ send, want string }{
 		"nothing":           {"", ""},
 		"another protocol":  {"GET / HTTP/1.1\r\n\r\n", ""},
@@ -131,7 +131,7 @@ func TestHostileBytes(t *testing.T) {
 		}
 		c := Dial(DialOptions{Address: s.Addr().String(), Region: "a", Epoch: testEpoch})
 		defer c.Close()
-		if gs, err := c.Lease(context.Background(), "a", []federation.Request{request(5)}); err != nil || gs[0].Total != 5 {
+		if gs, err := c.Lease(context.Background(), "a", []federation.PoolRequest{request(5)}); err != nil || gs[0].Total != 5 {
 			t.Error(gs, err)
 		}
 	})
@@ -170,7 +170,7 @@ func TestKeptMemory(t *testing.T) {
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(5 * time.Second))
-	rs := make([]federation.Request, maxRequests)
+	rs := make([]federation.PoolRequest, maxRequests)
 	for i := range rs {
 		rs[i] = request(1)
 		rs[i].Note = make([]byte, 400)
@@ -199,33 +199,33 @@ func TestRefusedClients(t *testing.T) {
 		`region "z" is not in the layout`:         func(o *DialOptions) { o.Region = "z" },
 	} {
 		c := dial(t, address, change)
-		_, err := c.Lease(bounded(t), c.o.Region, []federation.Request{request(1)})
+		_, err := c.Lease(bounded(t), c.o.Region, []federation.PoolRequest{request(1)})
 		fails(t, err, want)
 		fails(t, c.Healthy(bounded(t)), want)
 	}
 	c := dial(t, address, nil)
-	_, err := c.Lease(bounded(t), "b", []federation.Request{request(1)})
+	_, err := c.Lease(bounded(t), "b", []federation.PoolRequest{request(1)})
 	fails(t, err, `this client calls for region "a", not "b"`)
 	r := request(1)
 	r.Epoch++
-	if gs, err := c.Lease(bounded(t), "a", []federation.Request{r}); err != nil || len(gs) != 0 {
+	if gs, err := c.Lease(bounded(t), "a", []federation.PoolRequest{r}); err != nil || len(gs) != 0 {
 		t.Error("a request of another layout:", gs, err)
 	}
 	c.Close()
-	_, err = c.Lease(bounded(t), "a", []federation.Request{request(1)})
+	_, err = c.Lease(bounded(t), "a", []federation.PoolRequest{request(1)})
 	fails(t, err, "the client is closed")
 }
 
 // TestErrorsOfTheStore requires that the texts of errors reach the client, and that the connection survives them.
 func TestErrorsOfTheStore(t *testing.T) {
 	long := strings.Repeat("x", 2*maxText)
-	s := serve(t, ServeOptions{Coordinator: stub{func(context.Context, []federation.Request) ([]federation.Grant, error) {
+	s := serve(t, ServeOptions{Coordinator: stub{func(context.Context, []federation.PoolRequest) ([]federation.PoolGrant, error) {
 		return nil, errors.New("store is away " + long)
 	}}})
 	c := dial(t, s.Addr().String(), nil)
-	_, err := c.Lease(bounded(t), "a", []federation.Request{request(1)})
+	_, err := c.Lease(bounded(t), "a", []federation.PoolRequest{request(1)})
 	fails(t, err, "lease from coordinator "+s.Addr().String()+": store is away x")
-	fails(t, c.Reconcile(bounded(t), "a", []federation.Request{request(1)}), "store is away")
+	fails(t, c.Reconcile(bounded(t), "a", []federation.PoolRequest{request(1)}), "store is away")
 	fails(t, c.Healthy(bounded(t)), "store is away")
 }
 
@@ -238,7 +238,7 @@ func TestKilledInMidCall(t *testing.T) {
 	errs := make(chan error)
 	for range 3 {
 		go func() {
-			_, err := c.Lease(bounded(t), "a", []federation.Request{request(1)})
+			_, err := c.Lease(bounded(t), "a", []federation.PoolRequest{request(1)})
 			errs <- err
 		}()
 	}
@@ -281,7 +281,7 @@ func TestSlowServer(t *testing.T) {
 		c := dial(t, address, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		began := time.Now()
-		_, err := c.Lease(ctx, "a", []federation.Request{request(1)})
+		_, err := c.Lease(ctx, "a", []federation.PoolRequest{request(1)})
 		cancel()
 		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "deadline exceeded") || took > time.Second {
 			t.Errorf("%s: %v after %v", name, err, took)
@@ -292,7 +292,7 @@ func TestSlowServer(t *testing.T) {
 // TestDeadlineReachesTheStore requires that a call ends at the server when its caller gives up.
 func TestDeadlineReachesTheStore(t *testing.T) {
 	ended := make(chan time.Duration, 1)
-	s := serve(t, ServeOptions{Coordinator: stub{func(ctx context.Context, _ []federation.Request) ([]federation.Grant, error) {
+	s := serve(t, ServeOptions{Coordinator: stub{func(ctx context.Context, _ []federation.PoolRequest) ([]federation.PoolGrant, error) {
 		began := time.Now()
 		<-ctx.Done()
 		ended <- time.Since(began)
@@ -300,7 +300,7 @@ func TestDeadlineReachesTheStore(t *testing.T) {
 	}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_, _ = dial(t, s.Addr().String(), nil).Lease(ctx, "a", []federation.Request{request(1)})
+	_, _ = dial(t, s.Addr().String(), nil).Lease(ctx, "a", []federation.PoolRequest{request(1)})
 	if took := <-ended; took > time.Second {
 		t.Errorf("the store worked for %v", took)
 	}
@@ -309,13 +309,13 @@ func TestDeadlineReachesTheStore(t *testing.T) {
 // TestPipelined makes a thousand calls at once, of which the store processes maxCalls at a time.
 func TestPipelined(t *testing.T) {
 	var now, most atomic.Int64
-	s := serve(t, ServeOptions{Coordinator: stub{func(_ context.Context, rs []federation.Request) ([]federation.Grant, error) {
+	s := serve(t, ServeOptions{Coordinator: stub{func(_ context.Context, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
 		time.Sleep(time.Duration(rs[0].Seq%7) * 100 * time.Microsecond) // so that replies change places
-		return []federation.Grant{{Key: rs[0].Key, Seq: rs[0].Seq, Total: rs[0].Tokens}}, nil
+		return []federation.PoolGrant{{Key: rs[0].Key, Seq: rs[0].Seq, Total: rs[0].Tokens}}, nil
 	}}})
 	c := dial(t, s.Addr().String(), nil)
 	var all sync.WaitGroup
@@ -323,7 +323,7 @@ func TestPipelined(t *testing.T) {
 		all.Go(func() {
 			r := request(i)
 			r.Seq = i + 1
-			if gs, err := c.Lease(bounded(t), "a", []federation.Request{r}); err != nil || len(gs) != 1 || gs[0].Seq != i+1 || gs[0].Total != i {
+			if gs, err := c.Lease(bounded(t), "a", []federation.PoolRequest{r}); err != nil || len(gs) != 1 || gs[0].Seq != i+1 || gs[0].Total != i {
 				t.Errorf("call %d: %+v %v", i, gs, err)
 			}
 		})
@@ -338,7 +338,7 @@ func TestPipelined(t *testing.T) {
 func TestHostileServer(t *testing.T) {
 	const cut = "closed by the coordinator"
 	for name, tt := range map[string]struct{ send, want string }{
-		"too many grants":    {string(replyFrames(1, make([]federation.Grant, 2))[0]), "2 grants for 1 requests"},
+		"too many grants":    {string(replyFrames(1, make([]federation.PoolGrant, 2))[0]), "2 grants for 1 requests"},
 		"an unknown frame":   {string(simpleFrame(77)), "unknown frame type 77"},
 		"a large frame":      {"\xff\xff\xff\xff", "frame of 4294967295 bytes"},
 		"half a reply":       {string(errorFrame(1, errors.New("text"))[:12]), "unexpected EOF"},
@@ -358,7 +358,7 @@ func TestHostileServer(t *testing.T) {
 			io.WriteString(far, tt.send)
 			far.Close()
 		})
-		_, err := c.call(bounded(t), opLease, []federation.Request{request(1)})
+		_, err := c.call(bounded(t), opLease, []federation.PoolRequest{request(1)})
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}

@@ -20,7 +20,7 @@ func TestRenewal(t *testing.T) {
 	for seq := uint64(1); connections.Load() < 4; seq++ {
 		r := request(0)
 		r.Seq = seq
-		if gs, err := c.Lease(bounded(t), "a", []federation.Request{r}); err != nil || len(gs) != 1 {
+		if gs, err := c.Lease(bounded(t), "a", []federation.PoolRequest{r}); err != nil || len(gs) != 1 {
 			t.Fatal(gs, err)
 		}
 	}
@@ -37,7 +37,7 @@ func TestShutdown(t *testing.T) {
 	}
 	result := make(chan error, 1)
 	go func() {
-		_, err := c.Lease(bounded(t), "a", []federation.Request{request(1)})
+		_, err := c.Lease(bounded(t), "a", []federation.PoolRequest{request(1)})
 		result <- err
 	}()
 	<-began

@@ -54,8 +54,8 @@ func dial(t testing.TB, address string, change func(*DialOptions)) *CoordinatorC
 }
 
 // request returns the first request of a boot, for tokens of a pool of 1000 hits per year.
-func request(tokens uint64) federation.Request {
-	return federation.Request{
+func request(tokens uint64) federation.PoolRequest {
+	return federation.PoolRequest{
 		Key: federation.Key{1, 2}, Rule: limit.Rule{Limit: 1000, Window: 365 * 24 * time.Hour}, Pool: 1000, Epoch: testEpoch,
 		Boot: 1, Seq: 1, Tokens: tokens,
 	}
@@ -92,11 +92,11 @@ func (r *anyRegion) client(region string) *CoordinatorClient {
 	return r.clients[region]
 }
 
-func (r *anyRegion) Lease(ctx context.Context, region string, rs []federation.Request) ([]federation.Grant, error) {
+func (r *anyRegion) Lease(ctx context.Context, region string, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
 	return r.client(region).Lease(ctx, region, rs)
 }
 
-func (r *anyRegion) Reconcile(ctx context.Context, region string, rs []federation.Request) error {
+func (r *anyRegion) Reconcile(ctx context.Context, region string, rs []federation.PoolRequest) error {
 	return r.client(region).Reconcile(ctx, region, rs)
 }
 

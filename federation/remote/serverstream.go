@@ -100,7 +100,7 @@ func (c *serverStream) handle(typ byte, payload []byte) error {
 func (c *serverStream) process(call *call, read time.Time) {
 	ctx, cancel := context.WithDeadline(c.ctx, read.Add(min(call.timeout, callTimeout)))
 	defer cancel()
-	var gs []federation.Grant
+	var gs []federation.PoolGrant
 	err := ctx.Err()
 	if err == nil {
 		switch call.op {

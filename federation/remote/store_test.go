@@ -62,7 +62,7 @@ func TestChargedBeforeLent(t *testing.T) {
 		all.Go(func() {
 			r := request(7)
 			for range 150 {
-				gs, err := c.Lease(bounded(t), region, []federation.Request{r})
+				gs, err := c.Lease(bounded(t), region, []federation.PoolRequest{r})
 				if err != nil || len(gs) != 1 {
 					t.Error(gs, err)
 					return
@@ -85,7 +85,7 @@ func BenchmarkLease(b *testing.B) {
 	for _, n := range []int{1, 16, 256} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			c := dial(b, serve(b, ServeOptions{Coordinator: memory()}).Addr().String(), nil)
-			rs := make([]federation.Request, n)
+			rs := make([]federation.PoolRequest, n)
 			for i := range rs {
 				rs[i] = request(0)
 				rs[i].Key[0] = uint64(i)
@@ -105,15 +105,15 @@ func BenchmarkLease(b *testing.B) {
 
 // BenchmarkParallelLease measures calls that share a connection.
 func BenchmarkParallelLease(b *testing.B) {
-	answer := stub{func(_ context.Context, rs []federation.Request) ([]federation.Grant, error) {
-		return []federation.Grant{{Key: rs[0].Key, Seq: rs[0].Seq}}, nil
+	answer := stub{func(_ context.Context, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
+		return []federation.PoolGrant{{Key: rs[0].Key, Seq: rs[0].Seq}}, nil
 	}}
 	c := dial(b, serve(b, ServeOptions{Coordinator: answer}).Addr().String(), nil)
 	b.SetParallelism(64)
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
-			if _, err := c.Lease(ctx, "a", []federation.Request{request(1)}); err != nil {
+			if _, err := c.Lease(ctx, "a", []federation.PoolRequest{request(1)}); err != nil {
 				b.Error(err)
 			}
 			cancel()

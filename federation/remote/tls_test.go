@@ -103,7 +103,7 @@ func TestCertificates(t *testing.T) {
 		c := dial(t, s.Addr().String(), func(o *DialOptions) {
 			o.Region, o.TLS = tt.region, clientConfig(t, issue(t, dir, "client", tt.uri))
 		})
-		_, err := c.Lease(bounded(t), tt.region, []federation.Request{request(1)})
+		_, err := c.Lease(bounded(t), tt.region, []federation.PoolRequest{request(1)})
 		if tt.want == "" && err != nil {
 			t.Errorf("%s with %s: %v", tt.region, tt.uri, err)
 		}
@@ -118,7 +118,7 @@ func TestCertificates(t *testing.T) {
 		"tls": clientConfig(t, certs.Files{CA: filepath.Join(dir, "ca.crt")}),
 	} {
 		c := dial(t, s.Addr().String(), func(o *DialOptions) { o.TLS = config })
-		_, err := c.Lease(bounded(t), "a", []federation.Request{request(1)})
+		_, err := c.Lease(bounded(t), "a", []federation.PoolRequest{request(1)})
 		fails(t, err, want)
 	}
 }

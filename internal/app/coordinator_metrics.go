@@ -60,8 +60,8 @@ type measuredStore struct {
 
 // Lease implements federation.Coordinator.
 func (s *measuredStore) Lease(
-	ctx context.Context, region string, rs []federation.Request,
-) ([]federation.Grant, error) {
+	ctx context.Context, region string, rs []federation.PoolRequest,
+) ([]federation.PoolGrant, error) {
 	began := time.Now()
 	gs, err := s.Coordinator.Lease(ctx, region, rs)
 	m := s.metrics
@@ -77,14 +77,14 @@ func (s *measuredStore) Lease(
 }
 
 // Reconcile implements federation.Coordinator. It calls Lease, whose grants show which requests are refused.
-func (s *measuredStore) Reconcile(ctx context.Context, region string, rs []federation.Request) error {
+func (s *measuredStore) Reconcile(ctx context.Context, region string, rs []federation.PoolRequest) error {
 	_, err := s.Lease(ctx, region, rs)
 	return err
 }
 
 // lent returns how many hits grants add to those that the regions had at their requests. Grants are in the order of the
 // requests.
-func lent(rs []federation.Request, gs []federation.Grant) (hits uint64) {
+func lent(rs []federation.PoolRequest, gs []federation.PoolGrant) (hits uint64) {
 	for i := range rs {
 		if len(gs) == 0 {
 			break

@@ -66,11 +66,11 @@ func TestOpenStore(t *testing.T) {
 // TestLent requires that only hits which a region did not have are counted.
 func TestLent(t *testing.T) {
 	key := func(n uint64) federation.Key { return federation.Key{n} }
-	rs := []federation.Request{
+	rs := []federation.PoolRequest{
 		{Key: key(1), Seq: 1}, {Key: key(2), Seq: 1}, {Key: key(3), Seq: 5, Window: 7, Have: 30}, {Key: key(4), Seq: 5, Window: 6, Have: 30},
 		{Key: key(1), Seq: 2, Window: 7, Have: 30},
 	}
-	gs := []federation.Grant{
+	gs := []federation.PoolGrant{
 		{Key: key(1), Seq: 1, Window: 7, Total: 10}, {Key: key(3), Seq: 5, Window: 7, Total: 35}, {Key: key(4), Seq: 5, Window: 7, Total: 100},
 	}
 	if n := lent(rs, gs); n != 10+5+100 {
@@ -151,9 +151,9 @@ func TestStoreIsSetUpLater(t *testing.T) {
 		}
 	}
 	c.check(t.Context())
-	r := federation.Request{Rule: limit.Rule{Limit: 9, Window: time.Hour}, Pool: 9, Seq: 1, Tokens: 9}
+	r := federation.PoolRequest{Rule: limit.Rule{Limit: 9, Window: time.Hour}, Pool: 9, Seq: 1, Tokens: 9}
 	m := measuredStore{c.store, c.metrics}
-	if err := m.Reconcile(t.Context(), "a", []federation.Request{r}); err != nil || c.health.get() != nil {
+	if err := m.Reconcile(t.Context(), "a", []federation.PoolRequest{r}); err != nil || c.health.get() != nil {
 		t.Error(err, c.health.get())
 	}
 }

@@ -114,11 +114,11 @@ func (x *federations) openAuthority(at string, s *security) (federation.Coordina
 }
 
 // options returns this region's place for the Node.
-func (x *federations) options() owner.Federation {
+func (x *federations) options() owner.FederationPlace {
 	if x.layout == nil {
-		return owner.Federation{}
+		return owner.FederationPlace{}
 	}
-	return owner.Federation{
+	return owner.FederationPlace{
 		Epoch: x.layout.Epoch, Weights: x.layout.Weights(), Index: x.layout.Index(x.region), Authorities: x.names(),
 	}
 }
@@ -139,7 +139,7 @@ func (x *federations) rules() *config.FederationOptions {
 }
 
 // poolReply is called with the replies of a coordinator; see owner.Node.StepFederation.
-type poolReply func(authority uint32, took time.Duration, gs []federation.Grant, failed bool)
+type poolReply func(authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool)
 
 // start starts the callers.
 func (x *federations) start(t *tasks, reg prometheus.Registerer, log *slog.Logger, reply poolReply) {
@@ -163,7 +163,7 @@ func (x *federations) start(t *tasks, reg prometheus.Registerer, log *slog.Logge
 }
 
 // send queues requests. It does not block.
-func (x *federations) send(rs []owner.PoolRequest) {
+func (x *federations) send(rs []owner.CoordinatorRequest) {
 	for i := range rs {
 		if c := x.callers[rs[i].Authority]; c != nil {
 			c.queue(&rs[i].Request)
@@ -217,10 +217,10 @@ type poolCaller struct {
 	unhealthy   atomic.Bool
 
 	mu      sync.Mutex
-	waiting []federation.Request // guarded by mu
+	waiting []federation.PoolRequest // guarded by mu
 }
 
-func (c *poolCaller) queue(r *federation.Request) {
+func (c *poolCaller) queue(r *federation.PoolRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.waiting) >= poolQueue {
@@ -238,7 +238,7 @@ func (c *poolCaller) signal() {
 }
 
 // take returns the requests of the next call, or none.
-func (c *poolCaller) take() (rs []federation.Request) {
+func (c *poolCaller) take() (rs []federation.PoolRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := min(len(c.waiting), poolBatch)
@@ -302,7 +302,7 @@ func (c *poolCaller) check(ctx context.Context) {
 	}
 }
 
-func (c *poolCaller) call(ctx context.Context, rs []federation.Request) {
+func (c *poolCaller) call(ctx context.Context, rs []federation.PoolRequest) {
 	ctx, cancel := context.WithTimeout(ctx, poolCallTimeout)
 	defer cancel()
 	began := time.Now()

@@ -213,7 +213,7 @@ func (m *sidecar) startCounting() error {
 		po.OnDecided = m.onDecided
 	}
 	po.OnPoolRequests = m.federation.send
-	m.federation.start(m.tasks, m.reg, m.Log, func(authority uint32, took time.Duration, gs []federation.Grant, failed bool) {
+	m.federation.start(m.tasks, m.reg, m.Log, func(authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) {
 		m.peer.StepFederation(authority, took, gs, failed) // the rules are loaded after the peer has started
 	})
 	if err = m.security.peer(&po); err != nil {

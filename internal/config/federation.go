@@ -16,7 +16,7 @@ import (
 type Federation struct {
 	Authority string // name of the coordinator; empty means that of the layout
 	Static    bool   // mechanism: static. Each region has its slice, and nothing is lent
-	Terms     *federation.Terms
+	Terms     *federation.RuleTerms
 }
 
 // FederationOptions are the federation of which the members are a region.
@@ -34,7 +34,7 @@ func parseFederation(v any) (*Federation, string) {
 	if !isMap {
 		return nil, fmt.Sprintf("federation must be a map with the keys %s, not '%v'", strings.Join(federationKeys, ", "), v)
 	}
-	f := &Federation{Terms: &federation.Terms{Floor: federation.DefaultFloor}}
+	f := &Federation{Terms: &federation.RuleTerms{Floor: federation.DefaultFloor}}
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		if fault := f.set(key, m[key]); fault != "" {
 			return nil, fault

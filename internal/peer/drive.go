@@ -13,7 +13,7 @@ import (
 func (p *Peer) Apply(e owner.Ready) { p.apply(e) }
 
 // StepFederation passes the replies of a coordinator to Node; see there.
-func (p *Peer) StepFederation(authority uint32, took time.Duration, gs []federation.Grant, failed bool) {
+func (p *Peer) StepFederation(authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) {
 	p.apply(p.o.Node.StepFederation(p.clock.now(), authority, took, gs, failed))
 }
 

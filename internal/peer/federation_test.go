@@ -13,7 +13,7 @@ import (
 func sampleFederatedRequest() []byte {
 	q := owner.Request{
 		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5},
-		Federation: &federation.Terms{Authority: 0x0a0b0c0d, Floor: 5, Outage: federation.Snapshot, Batch: 2 * time.Second},
+		Federation: &federation.RuleTerms{Authority: 0x0a0b0c0d, Floor: 5, Outage: federation.Snapshot, Batch: 2 * time.Second},
 	}
 	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
 }
@@ -28,7 +28,7 @@ func TestFederatedRequest(t *testing.T) {
 	if o, err := parseRequest(wire.NewReader(firstRecord(t, sampleFederatedRequest())), &q); err != nil || o != groupServed {
 		t.Fatalf("%d, %v", o, err)
 	}
-	want := federation.Terms{Authority: 0x0a0b0c0d, Floor: 5, Outage: federation.Snapshot, Batch: 2 * time.Second}
+	want := federation.RuleTerms{Authority: 0x0a0b0c0d, Floor: 5, Outage: federation.Snapshot, Batch: 2 * time.Second}
 	if q.Federation == nil || *q.Federation != want || q.Tenant != 0 {
 		t.Errorf("%+v, not %+v", q.Federation, want)
 	}

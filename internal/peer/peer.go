@@ -77,7 +77,7 @@ type Options struct {
 
 	// OnPoolRequests is called with requests to the coordinators of federations. It must not block. Their replies are passed
 	// to StepFederation. Default: none.
-	OnPoolRequests func([]owner.PoolRequest)
+	OnPoolRequests func([]owner.CoordinatorRequest)
 
 	// OnDecided is called after decisions and messages, which may have left something to write to a journal. It must not
 	// block. Default: none.
@@ -103,7 +103,7 @@ func (o *Options) setDefaults() {
 		o.OnAudit = func(*owner.Audit) {}
 	}
 	if o.OnPoolRequests == nil {
-		o.OnPoolRequests = func([]owner.PoolRequest) {}
+		o.OnPoolRequests = func([]owner.CoordinatorRequest) {}
 	}
 	if o.OnLostAudits == nil {
 		o.OnLostAudits = func(uint64) {}

@@ -145,11 +145,11 @@ func parseRequestExtra(r *wire.Reader, q *owner.Request) {
 	if r.Len() < federationSize {
 		return
 	}
-	t := federation.Terms{
+	t := federation.RuleTerms{
 		Authority: r.U32(), Floor: min(r.U8(), 100), Outage: federation.Outage(r.U8()),
 		Batch: time.Duration(r.U32()) * time.Millisecond,
 	}
-	if t != (federation.Terms{}) {
+	if t != (federation.RuleTerms{}) {
 		q.Federation = &t
 	}
 }
