@@ -234,6 +234,8 @@ func (n *Node) decideWithoutPool(s *shard, q *poolOp, res *Result) {
 		n.decideOpen(s, q.shardOp, res)
 	case q.link.isAway() || q.escrow == nil:
 		q.report(res, Closed, true)
+	case q.Op != Take: // the charge that may follow waits
+		q.report(res, Escrow, false)
 	default:
 		w := n.await(s, q.shardOp, res)
 		if w == nil {

@@ -177,3 +177,22 @@ func TestCutRegion(t *testing.T) {
 		}
 	}
 }
+
+// Only a charge waits for the coordinator: in stop mode, a request that waited in both rounds would have two results.
+func TestDryRunsDoNotWait(t *testing.T) {
+	w := newRegions(t, 1, 1)
+	w.terms.Floor = 0
+	q := w.ask(10, time.Hour)
+	if res := take(w.nodes[0], w.now, withOp(q, DryRun)); res.Kind != Decided || res.Over {
+		t.Errorf("dry run: %+v", res)
+	}
+	if res := take(w.nodes[0], w.now, withOp(q, Read)); res.Kind != Decided || res.After != 0 {
+		t.Errorf("read: %+v", res)
+	}
+	results := make([]Result, 1)
+	q.Waiter = 1
+	w.nodes[0].DecideAll(w.now, true, []Request{q}, results)
+	if done := w.wait(200); results[0].Kind != Pending || len(done) != 1 || done[0].Result.Over {
+		t.Errorf("stop mode: %+v, then %+v", results[0], done)
+	}
+}
