@@ -368,6 +368,11 @@ func partOf(slack uint32, part float64) uint32 {
 
 func percent(f float64) string { return strconv.FormatFloat(f*100, 'g', 9, 64) + "%" }
 
+// ofHotKeys reports whether k, which mechanisms of that scope use, is about leases and hot keys.
+func (k *setting) ofHotKeys(of scope) bool {
+	return of == lends || k.key == "hot_factor" || k.key == "sub_keys" || k.key == "dedicated"
+}
+
 // unused returns the reasons why given keys of the rule have no effect.
 func (r *RuleSpec) unused(given map[string]*structpb.Value) (reasons []string) {
 	x := &r.Extension
@@ -382,9 +387,9 @@ func (r *RuleSpec) unused(given map[string]*structpb.Value) (reasons []string) {
 			by = "mechanism: " + x.Mechanism.String()
 		case of == lends && x.Algorithm == limit.SlidingLog, k.of&windows != 0 && x.Algorithm.Bucket():
 			by = "algorithm: " + x.Algorithm.String()
-		case x.Federation != nil && (of == lends || k.key == "hot_factor" || k.key == "sub_keys" || k.key == "dedicated" || k.key == "degraded"):
+		case x.Federation != nil && (k.ofHotKeys(of) || k.key == "degraded"):
 			by = "federation"
-		case x.Fair != nil && (of == lends || k.key == "hot_factor" || k.key == "sub_keys" || k.key == "dedicated"):
+		case x.Fair != nil && k.ofHotKeys(of):
 			by = "fair"
 		case k.key == "sub_keys" && x.Lease.Dedicated:
 			by = "dedicated: true"

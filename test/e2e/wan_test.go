@@ -123,6 +123,7 @@ func (w *wan) pass(to, from net.Conn, deaf *atomic.Bool) {
 	}
 	_ = to.Close()
 	_, _ = io.Copy(io.Discard, from)
-	for range parts { //nolint:revive // until the reader has ended
+	for p := range parts { // until the reader has ended
+		clear(p.data)
 	}
 }
