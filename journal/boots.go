@@ -52,6 +52,17 @@ func bootsOf(files FS, dir string, digest uint64) ([]Boot, error) {
 // Dir returns the path of the boot's directory.
 func (b Boot) Dir() string { return b.path }
 
+// RemoveEmpty removes the directory if nothing is in it, and reports whether it has. Its boot has made it just now, or has
+// ended before it has written anything. A boot that begins makes it again; if Open had locked it instead, that boot
+// could not begin.
+func (b Boot) RemoveEmpty() bool {
+	if b.Unknown {
+		return false
+	}
+	entries, err := b.fs.ReadDir(b.path)
+	return err == nil && len(entries) == 0 && b.fs.Remove(b.path) == nil
+}
+
 // Open locks the directory and reads the headers of its files. It returns ErrLocked if the boot is running, or if
 // another process or this one reads the directory.
 func (b Boot) Open() (*BootReader, error) {

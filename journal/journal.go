@@ -307,10 +307,7 @@ func (j *Journal) exists(g *generation) error {
 
 // claim makes this boot's directory and locks it.
 func (j *Journal) claim() error {
-	if err := j.mkdirs(); err != nil {
-		return err
-	}
-	lock, err := j.o.FS.Lock(filepath.Join(j.dir, lockName))
+	lock, err := j.lockDir()
 	if err != nil {
 		return err
 	}
@@ -331,17 +328,21 @@ func (j *Journal) claim() error {
 // ownDirs is the number of directories that a journal owns: this boot's, and that of the cluster's label.
 const ownDirs = 2
 
-// mkdirAttempts is how often the directories are tried to be made while other processes make and remove some of them.
-const mkdirAttempts = 100
+// lockAttempts is how often the directories are tried to be made while other processes make and remove some of them.
+const lockAttempts = 100
 
-// mkdirs makes this boot's directory. Other boots may make the same parents at the same time.
-func (j *Journal) mkdirs() (err error) {
-	for range mkdirAttempts {
-		if err = j.mkdir(j.dir, ownDirs); !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
-			return err
+// lockDir makes this boot's directory and locks it. Other boots may make the same parents at the same time, and readers
+// may remove the directory as long as it is empty.
+func (j *Journal) lockDir() (lock io.Closer, err error) {
+	for range lockAttempts {
+		if err = j.mkdir(j.dir, ownDirs); err == nil {
+			lock, err = j.o.FS.Lock(filepath.Join(j.dir, lockName))
+		}
+		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+			return lock, err
 		}
 	}
-	return err
+	return nil, err
 }
 
 // mkdir makes a directory and its parents, and makes their names durable. The journal owns dir and the lowest own-1 of

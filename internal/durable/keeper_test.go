@@ -425,6 +425,41 @@ func TestRemovedDirectory(t *testing.T) {
 	}
 }
 
+// TestLoadWhileAnotherBegins requires that a member begins its journal although another one that shares its directory
+// looks for journals at any moment meanwhile.
+func TestLoadWhileAnotherBegins(t *testing.T) {
+	for at := 0; ; at++ {
+		r := newRig(t)
+		other := New(Options{
+			Node: owner.New(owner.Options{Self: "b", BootID: 7, DataWindow: time.Hour}), Apply: r.apply, Ring: r.ring.Load,
+			Journal: journal.Options{FS: r.disk.FS(), Dir: "/data", Label: "test", Scheme: 1, Member: "b", Boot: 7},
+		})
+		r.take(request(1, 100))
+		n, searched := 0, false
+		r.before(func(op modeldisk.Operation) {
+			if n++; n-1 == at && !searched {
+				searched = true
+				other.Load(t.Context(), r.time)
+				other.Round(r.now)
+			}
+		})
+		r.k.Round(r.now)
+		if !searched {
+			return
+		}
+		if r.k.state == failed {
+			t.Errorf("the journal fails if another member searches before operation %d", at)
+		}
+		r.before(func(modeldisk.Operation) {})
+		r.rounds()
+		r.kill()
+		if res := r.start(); res.Bad > 0 {
+			t.Errorf("operation %d: %+v", at, res)
+		}
+		r.want(1, 100)
+	}
+}
+
 // TestUnlistedDirectory requires that a directory that cannot be read is tried again.
 func TestUnlistedDirectory(t *testing.T) {
 	r := newRig(t)

@@ -118,6 +118,10 @@ type bootLoad struct {
 // load opens and reads the journal.
 func (p *bootLoad) load(b journal.Boot, res *Recovery) {
 	k, l := p.k, &p.k.loaded
+	if b.RemoveEmpty() { // there is nothing to load; if its boot is just beginning, no member has to wait for it
+		l.boot[b.ID] = true
+		return
+	}
 	r, err := b.Open()
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // another member has removed it

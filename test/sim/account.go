@@ -62,6 +62,7 @@ type span struct {
 	share     uint64 // of one member, at most
 	losses    uint64 // lost members that had decided in it
 	lostState uint64 // what may be admitted for lost state
+	assumed   bool   // all that knew it were lost, so that others may have assumed how much was used
 	allowance uint64
 	split     uint64 // parts of the cluster in addition to the first
 	faults    faultKind
@@ -92,6 +93,7 @@ type span struct {
 	restart     *restart // the last one
 	restarts    int
 	restartLoss uint64             // hits that journals may have lacked
+	replicated  uint64             // count that the successor knows, see countKnown
 	floor       uint64             // count before all members stopped in good order
 	floors      map[*member]uint64 // of each member
 }

@@ -115,6 +115,7 @@ func (o *oracle) disturbed(kind faultKind) {
 		for c := range n {
 			if !within(x.last, part, c) && !within(x.successor, part, c) && !within(x.spare, part, c) {
 				x.lostState += o.lostStateAllowance(a, x)
+				x.assumed = true
 				return
 			}
 		}
@@ -194,6 +195,7 @@ func (o *oracle) crashed(m *member) {
 			}
 			if company {
 				x.lostState += o.lostStateAllowance(a, x)
+				x.assumed = true
 			}
 		}
 		if last {

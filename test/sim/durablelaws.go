@@ -49,6 +49,13 @@ func (o *oracle) countHits(a *account, x *span, q *request, v *decision) {
 	x.recent = append(x.recent, recentHits{now, hits})
 }
 
+// countKnown records up to which count the successor knows the counter of x, of which v is a decision. Refused hits are
+// counted, but not replicated; the next admitted ones are, with all before them. What was refused by a lower limit stays
+// unknown when the limit is raised.
+func (x *span) countKnown(q *request, v *decision) {
+	x.replicated = max(x.replicated, min(v.result.After, uint64(q.req.Rule.Depth())))
+}
+
 // since returns the hits that were admitted on the counter of x since then.
 func (x *span) since(then int64) (n uint64) {
 	for i := len(x.recent) - 1; i >= 0 && x.recent[i].at >= then; i-- {
@@ -125,6 +132,25 @@ func (o *oracle) crashedWaiting(m *member) {
 	}
 }
 
+// open reports whether hits may be charged in x now.
+func (x *span) open(now int64) bool { return x.end > now-int64(2*time.Second) }
+
+// counts reports whether x, a window of a, still counts: it is open, or it is one of a sliding algorithm that has ended
+// and weighs on the next one.
+func (a *account) counts(x *span, now int64) bool {
+	sliding := a.rule.Algorithm == limit.SlidingWindow || a.rule.Algorithm == limit.SlidingLog
+	return x.open(now) || sliding && x.end+int64(a.rule.Window) > now-int64(2*time.Second)
+}
+
+// mayLose returns how much may be admitted again if everything that was counted in x is lost: its limit, but of a window
+// that has ended no more than was admitted in it.
+func (x *span) mayLose(now int64) uint64 {
+	if x.open(now) {
+		return x.limit
+	}
+	return min(x.limit, x.admitted)
+}
+
 // allEnd records that all members, which are ms, end now: only journals remain.
 func (o *oracle) allEnd(ms []*member) {
 	w := o.w
@@ -141,10 +167,12 @@ func (o *oracle) allEnd(ms []*member) {
 		}
 	}
 	w.coldStart = true
-	o.current(func(a *account, x *span) {
-		x.faults |= faultCrash
+	o.counting(func(a *account, x *span) {
+		if x.open(w.now) { // what was admitted before is bound by the faults of its time
+			x.faults |= faultCrash
+		}
 		if !a.journaled {
-			x.allowance += x.limit
+			x.allowance += x.mayLose(w.now)
 			return
 		}
 		r := &restart{}
@@ -160,7 +188,7 @@ func (o *oracle) allEnd(ms []*member) {
 		if m := x.successor; known(m) && m != x.last {
 			r.successor, r.lostBySuccessor = m.volume, o.lacksAsSuccessor(a, x, m)
 		}
-		if x.lostState > 0 { // the others have assumed that hits were lost, and no journal contains that
+		if x.assumed { // the others have assumed that hits were lost, and no journal contains that
 			r.lostByOwner, r.lostBySuccessor = everything, everything
 		}
 		if x.restart != nil && !x.restart.decidedSince { // nothing was admitted since the last time
@@ -232,15 +260,15 @@ func (o *oracle) settle(a *account, x *span, loaded map[*volume]bool) {
 	if r.successor != nil && loaded[r.successor] {
 		lost = min(lost, r.lostBySuccessor)
 	}
-	most := x.limit
+	most := x.mayLose(w.now)
 	if lost >= most {
 		lost = most
 		w.stats.count("journal: windows lost")
 	} else {
 		w.stats.count("journal: windows kept")
 	}
-	if r.owner == nil || !loaded[r.owner] { // a successor lacks what was refused
-		x.floor = min(x.floor, x.limit)
+	if r.owner == nil || !loaded[r.owner] {
+		x.floor = min(x.floor, x.replicated)
 	}
 	x.floor -= min(x.floor, lost)
 	x.restartLoss += lost

@@ -172,7 +172,18 @@ func (o *oracle) touch(x *span) {
 func (o *oracle) current(fn func(*account, *span)) {
 	for _, a := range o.accountOrder {
 		for _, x := range a.spans {
-			if x.end > o.w.now-int64(2*time.Second) {
+			if x.open(o.w.now) {
+				fn(a, x)
+			}
+		}
+	}
+}
+
+// counting calls fn for every span that still counts.
+func (o *oracle) counting(fn func(*account, *span)) {
+	for _, a := range o.accountOrder {
+		for _, x := range a.spans {
+			if a.counts(x, o.w.now) {
 				fn(a, x)
 			}
 		}
@@ -229,6 +240,7 @@ func (o *oracle) decided(q *request, v *decision) {
 	whole := v.onCounter()
 	if whole {
 		o.decidedBy(x, v.by, q.req.RingPos)
+		x.countKnown(q, v)
 	}
 	x.scaled = x.scaled || v.result.Authority == owner.Part
 	switch {
