@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	retryAfter   = int64(10 * time.Second) // after a failure, until the next generation is tried
-	longestRetry = int64(10 * time.Minute) // the same, after several failures because the journal was full
+	retryAfter   = int64(10 * time.Second)       // after a failure, until the next generation is tried
+	lockedRetry  = int64(200 * time.Millisecond) // the same, if another member reads this boot's directory, which takes it a moment
+	longestRetry = int64(10 * time.Minute)       // the same, after several failures because the journal was full
 	// leastGrowth is how many bytes a generation grows at least after it is complete, before a new one replaces it.
 	leastGrowth = 16 << 20
 	// walkCalls is how many parts of the walk over all counters one round makes.
@@ -360,7 +361,9 @@ func (k *Keeper) fail(now int64, err error) {
 // be full again, which costs as much as writing all of it.
 func (k *Keeper) retryDelay(err error) int64 {
 	if !errors.Is(err, journal.ErrFull) {
-		k.full = 0
+		if k.full = 0; errors.Is(err, journal.ErrLocked) {
+			return lockedRetry
+		}
 		return retryAfter
 	}
 	k.full++

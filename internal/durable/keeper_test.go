@@ -460,6 +460,34 @@ func TestLoadWhileAnotherBegins(t *testing.T) {
 	}
 }
 
+// TestLockedDirectory requires that a member whose new directory another one has locked for a moment, to look into it,
+// tries again soon.
+func TestLockedDirectory(t *testing.T) {
+	r := newRig(t)
+	r.take(request(1, 100))
+	locked, release := false, func() {}
+	r.before(func(op modeldisk.Operation) {
+		if op != modeldisk.Lock || locked {
+			return
+		}
+		locked = true
+		lock, err := r.disk.FS().Lock(filepath.Join(r.k.journal.Dir(), "LOCK"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		release = func() { lock.Close() }
+	})
+	if again := r.k.Round(r.now); !locked || again != lockedRetry {
+		t.Fatalf("locked %v; again after %v", locked, time.Duration(again))
+	}
+	release()
+	r.now += lockedRetry
+	r.rounds()
+	if r.k.state == failed {
+		t.Error("the journal is still down")
+	}
+}
+
 // TestUnlistedDirectory requires that a directory that cannot be read is tried again.
 func TestUnlistedDirectory(t *testing.T) {
 	r := newRig(t)
