@@ -172,6 +172,9 @@ func (e *Escrow) lot(now int64, rtt time.Duration) uint64 {
 	}
 	n := e.demand.rate(now, time.Second) * min(float64(last), float64(rest)) / float64(time.Second)
 	left := e.rest()
+	if e.dry { // other regions may have given hits back since then
+		left = e.set.Pool
+	}
 	n = min(n, float64(e.rule.Limit)/shares, float64(left)/float64(2*(e.rivals+1)))
 	return max(uint64(math.Ceil(n)), min(e.set.least(), left/uint64(e.rivals+1)))
 }
@@ -268,9 +271,11 @@ func (e *Escrow) Left(now int64) uint64 {
 	return e.left
 }
 
-// Granted returns the hits that the region has of the present window, spent and unspent.
+// Granted returns the hits that the region was lent in the present window by its own clock, spent and unspent.
 func (e *Escrow) Granted(now int64) uint64 {
-	e.roll(now)
+	if now >= e.rule.End(e.window) {
+		return 0
+	}
 	return e.have
 }
 

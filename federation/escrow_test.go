@@ -1,0 +1,102 @@
+package federation
+
+import (
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/internal/limit"
+)
+
+var minutes = limit.Rule{Window: time.Minute, Limit: 1000}
+
+// lent returns an escrow that has requested hits for a rate of ten per second at now, and was lent them.
+func lent(t *testing.T, a *PoolAccount, now int64) *Escrow {
+	t.Helper()
+	e := NewEscrow(1)
+	e.Offer(now, minutes, EscrowSettings{Pool: 900}, 10)
+	e.AddWaiting(10)
+	if !e.Due(now, 0, time.Millisecond) {
+		t.Fatal("nothing is requested")
+	}
+	r := e.Request(now, time.Millisecond)
+	if g, ok := a.Grant(now, "eu", &r); !ok || !e.Accept(now, &g, time.Millisecond) {
+		t.Fatalf("granted %v: %+v", ok, g)
+	}
+	e.TakeWaiting()
+	return e
+}
+
+// What was lent in a window does not count against the slice of the next one, even if no grant of that one has come.
+func TestGrantedEndsWithTheWindow(t *testing.T) {
+	begin := minutes.End(1000)
+	e := lent(t, &PoolAccount{}, begin+int64(50*time.Second))
+	if n := e.Granted(begin + int64(59*time.Second)); n < 10 {
+		t.Errorf("%d granted", n)
+	}
+	if n := e.Granted(begin + int64(61*time.Second)); n != 0 {
+		t.Errorf("%d granted in the next window", n)
+	}
+}
+
+// A region without requests for a second gives back what is left, and the coordinator lends it again.
+func TestIdleRegionGivesBack(t *testing.T) {
+	a, now := &PoolAccount{}, minutes.End(1000)
+	e := lent(t, a, now)
+	left := e.Left(now)
+	now += int64(2 * time.Second)
+	if left == 0 || !e.Due(now, 0, time.Millisecond) {
+		t.Fatalf("%d left, nothing to give back", left)
+	}
+	r := e.Request(now, time.Millisecond)
+	if r.Tokens != 0 || r.Left != 0 {
+		t.Fatalf("%+v", r)
+	}
+	g, ok := a.Grant(now, "eu", &r)
+	if !ok || g.Used != 0 || !e.Accept(now, &g, time.Millisecond) || e.Left(now) != 0 {
+		t.Errorf("%+v, %d left here", g, e.Left(now))
+	}
+	if e.Due(now+int64(time.Second), 0, time.Millisecond) {
+		t.Error("an idle region requests something")
+	}
+}
+
+// When a pool is used up, requests are refused at once, and the region asks again after a pause.
+func TestUsedUpPoolIsNotWaitedFor(t *testing.T) {
+	a, now := &PoolAccount{}, minutes.End(1000)
+	other := PoolRequest{Rule: minutes, Pool: 900, Boot: 2, Seq: 1, Tokens: 900}
+	if _, ok := a.Grant(now, "us", &other); !ok {
+		t.Fatal("not granted")
+	}
+	e := lent(t, a, now)
+	set := EscrowSettings{Pool: 900}
+	if v := e.Decide(now, minutes, set, 1); v != Refused {
+		t.Errorf("verdict %d", v)
+	}
+	e.Offer(now, minutes, set, 10)
+	if e.Due(now+int64(time.Millisecond), 0, time.Millisecond) {
+		t.Error("asks again at once")
+	}
+	if !e.Due(now+int64(200*time.Millisecond), 0, time.Millisecond) {
+		t.Error("does not ask again")
+	}
+}
+
+func TestLink(t *testing.T) {
+	var l CoordinatorLink
+	now := int64(time.Hour)
+	for i := range awayAfter {
+		if l.Away() {
+			t.Fatalf("away after %d requests", i)
+		}
+		l.Unanswered(now)
+	}
+	if !l.Away() || l.Usable(now) || !l.Usable(now+int64(probeFirst)) || l.Usable(now+int64(probeFirst)) {
+		t.Error("a coordinator that is away is tried once after a second")
+	}
+	if !l.Answered(50*time.Millisecond) || l.Away() || l.RTT() != 50*time.Millisecond {
+		t.Errorf("after a reply: away %v, round trip %v", l.Away(), l.RTT())
+	}
+	if !l.Failed(now) || !l.Away() {
+		t.Error("not away after an error")
+	}
+}
