@@ -146,8 +146,9 @@ func TestChoicesOfRules(t *testing.T) {
 
 	admitted, forwarded := inTurn(1100, "watermark", "x")
 	t.Logf("low_watermark: %d admitted, %v of 1100 requests forwarded", admitted, forwarded)
-	if admitted != 1000 || forwarded < 50 || forwarded > 600 {
-		t.Errorf("low_watermark: %d admitted, want 1000; %v forwarded, want about 130", admitted, forwarded)
+	// Without the watermark, the slack of 300 would admit all of them. A report that is late on a busy machine admits some.
+	if admitted < 1000 || admitted > 1060 || forwarded < 50 || forwarded > 600 {
+		t.Errorf("low_watermark: %d admitted, want about 1000; %v forwarded, want about 130", admitted, forwarded)
 	}
 
 	admitted, forwarded = inTurn(150, "caller", "alice")
