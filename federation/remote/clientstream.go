@@ -126,6 +126,11 @@ func (s *clientStream) call(ctx context.Context, op op, rs []federation.PoolRequ
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-s.ctx.Done():
+	}
+	select {
+	case <-p.done: // a connection that is to be replaced ends with its last reply
+		return p.grants, p.err
+	default:
 		return nil, fmt.Errorf("connection lost: %w", s.err())
 	}
 }

@@ -112,7 +112,10 @@ func (c *serverStream) process(call *call, read time.Time) {
 			err = c.serves.Healthy(ctx)
 		}
 	}
-	if err != nil {
+	switch {
+	case c.ctx.Err() != nil: // the client learns that the connection has ended
+		return
+	case err != nil:
 		_ = c.send(c.ctx, errorFrame(call.id, err)) // fails only if the connection has ended
 		return
 	}
