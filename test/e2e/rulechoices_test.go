@@ -144,10 +144,10 @@ func TestChoicesOfRules(t *testing.T) {
 		t.Errorf("the bound is %v, want 30", n)
 	}
 
-	admitted, forwarded := inTurn(1100, "watermark", "x")
-	t.Logf("low_watermark: %d admitted, %v of 1100 requests forwarded", admitted, forwarded)
-	// Without the watermark, the slack of 300 would admit all of them. A report that is late on a busy machine admits some.
-	if admitted < 1000 || admitted > 1060 || forwarded < 50 || forwarded > 600 {
+	admitted, forwarded := inTurn(1400, "watermark", "x")
+	t.Logf("low_watermark: %d admitted, %v of 1400 requests forwarded", admitted, forwarded)
+	// Without the watermark, the slack of 300 would be used up. A report that is late on a busy machine uses some of it.
+	if admitted < 1000 || admitted > 1200 || forwarded < 50 || forwarded > 900 {
 		t.Errorf("low_watermark: %d admitted, want about 1000; %v forwarded, want about 130", admitted, forwarded)
 	}
 
