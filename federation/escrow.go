@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 )
 
@@ -18,6 +19,8 @@ const (
 	windowParts = 10
 	// shares is the part of the limit, as 1/n, that a lot is at most.
 	shares = 20
+	// leastLot is the hits of a lot, where enough is left.
+	leastLot = 10
 	// active is the age of its newest request below which a region competes for what is left of a pool.
 	active = 3 * time.Second
 	// clockMargin is how far the clocks of a region and its coordinator may differ.
@@ -38,14 +41,11 @@ const (
 type EscrowSettings struct {
 	Pool  uint64        // hits of a window that may be lent to all regions together
 	Batch time.Duration // time for which a lot lasts, if round trips are short; default 1 s
-	Min   uint64        // hits of a lot, where enough is left; default 10
-	Epoch uint32        // of the federation's layout
 }
 
 // Escrow is a region's part of the pool of one key. It is at the key's owner and nowhere else (F3). The caller guards it,
 // sends a Request when one is due, and passes the reply to Accept. At most one request is in flight. Nothing is spent
-// after the window has ended, by the owner's clock or the coordinator's. NewEscrow
-// returns one.
+// after the window has ended, by the owner's clock or the coordinator's. NewEscrow returns one.
 type Escrow struct {
 	boot uint64
 	rule limit.Rule
@@ -73,7 +73,7 @@ type Escrow struct {
 	dry        bool  // the newest reply lent less than was requested: the pool is used up
 	pauseUntil int64 // nothing is requested before
 	empty      int   // replies in a row that lent less than was requested
-	demand     meter
+	demand     lease.RateMeter
 }
 
 // NewEscrow returns an escrow without hits. boot must differ from those of all earlier escrows of the region.
@@ -105,7 +105,7 @@ func (e *Escrow) use(r limit.Rule, s EscrowSettings) {
 func (e *Escrow) Offer(now int64, r limit.Rule, s EscrowSettings, hits uint64) {
 	e.use(r, s)
 	e.offeredAt = now
-	e.demand.count(now, hits, time.Second)
+	e.demand.Count(now, hits)
 }
 
 // AddWaiting records that a client's request of that many hits waits for the coordinator.
@@ -126,13 +126,19 @@ func (e *Escrow) roll(now int64) {
 	if e.rule.Algorithm == limit.SlidingWindow {
 		e.past = Past{e.window, e.have - e.left} // it still weighs
 	}
-	e.ended, e.left, e.dry, e.pauseUntil, e.empty = true, 0, false, 0, 0
-	e.inFlight = false // the reply could be of the window that has ended
+	e.end()
 }
 
 // drop gives up everything, which stays charged.
 func (e *Escrow) drop() {
-	e.ended, e.left, e.dry, e.pauseUntil, e.empty, e.inFlight, e.past = true, 0, false, 0, 0, false, Past{}
+	e.end()
+	e.past = Past{}
+}
+
+// end gives up what is left of the window.
+func (e *Escrow) end() {
+	e.ended, e.left, e.dry, e.pauseUntil, e.empty = true, 0, false, 0, 0
+	e.inFlight = false // the reply could be of the window that has ended
 }
 
 // Due reports whether a request is to be sent now, where floor is the rest of the region's floor and rtt the round
@@ -145,10 +151,14 @@ func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
 	if e.waiting > e.left && now >= e.pauseUntil {
 		return true
 	}
-	if idle := e.idle(now, rtt); idle {
+	if e.idle(now, rtt) {
 		return e.left > 0 || !e.reported
 	}
-	return now >= e.pauseUntil && e.wanted(now, rtt) > 0 && e.low(now, floor, rtt)
+	if now < e.pauseUntil {
+		return false
+	}
+	lot := e.lot(now, rtt)
+	return e.wanted(lot) > 0 && e.low(now, lot, floor, rtt)
 }
 
 // idle reports whether the region has had no demand for so long that it gives its escrow back.
@@ -157,9 +167,9 @@ func (e *Escrow) idle(now int64, rtt time.Duration) bool {
 }
 
 // low reports whether what is left lasts so short a time that more is requested.
-func (e *Escrow) low(now int64, floor uint64, rtt time.Duration) bool {
-	rate := e.demand.rate(now, time.Second)
-	at := max(float64(e.lot(now, rtt))*prefetchPercent/100, prefetchRoundTrips*rate*rtt.Seconds())
+func (e *Escrow) low(now int64, lot, floor uint64, rtt time.Duration) bool {
+	rate := e.demand.Rate(now)
+	at := max(float64(lot)*prefetchPercent/100, prefetchRoundTrips*rate*rtt.Seconds())
 	return float64(limit.SaturatingAdd(e.left, floor)) <= at
 }
 
@@ -170,13 +180,13 @@ func (e *Escrow) lot(now int64, rtt time.Duration) uint64 {
 	if !e.ended {
 		rest = e.endsAt - now
 	}
-	n := e.demand.rate(now, time.Second) * min(float64(last), float64(rest)) / float64(time.Second)
+	n := e.demand.Rate(now) * min(float64(last), float64(rest)) / float64(time.Second)
 	left := e.rest()
 	if e.dry { // other regions may have given hits back since then
 		left = e.set.Pool
 	}
 	n = min(n, float64(e.rule.Limit)/shares, float64(left)/float64(2*(e.rivals+1)))
-	return max(uint64(math.Ceil(n)), min(e.set.least(), left/uint64(e.rivals+1)))
+	return max(uint64(math.Ceil(n)), min(leastLot, left/uint64(e.rivals+1)))
 }
 
 // Rest returns what was left of the pool at the newest reply. Before the first one of a window that is all of it.
@@ -200,12 +210,14 @@ func (e *Escrow) rest() uint64 {
 	return e.usable - min(e.used, e.usable)
 }
 
-// wanted returns how many hits to request.
-func (e *Escrow) wanted(now int64, rtt time.Duration) uint64 {
-	return max(e.lot(now, rtt), e.waiting) - min(e.left, max(e.lot(now, rtt), e.waiting))
+// wanted returns how many hits to request, to have lot, and at least what clients wait for.
+func (e *Escrow) wanted(lot uint64) uint64 {
+	want := max(lot, e.waiting)
+	return want - min(e.left, want)
 }
 
-// Request returns the request to send now. Replies to earlier requests are no longer accepted. The caller sets its Key.
+// Request returns the request to send now. Replies to earlier requests are no longer accepted. The caller sets its Key
+// and Epoch.
 func (e *Escrow) Request(now int64, rtt time.Duration) PoolRequest {
 	e.roll(now)
 	e.tokens = 0
@@ -213,13 +225,13 @@ func (e *Escrow) Request(now int64, rtt time.Duration) PoolRequest {
 		e.have -= e.left
 		e.left, e.reported = 0, true
 	} else {
-		e.tokens, e.reported = e.wanted(now, rtt), false
+		e.tokens, e.reported = e.wanted(e.lot(now, rtt)), false
 	}
 	// Based on the clock, so that the region's next escrow of the key continues with higher numbers.
 	e.seq = max(e.seq+1, uint64(max(0, now)))
 	e.sentAt, e.inFlight = now, true
 	return PoolRequest{
-		Rule: e.rule, Pool: e.set.Pool, Epoch: e.set.Epoch, Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have,
+		Rule: e.rule, Pool: e.set.Pool, Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have,
 		Left: e.left, Tokens: e.tokens, Past: e.past,
 	}
 }
@@ -312,11 +324,4 @@ func (s *EscrowSettings) batch() time.Duration {
 		return time.Second
 	}
 	return s.Batch
-}
-
-func (s *EscrowSettings) least() uint64 {
-	if s.Min == 0 {
-		return 10
-	}
-	return s.Min
 }

@@ -334,7 +334,11 @@ func (n *Node) ask(now int64, key Key, x *escrow, fx *Ready) {
 	if !l.do(func(l *federation.CoordinatorLink) bool { return l.Usable(now) }) {
 		return
 	}
-	r := x.Request(now, l.roundTrip())
+	n.addPoolRequest(key, x, x.Request(now, l.roundTrip()), fx)
+}
+
+// addPoolRequest adds r, a request for the escrow x of key, to fx.
+func (n *Node) addPoolRequest(key Key, x *escrow, r federation.PoolRequest, fx *Ready) {
 	r.Key, r.Epoch = key, n.federation.options.Epoch
 	fx.PoolRequests = append(fx.PoolRequests, CoordinatorRequest{x.authority, r})
 }
@@ -383,8 +387,7 @@ func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
 			continue
 		}
 		if r, ok := x.Release(now); ok {
-			r.Key, r.Epoch = key, n.federation.options.Epoch
-			fx.PoolRequests = append(fx.PoolRequests, CoordinatorRequest{x.authority, r})
+			n.addPoolRequest(key, x, r, fx)
 		}
 		n.dropEscrow(s, key)
 		for _, w := range s.pending.takeCoordinator(key) {

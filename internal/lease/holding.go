@@ -79,7 +79,7 @@ type Holding struct {
 	deniedUntil    int64  // hits are refused until this time
 	deniedLimit    uint32 // applies to rules with at most this limit
 	coldSince      int64  // since when the key is no longer hot; 0: it is hot
-	demand         meter
+	demand         RateMeter
 	stats          HoldingStats
 }
 
@@ -89,7 +89,7 @@ func (h *Holding) Decide(now int64, r limit.Rule, hits uint64) (limit.Decision, 
 	if r != h.rule {
 		h.setRule(now, r)
 	}
-	h.demand.count(now, hits)
+	h.demand.Count(now, hits)
 	h.decidedAt, h.busy = now, true
 	h.expire(now)
 	switch {
@@ -166,7 +166,7 @@ func (h *Holding) Due(now int64) bool {
 
 // Urgent reports whether the balance will be spent before a reply arrives if the request waits for others.
 func (h *Holding) Urgent(now int64) bool {
-	return h.shortOfBalance || float64(h.left) < h.demand.rate(now)*urgentWithin.Seconds()
+	return h.shortOfBalance || float64(h.left) < h.demand.Rate(now)*urgentWithin.Seconds()
 }
 
 // wants reports whether more hits are needed.
@@ -188,7 +188,7 @@ func (h *Holding) surplus(now int64) uint64 {
 	case h.coldSince != 0 || quiet >= int64(idleAfter) || h.nearEnd && quiet >= int64(idleAfterNearEnd):
 		return h.left
 	case h.nearEnd:
-		need := h.demand.rate(now) * time.Duration(h.endsAt-now).Seconds()
+		need := h.demand.Rate(now) * time.Duration(h.endsAt-now).Seconds()
 		if keep := uint64(min(need, float64(h.left))) + 1; keep < h.left/2 {
 			return h.left - keep
 		}
@@ -223,7 +223,7 @@ func (h *Holding) Request(now int64) GrantRequest {
 	h.sentAt, h.inFlight, h.busy = now, true, false
 	return GrantRequest{
 		Rule: h.rule, Terms: h.Terms, Seq: h.seq, Window: h.window, Have: h.have, Left: h.left, Want: h.wanted,
-		Demand: uint64(min(h.demand.rate(now)*1000, 1<<62)),
+		Demand: uint64(min(h.demand.Rate(now)*1000, 1<<62)),
 	}
 }
 
@@ -347,7 +347,7 @@ func (h *Holding) Drop(now int64) {
 	h.stats.Stranded += h.left
 	*h = Holding{
 		Terms: h.Terms, Salt: h.Salt, rule: h.rule, seq: h.seq,
-		decidedAt: now, sentAt: now, demand: meter{at: now}, stats: h.stats,
+		decidedAt: now, sentAt: now, demand: RateMeter{at: now}, stats: h.stats,
 	}
 }
 

@@ -240,14 +240,14 @@ func TestRefusesGrantsAgainstConditions(t *testing.T) {
 }
 
 func TestDemandIsAnAverageOfASecond(t *testing.T) {
-	var m meter
+	var m RateMeter
 	for at := int64(0); at < 5*second; at += ms {
-		m.count(at, 3)
+		m.Count(at, 3)
 	}
-	if r := m.rate(5 * second); r < 2950 || r > 3050 {
+	if r := m.Rate(5 * second); r < 2950 || r > 3050 {
 		t.Errorf("3000 per second are measured as %v", r)
 	}
-	if r := m.rate(6 * second); r < 1080 || r > 1120 { // 3000 / e
+	if r := m.Rate(6 * second); r < 1080 || r > 1120 { // 3000 / e
 		t.Errorf("after a second %v", r)
 	}
 }

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// meter measures a rate as an exponentially weighted moving average with a time constant of one second.
-type meter struct {
+// RateMeter measures a rate as an exponentially weighted moving average with a time constant of one second.
+type RateMeter struct {
 	perSecond float64
 	at        int64
 }
 
-// count adds hits at now.
-func (m *meter) count(now int64, hits uint64) {
+// Count adds hits at now.
+func (m *RateMeter) Count(now int64, hits uint64) {
 	if now-m.at >= int64(time.Millisecond) || now < m.at {
-		m.perSecond, m.at = m.rate(now), now
+		m.perSecond, m.at = m.Rate(now), now
 	}
 	m.perSecond += float64(hits)
 }
 
-// rate returns the hits per second at now.
-func (m *meter) rate(now int64) float64 {
+// Rate returns the hits per second at now.
+func (m *RateMeter) Rate(now int64) float64 {
 	if now <= m.at {
 		return m.perSecond
 	}

@@ -10,4 +10,4 @@ func (h *Holding) Window() int64 { return h.window }
 func (h *Holding) Expires() int64 { return h.expiresAt }
 
 // Demand returns the offered hits per second, including refused ones.
-func (h *Holding) Demand(now int64) (perSecond float64) { return h.demand.rate(now) }
+func (h *Holding) Demand(now int64) (perSecond float64) { return h.demand.Rate(now) }
