@@ -19,7 +19,7 @@ var given = struct {
 	ports map[int]bool // guarded by mu
 }{ports: map[int]bool{}}
 
-// Ports allocates free loopback ports, each at most once in this process.
+// Ports allocates free loopback ports, each at most once in this process and in all others that run.
 type Ports struct{}
 
 // Addr returns a loopback address whose port is free for TCP and UDP.
@@ -40,6 +40,9 @@ func (Ports) Addr() (string, error) {
 		}
 		u.Close()
 		if given.ports[port] {
+			continue
+		}
+		if !reservePort(port) {
 			continue
 		}
 		given.ports[port] = true

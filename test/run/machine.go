@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,13 +57,19 @@ type outcome struct {
 	tail    []string
 }
 
+// excerptEnds is how many lines of a failed test's output are printed, of the first and of the last ones.
+var excerptEnds = [2]int{40, 40}
+
 // excerpt returns the part of a failed job's output to print: that of the failed tests, or else the last lines.
 func (o *outcome) excerpt() string {
 	var b strings.Builder
 	for _, r := range o.results {
 		if r.verdict == "FAIL" {
 			lines := strings.Split(strings.TrimRight(r.output, "\n"), "\n")
-			fmt.Fprintf(&b, "--- FAIL: %s %s\n%s\n", r.pkg, r.name, strings.Join(lines[max(0, len(lines)-150):], "\n"))
+			if n := len(lines); n > excerptEnds[0]+excerptEnds[1] { // what failed comes first, logs follow
+				lines = slices.Concat(lines[:excerptEnds[0]], []string{"[...]"}, lines[n-excerptEnds[1]:])
+			}
+			fmt.Fprintf(&b, "--- FAIL: %s %s\n%s\n", r.pkg, r.name, strings.Join(lines, "\n"))
 		}
 	}
 	if b.Len() == 0 {
