@@ -18,6 +18,7 @@ func (n *Node) revokeAll(now int64, fx *Ready) {
 		s.mu.Lock()
 		s.now = now
 		s.leases.ClockStepped(now)
+		s.dropPools(true)
 		s.mu.Unlock()
 	}
 	fx.Messages = append(fx.Messages, n.serial.machine.RevokeAll(now)...)

@@ -131,6 +131,7 @@ func (n *Node) publish(now int64, fx *Ready) {
 		if changed {
 			s.leases.DropUnowned()
 			n.releaseEscrows(s, s.clock(now), fx)
+			s.dropPools(false)
 		}
 		s.mu.Unlock()
 	}
@@ -161,6 +162,7 @@ func (n *Node) Tick(now int64) (fx Ready) {
 		rest := s.counters.Sweep(at, s.view.epoch, sweepStep)
 		n.counters.Sketches.Drop(i, at)
 		s.fair.Sweep(at)
+		s.tickPools(at)
 		if s.counters.Empty() {
 			s.replicas.Reset()
 			s.writes.Reset()

@@ -133,6 +133,9 @@ func (w *network) effects(id ring.ID, fx Ready) {
 	if len(fx.Audits) > 0 {
 		w.audits[id] = append(w.audits[id], fx.Audits...)
 	}
+	for _, d := range fx.PoolsDone {
+		d.Waiter.(func(PoolDone))(d)
+	}
 	for _, d := range fx.Done {
 		if _, twice := w.done[id][d.Waiter]; twice {
 			w.t.Fatalf("a request of %s is resolved twice", id)

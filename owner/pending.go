@@ -37,6 +37,7 @@ type Ready struct {
 	// has not.
 	ClockStopped time.Duration
 	PoolRequests []CoordinatorRequest // to send to the coordinators of federations; StepFederation processes the replies
+	PoolsDone    []PoolDone           // the results of StepPool that were pending
 	Done         []Done               // the requests that are not pending any more, to return to their callers
 	// Transfers are the members to which counters are to be sent. For each, the driver sends what Pull returns, in order
 	// and on a connection of its own, until Pull returns false. A member with a running transfer may be listed again.
@@ -85,6 +86,7 @@ type pendingRequest struct {
 	journal mark                  // what the journal has to cover
 	part    part                  // of the limit, if it waits for a coordinator
 	grant   *lending.PendingGrant // not nil: a holder waits for this grant, and no caller
+	pool    *pendingPool          // not nil: a region waits for this grant, and no caller
 }
 
 // confirmed reports whether w, whose result is known, waits for nothing any more.
@@ -191,7 +193,7 @@ func (p *pendingRequests) find(k Key, to Waiter) *pendingRequest {
 		return nil
 	}
 	for w := range x.all() {
-		if w.grant == nil && w.request.Waiter == to {
+		if w.grant == nil && w.pool == nil && w.request.Waiter == to {
 			return w
 		}
 	}
@@ -274,6 +276,8 @@ func (n *Node) endPending(s *shard) {
 func (n *Node) resolve(s *shard, w *pendingRequest, res Result, fx *Ready) {
 	n.endPending(s)
 	switch {
+	case w.pool != nil:
+		fx.PoolsDone = append(fx.PoolsDone, PoolDone{w.pool.waiter, w.pool.grant, res.Kind == Decided})
 	case w.grant == nil:
 		fx.Done = append(fx.Done, Done{w.request.Waiter, res})
 	case res.Kind == Decided:

@@ -28,6 +28,7 @@ type shard struct {
 	pending  pendingRequests
 	leases   lending.Leases
 	escrows  escrows                 // of federated keys that this member owns
+	pools    pools                   // that this member lends to the regions of federations
 	degraded map[Key]*degradedWindow // of keys with audit logs
 	fair     fair.Divider            // of keys whose limits are divided between tenants
 	counts   counts

@@ -20,6 +20,7 @@ type Stats struct {
 	Sketches int // sketches in memory, 64 KiB each
 
 	Escrows int // keys of which this member has an escrow
+	Pools   int // of which this member lends parts to regions
 
 	FairRows int         // rows of tenants for which there is memory, 24 bytes each
 	Fair     fair.Counts // decisions of rules that divide their limits between tenants
@@ -82,6 +83,8 @@ type counts struct {
 	DenyMisses uint64 // requests whose keys it did not contain
 
 	EscrowsRefused  uint64 // requests for keys without an escrow, because there were too many
+	PoolsRefused    uint64 // requests of regions for pools that found no room, because there were too many
+	PoolLent        uint64 // hits of pools that were lent to regions
 	Refused         uint64 // charges refused because there was no room for their records
 	ShareUnreported uint64 // hits admitted from local shares that are never reported to the owner, for lack of room
 	PendingRefused  uint64 // requests that could not wait, because too many did
@@ -132,6 +135,7 @@ func (n *Node) Stats(now int64) Stats {
 		f.OpenAdmitted = max(f.OpenAdmitted, s.bounds[openAdmitted].at(now))
 		s.leases.AddStats(now, &f.Lease)
 		f.counts.add(&s.counts)
+		f.Pools += len(s.pools.keys)
 		f.FairRows += s.fair.Tracked()
 		f.Fair.Add(s.fair.Counts())
 		s.mu.Unlock()
@@ -176,6 +180,9 @@ func (c *counts) add(o *counts) {
 	c.RefundsDropped += o.RefundsDropped
 	c.DenyHits += o.DenyHits
 	c.DenyMisses += o.DenyMisses
+	c.EscrowsRefused += o.EscrowsRefused
+	c.PoolsRefused += o.PoolsRefused
+	c.PoolLent += o.PoolLent
 	c.Refused += o.Refused
 	c.ShareUnreported += o.ShareUnreported
 	c.PendingRefused += o.PendingRefused

@@ -20,6 +20,9 @@ func (r Rule) currentWindow(s *State, now int64) int64 {
 // windowCount returns the count of window w.
 func (s *State) windowCount(w int64) uint64 { return net(s.sums(w)) }
 
+// CountAt returns the count of window w alone. The state is of a rule with windows.
+func (s *State) CountAt(w int64) uint64 { return s.windowCount(w) }
+
 // sums returns what all writers charged and refunded at one time.
 func (s *State) sums(at int64) (charged, refunded uint64) {
 	for i := len(s.Slots) - 1; i >= 0 && s.Slots[i].At >= at; i-- {
@@ -89,6 +92,9 @@ func (r Rule) refundWindows(s *State, now int64, writer, hits uint64) {
 		s.refund(subTime(w, 1), writer, hits)
 	}
 }
+
+// RefundAt refunds up to hits of window w, as that writer, and returns how many. The state is of a rule with windows.
+func (s *State) RefundAt(w int64, writer, hits uint64) uint64 { return s.refund(w, writer, hits) }
 
 // refund refunds up to hits from window w and returns how many.
 func (s *State) refund(w int64, writer, hits uint64) uint64 {
