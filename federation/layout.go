@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -13,9 +14,11 @@ import (
 // Layout is a federation as all of its regions know it: the file of --federation. Layouts that divide limits in different
 // ways have different epochs.
 type Layout struct {
-	Name        string         `yaml:"name"`
-	Epoch       uint32         `yaml:"epoch"`
-	Coordinator string         `yaml:"coordinator"` // the authority of rules that name none
+	Name  string `yaml:"name"`
+	Epoch uint32 `yaml:"epoch"`
+	// Coordinator is the authority of rules that name none: the name of an --authority, a region whose cluster coordinates,
+	// or SpreadCoordinator.
+	Coordinator string         `yaml:"coordinator"`
 	Regions     []LayoutRegion `yaml:"regions"`
 }
 
@@ -23,7 +26,12 @@ type Layout struct {
 type LayoutRegion struct {
 	Name   string  `yaml:"name"`
 	Weight *uint32 `yaml:"weight"` // default 1
+	// Address is the host:port at which the region's cluster serves other regions, if it coordinates.
+	Address string `yaml:"address"`
 }
+
+// SpreadCoordinator is a Layout's Coordinator if every region coordinates a part of the keys.
+const SpreadCoordinator = "spread"
 
 // maxName is the most bytes of the name of a region.
 const maxName = 64
@@ -64,6 +72,11 @@ func (l *Layout) faults() (faults []string) {
 		add(seen[r.Name], "two regions are named %q", r.Name)
 		seen[r.Name] = true
 		sum += uint64(r.weight())
+		add(r.Name == SpreadCoordinator, "no region can be named %q: it is a value of coordinator", r.Name)
+		add(l.Coordinates(r.Name) && r.Address == "", "region %q coordinates, but has no address: want the host:port of its --federation-listen", r.Name)
+		if _, _, err := net.SplitHostPort(r.Address); r.Address != "" && err != nil {
+			add(true, "the address %q of region %q: want host:port", r.Address, r.Name)
+		}
 	}
 	add(len(l.Regions) > 0 && sum == 0, "no region has a weight above 0")
 	return faults
@@ -74,6 +87,11 @@ func (r *LayoutRegion) weight() uint32 {
 		return 1
 	}
 	return *r.Weight
+}
+
+// Coordinates reports whether the cluster of that region coordinates keys of rules that name no authority.
+func (l *Layout) Coordinates(region string) bool {
+	return l.Index(region) >= 0 && (l.Coordinator == SpreadCoordinator || l.Coordinator == region)
 }
 
 // Weights returns the weights of the regions, in their order.

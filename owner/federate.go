@@ -17,6 +17,8 @@ type FederationPlace struct {
 	Weights     []uint32 // of all regions
 	Index       int      // of this region in Weights
 	Authorities []string // names of the coordinators that this member can reach
+	// Homes chooses among Authorities for rules whose authority is federation.SpreadCoordinator; nil: it is one of them.
+	Homes *federation.Homes
 }
 
 // maxEscrows is the most keys of which this member holds an escrow. Further keys have only their floors.
@@ -26,6 +28,7 @@ const maxEscrows = 16_384
 type federated struct {
 	options FederationPlace
 	links   map[uint32]*authorityLink // by federation.AuthorityID; immutable
+	spread  uint32                    // AuthorityID of rules whose keys have different homes
 	held    atomic.Int64              // escrows
 	dirty   atomic.Bool               // a shard has escrows with due requests
 }
@@ -39,7 +42,7 @@ type authorityLink struct {
 }
 
 func (f *federated) init(o FederationPlace) {
-	f.options, f.links = o, map[uint32]*authorityLink{}
+	f.options, f.links, f.spread = o, map[uint32]*authorityLink{}, federation.AuthorityID(federation.SpreadCoordinator)
 	for _, name := range o.Authorities {
 		l := &authorityLink{}
 		l.rtt.Store(int64(l.link.RTT()))
@@ -77,7 +80,8 @@ type escrows struct {
 // escrow is the escrow of one key.
 type escrow struct {
 	*federation.Escrow
-	authority uint32
+	authority uint32 // that lends
+	named     uint32 // authority of the rule
 	ringPos   uint64
 	queued    bool
 }
@@ -126,11 +130,29 @@ func (n *Node) decideFederated(s *shard, op *shardOp, e *counter.Owned, res *Res
 // poolOp returns op with its budget and escrow.
 func (n *Node) poolOp(s *shard, op *shardOp) poolOp {
 	f, t := &n.federation, op.Federation
-	q := poolOp{shardOp: op, link: f.links[t.Authority], budget: f.budget(op.Request.Rule.Limit, t.Floor)}
+	q := poolOp{shardOp: op, budget: f.budget(op.Request.Rule.Limit, t.Floor)}
+	x := s.escrows.keys[op.Key]
+	if x != nil && x.named != t.Authority {
+		n.dropEscrow(s, op.Key) // the rule has another authority now: what the former has lent stays charged there
+		x = nil
+	}
+	if x != nil {
+		q.link = f.links[x.authority]
+	} else {
+		q.link = f.links[f.authorityOf(t, op.Key)]
+	}
 	if q.link != nil && q.budget.Pool > 0 {
 		q.escrow = n.escrowOf(s, op)
 	}
 	return q
+}
+
+// authorityOf returns the authority that lends key.
+func (f *federated) authorityOf(t *federation.RuleTerms, key Key) uint32 {
+	if f.options.Homes != nil && t.Authority == f.spread {
+		return f.options.Homes.Of(key)
+	}
+	return t.Authority
 }
 
 // budget divides a limit, of whose slices the given percentage are floors.
@@ -157,7 +179,10 @@ func (n *Node) escrowOf(s *shard, op *shardOp) *escrow {
 	s.escrows.lives++
 	// Boot IDs are random, so those of two members, or of two lives, differ.
 	boot := n.options.BootID + s.escrows.lives*counter.Shards + uint64(counter.ShardOf(op.hash))
-	x := &escrow{Escrow: federation.NewEscrow(boot), authority: op.Federation.Authority, ringPos: op.RingPos}
+	x := &escrow{
+		Escrow: federation.NewEscrow(boot), authority: n.federation.authorityOf(op.Federation, op.Key), named: op.Federation.Authority,
+		ringPos: op.RingPos,
+	}
 	s.escrows.keys[op.Key] = x
 	return x
 }

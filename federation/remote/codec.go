@@ -1,14 +1,13 @@
 package remote
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"strings"
 	"time"
 
 	"github.com/keyward/keyward/federation"
-	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/poolwire"
 	"github.com/keyward/keyward/internal/wire"
 )
 
@@ -21,14 +20,14 @@ const (
 	maxFrame    = 1 << 20 // bytes of a frame's type and payload
 	maxHello    = 2 << 10 // of a frame of the handshake
 	maxRequests = 1024    // of one call
-	maxName     = 4 << 10 // bytes of Request.Name; longer ones are not sent
+	maxName     = poolwire.MaxName
 	maxText     = 1 << 10 // bytes of an error
-	maxRegion   = 255     // bytes of the name of a region
+	maxRegion   = poolwire.MaxRegion
 
 	frameLength = 4
-	requestSize = 113 // of a request's record without note and name
-	grantSize   = 66  // of a grant's record without others
-	lineSize    = 27  // of a line without region and note
+	requestSize = poolwire.RequestSize
+	grantSize   = poolwire.GrantSize
+	lineSize    = poolwire.LineSize
 	// fullFrame is where a frame of records ends: the largest record still fits behind it.
 	fullFrame = maxFrame - 8 - 256*(lineSize+maxRegion+federation.MaxNote) - grantSize
 )
@@ -173,7 +172,7 @@ func callFrame(c *call) []byte {
 	w := beginFrame(frameCall, len(c.requests)*(requestSize+32))
 	w = w.U64(c.id).U32(microseconds(c.timeout)).U8(byte(c.op)).U16(uint16(len(c.requests)))
 	for i := range c.requests {
-		w = appendRequest(w, &c.requests[i])
+		w = poolwire.AppendRequest(w, &c.requests[i])
 	}
 	w.EndLen32(0)
 	return w
@@ -182,21 +181,6 @@ func callFrame(c *call) []byte {
 // microseconds returns d, at least 1 and at most what the field can have.
 func microseconds(d time.Duration) uint32 {
 	return uint32(min(max(d.Microseconds(), 1), math.MaxUint32))
-}
-
-// appendRequest appends a record. The request is valid.
-func appendRequest(w wire.Writer, r *federation.PoolRequest) wire.Writer {
-	name := r.Name
-	if len(name) > maxName {
-		name = "" // only coordinators that need it refuse the request then
-	}
-	w = w.U16(uint16(requestSize + len(r.Note) + len(name)))
-	w = w.U64(r.Key[0]).U64(r.Key[1])
-	w = w.I64(int64(r.Rule.Window)).U32(r.Rule.Limit).U32(r.Rule.Burst).U8(byte(r.Rule.Algorithm))
-	w = w.U64(r.Pool).U32(r.Epoch).U64(r.Boot).U64(r.Seq)
-	w = w.I64(r.Window).U64(r.Have).U64(r.Left).U64(r.Tokens).I64(r.Past.Window).U64(r.Past.Have)
-	w = append(w.U16(uint16(len(r.Note))), r.Note...)
-	return w.U16(uint16(len(name))).String(name)
 }
 
 // parseCall reads a payload. The result does not share its memory. Fields that a later version appends to a record are
@@ -217,39 +201,11 @@ func parseCall(b []byte) (c call, err error) {
 	}
 	for i := range c.requests {
 		record := r.Record(int(r.U16()))
-		if err := readRequest(&record, &c.requests[i]); err != nil {
+		if err := poolwire.ReadRequest(&record, &c.requests[i]); err != nil {
 			return c, fmt.Errorf("request %d of a call: %w", i+1, err)
 		}
 	}
 	return c, r.Err()
-}
-
-func readRequest(r *wire.Reader, q *federation.PoolRequest) error {
-	q.Key = federation.Key{r.U64(), r.U64()}
-	q.Rule.Window, q.Rule.Limit, q.Rule.Burst = time.Duration(r.I64()), r.U32(), r.U32()
-	q.Rule.Algorithm = limit.Algorithm(r.U8())
-	q.Pool, q.Epoch, q.Boot, q.Seq = r.U64(), r.U32(), r.U64(), r.U64()
-	q.Window, q.Have, q.Left, q.Tokens = r.I64(), r.U64(), r.U64(), r.U64()
-	q.Past = federation.Past{Window: r.I64(), Have: r.U64()}
-	q.Note = readNote(r)
-	n := int(r.U16())
-	if n > maxName {
-		r.Fail()
-	}
-	q.Name = r.String(n)
-	return r.Err()
-}
-
-// readNote reads a note. A note longer than federation.MaxNote is an error.
-func readNote(r *wire.Reader) []byte {
-	n := int(r.U16())
-	if n > federation.MaxNote {
-		r.Fail()
-	}
-	if n == 0 {
-		return nil
-	}
-	return bytes.Clone(r.Bytes(n))
 }
 
 // replyFrames returns the frames of the reply to a call: several if the grants are large.
@@ -258,7 +214,7 @@ func replyFrames(id uint64, gs []federation.PoolGrant) (frames [][]byte) {
 		w := beginFrame(frameReply, len(gs)*(grantSize+4*lineSize)).U64(id).U8(statusLast).U16(0)
 		n := 0
 		for n < len(gs) && len(w) < fullFrame {
-			w = appendGrant(w, &gs[n])
+			w = poolwire.AppendGrant(w, &gs[n])
 			n++
 		}
 		status, count := frameLength+9, frameLength+10
@@ -277,19 +233,6 @@ func replyFrames(id uint64, gs []federation.PoolGrant) (frames [][]byte) {
 func errorFrame(id uint64, err error) []byte {
 	w := appendText(beginFrame(frameReply, maxText).U64(id).U8(statusError), err.Error())
 	w.EndLen32(0)
-	return w
-}
-
-func appendGrant(w wire.Writer, g *federation.PoolGrant) wire.Writer {
-	at := len(w)
-	w = w.U32(0).U64(g.Key[0]).U64(g.Key[1]).U64(g.Seq).I64(g.Window)
-	w = w.U64(g.Total).U64(g.Used).U64(g.Usable).I64(int64(g.Left)).U16(uint16(len(g.Others)))
-	for i := range g.Others {
-		l := &g.Others[i]
-		w = w.U8(byte(len(l.Region))).String(l.Region).U64(l.Granted).U64(l.Left).I64(int64(l.Age))
-		w = append(w.U16(uint16(len(l.Note))), l.Note...)
-	}
-	w.EndLen32(at)
 	return w
 }
 
@@ -315,28 +258,9 @@ func parseReply(b []byte) (p reply, err error) {
 	}
 	for i := range p.grants {
 		record := r.Record(int(r.U32()))
-		if err := readGrant(&record, &p.grants[i]); err != nil {
+		if err := poolwire.ReadGrant(&record, &p.grants[i]); err != nil {
 			return p, fmt.Errorf("grant %d of a reply: %w", i+1, err)
 		}
 	}
 	return p, r.Err()
-}
-
-func readGrant(r *wire.Reader, g *federation.PoolGrant) error {
-	g.Key, g.Seq, g.Window = federation.Key{r.U64(), r.U64()}, r.U64(), r.I64()
-	g.Total, g.Used, g.Usable, g.Left = r.U64(), r.U64(), r.U64(), time.Duration(r.I64())
-	n := int(r.U16())
-	if n*lineSize > r.Len() {
-		r.Fail()
-	}
-	if r.Err() != nil || n == 0 {
-		return r.Err()
-	}
-	g.Others = make([]federation.RegionLine, n)
-	for i := range g.Others {
-		l := &g.Others[i]
-		l.Region = r.String(int(r.U8()))
-		l.Granted, l.Left, l.Age, l.Note = r.U64(), r.U64(), time.Duration(r.I64()), readNote(r)
-	}
-	return r.Err()
 }

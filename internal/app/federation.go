@@ -17,7 +17,9 @@ import (
 
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/redis"
+	"github.com/keyward/keyward/federation/remote"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/home"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -35,12 +37,18 @@ type federationFlags struct {
 	Region      string
 	Federation  string   // the file of the layout; empty: none
 	Authorities []string // NAME=URL or NAME=@FILE
+	// FederationListen is the host:port at which this member serves other regions; empty: it does not.
+	FederationListen string
 }
 
 // validateFederation checks the flags of the federation. It does not read files.
 func (f *federationFlags) validateFederation(e *faults) {
 	e.unless((f.Region == "") == (f.Federation == ""), "--region and --federation need each other: the file names all regions, and "+
 		"--region is this one's name")
+	e.unless(f.FederationListen == "" || f.Federation != "", "--federation-listen needs --federation FILE and --region NAME")
+	if err := hostPort(f.FederationListen); err != nil {
+		e.add("--federation-listen %q: %w", f.FederationListen, err)
+	}
 	for _, a := range f.Authorities {
 		if name, at, ok := strings.Cut(a, "="); !ok || name == "" || at == "" {
 			e.add("--authority: want NAME=URL or NAME=@FILE") // not the value, which may contain a password
@@ -60,30 +68,44 @@ type federations struct {
 	region      string
 	authorities []authority
 	callers     map[uint32]*poolCaller
+
+	// The rest is nil, or unused, unless this cluster is a coordinator.
+	home     *home.Coordinator
+	members  *homeMembers
+	joined   atomic.Bool // this member is on the ring
+	measured *measuredStore
+	metrics  *coordinatorMetrics
+	server   *remote.CoordinatorServer
 }
 
-// newFederations reads the layout and opens the coordinators. It returns all faults.
-func newFederations(f *federationFlags, s *security) (x federations, err error) {
+// open reads the layout and opens the coordinators. It returns all faults.
+func (x *federations) open(f *federationFlags, s *security) (err error) {
 	x.region = f.Region
 	if f.Federation == "" {
 		if len(f.Authorities) > 0 {
-			return x, errors.New("--authority needs --federation FILE and --region NAME")
+			return errors.New("--authority needs --federation FILE and --region NAME")
 		}
-		return x, nil
+		return nil
 	}
 	content, err := os.ReadFile(f.Federation)
 	if err != nil {
-		return x, fmt.Errorf("--federation: %w", err)
+		return fmt.Errorf("--federation: %w", err)
 	}
 	if x.layout, err = federation.ParseLayout(f.Federation, content); err != nil {
-		return x, fmt.Errorf("--federation: %w", err)
+		return fmt.Errorf("--federation: %w", err)
 	}
 	var errs []error
 	if x.layout.Index(x.region) < 0 {
 		errs = append(errs, fmt.Errorf("--region %q is not in %s, which has %s", x.region, f.Federation, strings.Join(x.layout.Names(), ", ")))
 	}
+	x.openHome()
+	errs = append(errs, x.openRegions(s))
 	for _, text := range f.Authorities {
 		name, at, _ := strings.Cut(text, "=")
+		if x.layout.Index(name) >= 0 {
+			errs = append(errs, fmt.Errorf("--authority %s: %s has a region of this name", name, f.Federation))
+			continue
+		}
 		c, err := x.openAuthority(at, s)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--authority %s: %w", name, err))
@@ -91,7 +113,26 @@ func newFederations(f *federationFlags, s *security) (x federations, err error) 
 		}
 		x.authorities = append(x.authorities, authority{name, c})
 	}
-	return x, errors.Join(errs...)
+	return errors.Join(errs...)
+}
+
+// openRegions opens the regions that are coordinators, among them this one.
+func (x *federations) openRegions(s *security) error {
+	var errs []error
+	for i := range x.layout.Regions {
+		switch r := &x.layout.Regions[i]; {
+		case r.Name == x.region && x.home != nil:
+			x.authorities = append(x.authorities, authority{r.Name, x.home})
+		case r.Name != x.region && x.layout.Coordinates(r.Name):
+			c, err := x.dialCoordinator(keywardScheme+"://"+r.Address, s)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("region %s: %w", r.Name, err))
+				continue
+			}
+			x.authorities = append(x.authorities, authority{r.Name, c})
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // openAuthority returns the coordinator at a URL, or at the URL that a file contains. Its errors contain no credentials.
@@ -118,9 +159,13 @@ func (x *federations) options() owner.FederationPlace {
 	if x.layout == nil {
 		return owner.FederationPlace{}
 	}
-	return owner.FederationPlace{
+	p := owner.FederationPlace{
 		Epoch: x.layout.Epoch, Weights: x.layout.Weights(), Index: x.layout.Index(x.region), Authorities: x.names(),
 	}
+	if x.layout.Coordinator == federation.SpreadCoordinator {
+		p.Homes = federation.NewHomes(x.layout)
+	}
+	return p
 }
 
 func (x *federations) names() (names []string) {
@@ -135,7 +180,11 @@ func (x *federations) rules() *config.FederationOptions {
 	if x.layout == nil {
 		return &config.FederationOptions{}
 	}
-	return &config.FederationOptions{Name: x.layout.Name, Coordinator: x.layout.Coordinator, Authorities: x.names()}
+	names := x.names()
+	if x.layout.Coordinator == federation.SpreadCoordinator {
+		names = append(names, federation.SpreadCoordinator)
+	}
+	return &config.FederationOptions{Name: x.layout.Name, Coordinator: x.layout.Coordinator, Authorities: names}
 }
 
 // poolReply is called with the replies of a coordinator; see owner.Node.StepFederation.
@@ -144,12 +193,18 @@ type poolReply func(authority uint32, took time.Duration, gs []federation.PoolGr
 // start starts the callers.
 func (x *federations) start(t *tasks, reg prometheus.Registerer, log *slog.Logger, reply poolReply) {
 	x.callers = map[uint32]*poolCaller{}
+	if x.home != nil {
+		x.measureHome(reg)
+	}
 	if len(x.authorities) == 0 {
 		return
 	}
 	m := newFederationMetrics(reg)
 	for i := range x.authorities {
 		a := &x.authorities[i]
+		if x.measured != nil && a.name == x.region {
+			a.coordinator = x.measured
+		}
 		c := &poolCaller{
 			id: federation.AuthorityID(a.name), name: a.name, log: log, region: x.region, coordinator: a.coordinator, reply: reply,
 			wake: make(chan struct{}, 1), slots: make(chan struct{}, poolCalls),

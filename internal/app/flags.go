@@ -279,6 +279,9 @@ func (f *federationFlags) define(s *pflag.FlagSet) {
 	s.StringVar(&f.Federation, "federation", "",
 		"`file` with the regions that share limits: name, epoch, coordinator, and regions with name and weight; empty: limits are "+
 			"this cluster's own")
+	s.StringVar(&f.FederationListen, "federation-listen", "",
+		"`host:port`, usually :7948, to serve other regions on, if the coordinator of --federation is this region or spread; empty: "+
+			"other members of this cluster do")
 	s.StringSliceVar(&f.Authorities, "authority", nil,
 		"`NAME=URL` of a coordinator that lends parts of limits to regions: keyward://host:port (cmd/coordinator, with --tls-cert), "+
 			"redis://host:port or rediss://host:port; NAME=@FILE reads the URL, with its password, from a file")

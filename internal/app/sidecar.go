@@ -195,7 +195,7 @@ func (m *sidecar) startCounting() error {
 		o.DataWindow = m.Flags.DataWindow
 	}
 	var err error
-	if m.federation, err = newFederations(&m.Flags.federationFlags, m.security); err != nil {
+	if err = m.federation.open(&m.Flags.federationFlags, m.security); err != nil {
 		return err
 	}
 	o.Federation = m.federation.options()
@@ -213,6 +213,9 @@ func (m *sidecar) startCounting() error {
 		po.OnDecided = m.onDecided
 	}
 	po.OnPoolRequests = m.federation.send
+	if m.federation.home != nil {
+		po.OnPool = m.federation.home.Receive
+	}
 	m.federation.start(m.tasks, m.reg, m.Log, func(authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) {
 		m.peer.StepFederation(authority, took, gs, failed) // the rules are loaded after the peer has started
 	})
@@ -224,6 +227,9 @@ func (m *sidecar) startCounting() error {
 	}
 	if m.peer, err = peer.New(po); err != nil {
 		return err
+	}
+	if m.federation.members != nil {
+		m.federation.members.peer.Store(m.peer)
 	}
 	m.reg.MustRegister(admin.NewCollector(m.peer.Stats), newTables(&m.Flags))
 	m.newData()
@@ -299,7 +305,9 @@ func (m *sidecar) startCluster() error {
 func (m *sidecar) onView(v *membership.View) {
 	m.peer.SetView(v)
 	m.refreshManual(v.Ring)
-	m.setOnRing(v.Joined && v.SelfMember().State != membership.Joining)
+	joined := v.Joined && v.SelfMember().State != membership.Joining
+	m.setOnRing(joined)
+	m.federation.joined.Store(joined)
 	m.versions.SetView(v)
 	if m.xds != nil {
 		m.xds.setView(v)
@@ -390,6 +398,9 @@ func (m *sidecar) startListeners() error {
 	if m.server, err = rls.Start(o); err != nil {
 		return err
 	}
+	if err := m.startFederationServer(); err != nil {
+		return err
+	}
 	m.health.Set(partRunning, true)
 	return nil
 }
@@ -408,6 +419,7 @@ func (m *sidecar) stop(ctx context.Context) {
 	if m.server != nil {
 		m.server.Stop(ctx)
 	}
+	m.federation.stopFederationServer(ctx)
 	if m.xds != nil {
 		m.xds.stop()
 	}

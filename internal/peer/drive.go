@@ -45,6 +45,9 @@ func (p *Peer) perform(e owner.Ready, inline bool) {
 	if len(e.PoolRequests) > 0 {
 		p.o.OnPoolRequests(e.PoolRequests)
 	}
+	for i := range e.PoolsDone {
+		e.PoolsDone[i].Waiter.(poolWaiter).CompletePool(&e.PoolsDone[i])
+	}
 	if e.ClockStopped > 0 {
 		p.reportStoppedClocks(e.ClockStopped)
 	}

@@ -79,6 +79,10 @@ type Options struct {
 	// to StepFederation. Default: none.
 	OnPoolRequests func([]owner.CoordinatorRequest)
 
+	// OnPool is called with requests of regions that another member has received, for pools whose counters this member owns,
+	// and with the replies to such requests that this member has sent. It must not block. Default: none.
+	OnPool func(from ring.ID, m *PoolMessage)
+
 	// OnDecided is called after decisions and messages, which may have left something to write to a journal. It must not
 	// block. Default: none.
 	OnDecided func()
@@ -104,6 +108,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.OnPoolRequests == nil {
 		o.OnPoolRequests = func([]owner.CoordinatorRequest) {}
+	}
+	if o.OnPool == nil {
+		o.OnPool = func(ring.ID, *PoolMessage) {}
 	}
 	if o.OnLostAudits == nil {
 		o.OnLostAudits = func(uint64) {}

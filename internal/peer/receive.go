@@ -53,7 +53,7 @@ func (s *server) countRefused(reason string) { s.p.m.refused.WithLabelValues(rea
 
 // parseErrorReason returns the reason to refuse a message that parse returned err for.
 func parseErrorReason(err error) string {
-	for _, e := range []error{errCounters, counterwire.ErrSlots, errLeaseItems, errName} {
+	for _, e := range []error{errCounters, counterwire.ErrSlots, errLeaseItems, errPoolItems, errName} {
 		if errors.Is(err, e) {
 			return reasonTooLarge
 		}

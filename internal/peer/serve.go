@@ -254,6 +254,8 @@ func (s *server) serveFrames(mono, now int64) error {
 				s.receive(now, k, payload)
 			} else if k, known := leaseKind(typ); known {
 				s.receiveLease(now, k, payload)
+			} else if typ == framePool {
+				s.receivePool(now, payload)
 			}
 		}
 		if err == nil && len(s.out) >= flushAt {

@@ -1,0 +1,311 @@
+// Package home coordinates the pools of federations with the counters of a cluster: each request of a region is processed
+// by the member that owns the pool's counter, to which any member relays it.
+package home
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/keyward/keyward/federation"
+	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+const (
+	// longestCall is how long a call waits for members that do not reply, and for counters that move. The region repeats
+	// the requests that have no reply then.
+	longestCall = 300 * time.Millisecond
+	// retryEvery is the time after which a request whose counter has no owner is tried again.
+	retryEvery = 5 * time.Millisecond
+)
+
+// errAway is returned when no request could be processed.
+var errAway = errors.New("no member of this cluster can lend now")
+
+// Members is a peer.Peer.
+type Members interface {
+	StepPool(region string, r *federation.PoolRequest, to owner.Waiter) owner.PoolResult
+	SendPool(to ring.ID, m *peer.PoolMessage) bool
+}
+
+// Options configure a Coordinator. All fields are required.
+type Options struct {
+	Members Members
+	// Accepts reports whether requests with the layout's epoch are processed.
+	Accepts func(r *federation.PoolRequest) bool
+	// Joined reports whether this member has joined its cluster.
+	Joined func() bool
+}
+
+// Coordinator implements federation.Coordinator by the counters of a cluster. It is safe for concurrent use.
+type Coordinator struct {
+	o Options
+
+	mu      sync.Mutex
+	lastID  uint64           // guarded by mu
+	relayed map[uint64]relay // calls of this member to others, by ID; guarded by mu
+}
+
+// relay is a part of a call that another member processes.
+type relay struct {
+	call    *call
+	indices []int // of its requests
+}
+
+// New returns a Coordinator.
+func New(o Options) *Coordinator { return &Coordinator{o: o, relayed: map[uint64]relay{}} }
+
+// call is one call of Lease.
+type call struct {
+	c      *Coordinator
+	region string
+	rs     []federation.PoolRequest
+	woken  chan struct{}
+
+	mu      sync.Mutex
+	ids     []uint64 // of the parts that were relayed; used by Lease alone
+	results []result // of rs; guarded by mu
+	open    int      // requests that are pending or relayed; guarded by mu
+	again   []int    // requests to try again; guarded by mu
+}
+
+type result struct {
+	grant federation.PoolGrant
+	lent  bool
+}
+
+// Lease implements federation.Coordinator. Requests whose counters move, or whose members do not reply, have no reply.
+func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.PoolRequest) (gs []federation.PoolGrant, err error) {
+	if !c.o.Joined() {
+		return nil, errAway
+	}
+	k := &call{c: c, region: region, rs: rs, woken: make(chan struct{}, 1), results: make([]result, len(rs))}
+	for i := range rs {
+		if c.o.Accepts(&rs[i]) {
+			k.again = append(k.again, i)
+		}
+	}
+	defer c.forget(k)
+	end := time.NewTimer(longestCall)
+	defer end.Stop()
+	for k.step() {
+		retry := time.NewTimer(retryEvery)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-end.C:
+			retry.Stop()
+			return k.grants(), nil
+		case <-k.woken:
+		case <-retry.C:
+		}
+		retry.Stop()
+	}
+	return k.grants(), nil
+}
+
+// Reconcile implements federation.Coordinator.
+func (c *Coordinator) Reconcile(ctx context.Context, region string, rs []federation.PoolRequest) error {
+	_, err := c.Lease(ctx, region, rs)
+	return err
+}
+
+// Healthy implements federation.Coordinator.
+func (c *Coordinator) Healthy(context.Context) error {
+	if !c.o.Joined() {
+		return errAway
+	}
+	return nil
+}
+
+// step processes the requests that are to be tried. It returns false if every request has a result.
+func (k *call) step() bool {
+	k.mu.Lock()
+	try := k.again
+	k.again = nil
+	k.open += len(try)
+	k.mu.Unlock()
+	groups := map[ring.ID][]int{}
+	for _, i := range try {
+		switch res := k.c.o.Members.StepPool(k.region, &k.rs[i], &waiter{k, i}); {
+		case res.Kind == owner.Decided:
+			k.complete(i, res.Grant, res.Lent)
+		case res.Kind == owner.Forward && res.Member == "":
+			k.retry(i)
+		case res.Kind == owner.Forward:
+			groups[res.Member] = append(groups[res.Member], i)
+		}
+	}
+	for to, indices := range groups {
+		k.relay(to, indices)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.open+len(k.again) > 0
+}
+
+// relay sends requests to the member that owns their counters.
+func (k *call) relay(to ring.ID, indices []int) {
+	m := &peer.PoolMessage{ID: k.c.register(k, indices), Region: k.region}
+	k.ids = append(k.ids, m.ID)
+	for _, i := range indices {
+		m.Requests = append(m.Requests, k.rs[i])
+	}
+	if !k.c.o.Members.SendPool(to, m) {
+		for _, i := range indices {
+			k.retry(i)
+		}
+	}
+}
+
+func (c *Coordinator) register(k *call, indices []int) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastID++
+	c.relayed[c.lastID] = relay{k, indices}
+	return c.lastID
+}
+
+// forget drops what waits for replies to k.
+func (c *Coordinator) forget(k *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range k.ids {
+		delete(c.relayed, id)
+	}
+}
+
+// complete records the result of request i.
+func (k *call) complete(i int, g federation.PoolGrant, lent bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.results[i] = result{g, lent}
+	k.open--
+	k.wake()
+}
+
+// retry has request i tried again.
+func (k *call) retry(i int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.open--
+	k.again = append(k.again, i)
+}
+
+// wake wakes Lease if every request has a result. It is called with mu held.
+func (k *call) wake() {
+	if k.open > 0 {
+		return
+	}
+	select {
+	case k.woken <- struct{}{}:
+	default:
+	}
+}
+
+// grants returns the grants in the order of their requests.
+func (k *call) grants() (gs []federation.PoolGrant) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range k.results {
+		if k.results[i].lent {
+			gs = append(gs, k.results[i].grant)
+		}
+	}
+	return gs
+}
+
+// waiter is the owner.Waiter of one request of a call.
+type waiter struct {
+	call  *call
+	index int
+}
+
+// CompletePool delivers the result of a request that was pending.
+func (w *waiter) CompletePool(d *owner.PoolDone) { w.call.complete(w.index, d.Grant, d.Lent) }
+
+// Receive processes a message of another member: requests that it relays, or its reply. It does not block.
+func (c *Coordinator) Receive(from ring.ID, m *peer.PoolMessage) {
+	if m.Reply {
+		c.receiveReply(m)
+		return
+	}
+	b := &batch{c: c, from: from, id: m.ID, open: len(m.Requests) + 1}
+	for i := range m.Requests {
+		if !c.o.Accepts(&m.Requests[i]) {
+			b.CompletePool(&owner.PoolDone{})
+			continue
+		}
+		res := c.o.Members.StepPool(m.Region, &m.Requests[i], b)
+		if res.Kind != owner.Pending {
+			b.CompletePool(&owner.PoolDone{Grant: res.Grant, Lent: res.Kind == owner.Decided && res.Lent})
+		}
+	}
+	b.CompletePool(&owner.PoolDone{})
+}
+
+// receiveReply completes requests that were relayed. Those without a grant are refused.
+func (c *Coordinator) receiveReply(m *peer.PoolMessage) {
+	c.mu.Lock()
+	x, found := c.relayed[m.ID]
+	if found && !m.More {
+		delete(c.relayed, m.ID)
+	}
+	c.mu.Unlock()
+	if !found {
+		return
+	}
+	for i := range m.Grants {
+		x.call.record(x.indices, &m.Grants[i])
+	}
+	if !m.More {
+		x.call.end(len(x.indices))
+	}
+}
+
+// record records a grant of one of the requests that were relayed together.
+func (k *call) record(indices []int, g *federation.PoolGrant) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, i := range indices {
+		if r := &k.rs[i]; r.Key == g.Key && r.Seq == g.Seq {
+			k.results[i] = result{*g, true}
+		}
+	}
+}
+
+// end ends n requests that were relayed.
+func (k *call) end(n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.open -= n
+	k.wake()
+}
+
+// batch is a message of requests from another member while this one processes it. It is the owner.Waiter of all of them.
+type batch struct {
+	c    *Coordinator
+	from ring.ID
+	id   uint64
+
+	mu     sync.Mutex
+	open   int                    // results that are missing; guarded by mu
+	grants []federation.PoolGrant // guarded by mu
+}
+
+// CompletePool adds a result. After the last one, the reply is sent. If it is lost, the region asks again.
+func (b *batch) CompletePool(d *owner.PoolDone) {
+	b.mu.Lock()
+	if d.Lent {
+		b.grants = append(b.grants, d.Grant)
+	}
+	b.open--
+	done := b.open == 0
+	b.mu.Unlock()
+	if done {
+		b.c.o.Members.SendPool(b.from, &peer.PoolMessage{ID: b.id, Reply: true, Grants: b.grants})
+	}
+}
