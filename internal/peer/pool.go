@@ -66,11 +66,11 @@ func (l *link) enqueuePool(m *PoolMessage) bool {
 	if !l.live || l.version < handoffVersion || len(l.out) > 2*l.bounds.bytes {
 		return false
 	}
+	l.wakeWriter()
 	rest := *m
 	for more := true; more; {
 		l.out, more = appendPool(l.out, &rest, l.clock.now())
 	}
-	l.wakeWriter()
 	return true
 }
 
@@ -122,9 +122,11 @@ func parsePool(b []byte) (m PoolMessage, sent int64, err error) {
 	case n > maxPoolItems:
 		return m, 0, errPoolItems
 	case m.Reply:
-		return m, sent, m.readGrants(&r, n)
+		err = m.readGrants(&r, n)
+	default:
+		err = m.readRequests(&r, n)
 	}
-	return m, sent, m.readRequests(&r, n)
+	return m, sent, err
 }
 
 func (m *PoolMessage) readRequests(r *wire.Reader, n int) error {

@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/internal/lab"
+)
+
+// newHomeRegions returns three regions. The clusters of those that the layout names coordinate; the others reach them at the
+// first member of each, far away.
+func newHomeRegions(t *testing.T, coordinator string) *realRegions {
+	t.Helper()
+	x := &realRegions{t: t, dir: tempDir(t)}
+	var ports lab.Ports
+	names := []string{"eu", "us", "ap"}
+	served := map[string]string{} // the --federation-listen of the first member
+	for _, name := range names {
+		addr, err := ports.Addr()
+		if err != nil {
+			t.Fatal(err)
+		}
+		served[name] = addr
+	}
+	for _, name := range names {
+		r := &realRegion{name: name}
+		content := fmt.Sprintf("name: shop\nepoch: 1\ncoordinator: %s\nregions:\n", coordinator)
+		for _, other := range names {
+			address := served[other]
+			if other != name {
+				r.wan = startWAN(t, address, regionOneWay)
+				address = r.wan.addr
+			}
+			content += fmt.Sprintf("  - {name: %s, address: %q}\n", other, address)
+		}
+		layout := filepath.Join(x.dir, name+".yaml")
+		if err := os.WriteFile(layout, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		r.lab = newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": regionRules("fail_closed")}, Expect: 3, Args: []string{
+			"--cluster", name, "--region", name, "--federation", layout,
+		}})
+		var first []string
+		if coordinator == name || coordinator == "spread" {
+			first = []string{"--federation-listen", served[name]}
+		}
+		if _, err := r.lab.AddSidecar("pod-a", first...); err != nil {
+			t.Fatal(err)
+		}
+		for _, member := range []string{"pod-b", "pod-c"} {
+			if _, err := r.lab.AddSidecar(member); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x.list = append(x.list, r)
+	}
+	for _, r := range x.list {
+		awaitRing(t, r.lab, "pod-a", "pod-b", "pod-c")
+		for _, s := range r.lab.Sidecars {
+			r.clients = append(r.clients, dial(t, s.RLS, nil))
+		}
+	}
+	return x
+}
+
+// lender returns a member of region i that lends pools, other than the first one, or nil.
+func (x *realRegions) lender(i int) *lab.Sidecar {
+	for _, s := range x.list[i].lab.Sidecars[1:] {
+		if value(metrics(x.t, s.Metrics), "keyward_federation_pools") > 0 {
+			return s
+		}
+	}
+	return nil
+}
+
+// loadKeys is load for several keys at once.
+func (x *realRegions) loadKeys(name string, keys int, rates ...int) (used []float64) {
+	used = make([]float64, keys)
+	var all sync.WaitGroup
+	for i := range keys {
+		all.Go(func() {
+			first, s := x.load("shared", fmt.Sprint(name, i), 1, rates...)
+			x.check(fmt.Sprint(name, i), s)
+			used[i] = s.used(first, 1)
+		})
+	}
+	all.Wait()
+	return used
+}
+
+// TestClusterCoordinatesRegions has the cluster of one region lend to all regions. A member that lends
+// dies in the middle of a window. No window admits more than the limit.
+func TestClusterCoordinatesRegions(t *testing.T) {
+	x := newHomeRegions(t, "eu")
+	first, s := x.load("shared", "skewed", 1, 20, 200, 20)
+	x.check("skewed", s)
+	if used := s.used(first, 1); used < 0.95 {
+		t.Errorf("%.1f %% of the limit used at 1:10:1", 100*used)
+	} else {
+		t.Logf("1:10:1: %.1f %% used, p99 %v, %d failed", 100*used, s.quantile(0.99), s.failed)
+	}
+	var dead *lab.Sidecar
+	var done sync.WaitGroup
+	done.Go(func() {
+		time.Sleep(time.Until(time.Unix(0, (windowOf(time.Now())+1)*int64(regionWindow)).Add(2 * time.Second)))
+		if dead = x.lender(0); dead != nil {
+			_ = dead.Signal(syscall.SIGKILL)
+		}
+	})
+	used := x.loadKeys("killed", 8, 20, 20, 150)
+	done.Wait()
+	if dead == nil {
+		t.Fatal("no pool is at another member than the first: nothing was tried")
+	}
+	t.Logf("%s, which lends, is killed: used %.2f", dead.Name, used)
+	for i, part := range used {
+		if part < 0.3 {
+			t.Errorf("key %d: only %.0f %% used", i, 100*part)
+		}
+	}
+}
+
+// TestSpreadCoordinators has every region coordinate a part of the keys.
+func TestSpreadCoordinators(t *testing.T) {
+	x := newHomeRegions(t, "spread")
+	for i, used := range x.loadKeys("key", 12, 20, 200, 20) {
+		if used < 0.9 {
+			t.Errorf("key %d: %.1f %% used", i, 100*used)
+		}
+	}
+	for i := range x.list {
+		if x.metric(i, "keyward_federation_pool_lent_hits_total") == 0 {
+			t.Errorf("region %d lends nothing", i)
+		}
+	}
+}
