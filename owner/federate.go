@@ -204,10 +204,16 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 		return false
 	}
 	authority := res.Authority
-	q.report(res, authority, false)
 	s.counts.Decided[authority]++
+	// The floor's own count decides what has to be confirmed, so the result is reported afterwards.
 	if (s.view.copies || n.options.DataWindow > 0) && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
-		n.awaitConfirmation(s, &op, e, res)
+		if w := n.awaitConfirmation(s, &op, e, res); w != nil {
+			q.report(&w.result, authority, false)
+			return true
+		}
+	}
+	if res.Kind == Decided {
+		q.report(res, res.Authority, res.Over)
 	}
 	return true
 }
