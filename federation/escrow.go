@@ -74,6 +74,7 @@ type Escrow struct {
 	pauseUntil int64 // nothing is requested before
 	empty      int   // replies in a row that lent less than was requested
 	demand     lease.RateMeter
+	moved      movedHits
 }
 
 // NewEscrow returns an escrow without hits. boot must differ from those of all earlier escrows of the region.
@@ -84,8 +85,10 @@ func (e *Escrow) Decide(now int64, r limit.Rule, s EscrowSettings, hits uint64) 
 	e.use(r, s)
 	e.roll(now)
 	switch {
-	case hits <= e.left:
-		e.left -= hits
+	case hits <= e.left+e.moved.left:
+		moved := min(hits, e.moved.left) // first, because it cannot be returned
+		e.moved.left -= moved
+		e.left -= hits - moved
 		return Admitted
 	case e.dry:
 		return Refused
@@ -120,6 +123,9 @@ func (e *Escrow) TakeWaiting() { e.waiting = 0 }
 // roll drops what is left if the window has ended (F5). What the region had of the window remains known: the coordinator's
 // clock may still be in it, and must not take it for a lost grant.
 func (e *Escrow) roll(now int64) {
+	if now >= e.moved.endsAt {
+		e.moved.left = 0
+	}
 	if e.ended || now < e.endsAt {
 		return
 	}
@@ -132,7 +138,7 @@ func (e *Escrow) roll(now int64) {
 // drop gives up everything, which stays charged.
 func (e *Escrow) drop() {
 	e.end()
-	e.past = Past{}
+	e.past, e.moved.left = Past{}, 0
 }
 
 // end gives up what is left of the window.
@@ -148,7 +154,7 @@ func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
 	if e.inFlight {
 		return now-e.sentAt >= int64(timeout(rtt, e.tries))
 	}
-	if e.waiting > e.left && now >= e.pauseUntil {
+	if e.waiting > e.left+e.moved.left && now >= e.pauseUntil {
 		return true
 	}
 	if e.idle(now, rtt) {
@@ -170,7 +176,7 @@ func (e *Escrow) idle(now int64, rtt time.Duration) bool {
 func (e *Escrow) low(now int64, lot, floor uint64, rtt time.Duration) bool {
 	rate := e.demand.Rate(now)
 	at := max(float64(lot)*prefetchPercent/100, prefetchRoundTrips*rate*rtt.Seconds())
-	return float64(limit.SaturatingAdd(e.left, floor)) <= at
+	return float64(limit.SaturatingAdd(e.left+e.moved.left, floor)) <= at
 }
 
 // lot returns how many hits the region should have. It determines the number of round trips, and not what is admitted.
@@ -213,7 +219,7 @@ func (e *Escrow) rest() uint64 {
 // wanted returns how many hits to request, to have lot, and at least what clients wait for.
 func (e *Escrow) wanted(lot uint64) uint64 {
 	want := max(lot, e.waiting)
-	return want - min(e.left, want)
+	return want - min(e.left+e.moved.left, want)
 }
 
 // Request returns the request to send now. Replies to earlier requests are no longer accepted. The caller sets its Key
@@ -280,7 +286,7 @@ func timeout(rtt time.Duration, tries int) time.Duration {
 // Left returns the hits that can be spent at now.
 func (e *Escrow) Left(now int64) uint64 {
 	e.roll(now)
-	return e.left
+	return e.left + e.moved.left
 }
 
 // Granted returns the hits that the region was lent in the present window by its own clock, spent and unspent.
@@ -316,7 +322,7 @@ func (e *Escrow) Unanswered(now int64, rtt time.Duration) bool {
 // a while.
 func (e *Escrow) Expired(now int64) bool {
 	e.roll(now)
-	return e.left == 0 && e.waiting == 0 && now-e.offeredAt >= int64(10*time.Second) && (e.reported || e.ended) && e.past == Past{}
+	return e.left+e.moved.left == 0 && e.waiting == 0 && now-e.offeredAt >= int64(10*time.Second) && (e.reported || e.ended) && e.past == Past{}
 }
 
 func (s *EscrowSettings) batch() time.Duration {

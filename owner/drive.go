@@ -163,6 +163,7 @@ func (n *Node) Tick(now int64) (fx Ready) {
 		n.counters.Sketches.Drop(i, at)
 		s.fair.Sweep(at)
 		s.tickPools(at)
+		s.dropMoves(at)
 		if s.counters.Empty() {
 			s.replicas.Reset()
 			s.writes.Reset()

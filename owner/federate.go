@@ -1,12 +1,14 @@
 package owner
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
@@ -20,6 +22,9 @@ type FederationPlace struct {
 	// Homes chooses among Authorities for rules whose authority is federation.SpreadCoordinator; nil: it is one of them.
 	Homes *federation.Homes
 }
+
+// maxMoves is the most escrows of one key that are stored until the key's next request.
+const maxMoves = 4
 
 // maxEscrows is the most keys of which this member holds an escrow. Further keys have only their floors.
 const maxEscrows = 16_384
@@ -73,8 +78,9 @@ func (l *authorityLink) roundTrip() time.Duration {
 // escrows holds the escrows of one shard. The shard's mu guards it.
 type escrows struct {
 	keys   map[Key]*escrow
-	queued []Key  // those with a due request
-	lives  uint64 // escrows ever made
+	queued []Key                           // those with a due request
+	moves  map[Key][]federation.EscrowMove // from earlier owners, until the next request for the key
+	lives  uint64                          // escrows ever made
 }
 
 // escrow is the escrow of one key.
@@ -143,6 +149,9 @@ func (n *Node) poolOp(s *shard, op *shardOp) poolOp {
 	}
 	if q.link != nil && q.budget.Pool > 0 {
 		q.escrow = n.escrowOf(s, op)
+	}
+	if len(s.escrows.moves) > 0 && q.escrow != nil {
+		n.takeMoves(s, &q)
 	}
 	return q
 }
@@ -408,8 +417,8 @@ func (n *Node) dropEscrow(s *shard, key Key) {
 	n.federation.held.Add(-1)
 }
 
-// releaseEscrows gives back the escrows of keys that this member does not own any more, after a new view. Requests that
-// wait for them are to be sent to the new owner.
+// releaseEscrows moves the escrows of keys that this member does not own any more, after a new view, to the new owners, or
+// gives them back. Requests that wait for them are to be sent to the new owner.
 func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
 	for _, key := range counter.SortedKeys(s.escrows.keys) {
 		x := s.escrows.keys[key]
@@ -417,12 +426,56 @@ func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
 		if o.State == handoff.OwnedHere {
 			continue
 		}
-		if r, ok := x.Release(now); ok {
-			n.addPoolRequest(key, x, r, fx)
-		}
+		n.passOn(key, x, now, o, fx)
 		n.dropEscrow(s, key)
 		for _, w := range s.pending.takeCoordinator(key) {
 			n.resolve(s, w, Result{Kind: Forward, Member: o.Member}, fx)
+		}
+	}
+}
+
+// passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none.
+func (n *Node) passOn(key Key, x *escrow, now int64, o handoff.Ownership, fx *Ready) {
+	if o.State != handoff.OwnedElsewhere || o.Member == "" {
+		if r, ok := x.Release(now); ok {
+			n.addPoolRequest(key, x, r, fx)
+		}
+		return
+	}
+	for m, ok := x.Move(now); ok; m, ok = x.Move(now) {
+		fx.SendNotice(o.Member, lease.Notice{
+			Key: key, Kind: lease.Move, Window: m.Window, Left: time.Duration(m.EndsAt - now), Limit: uint32(m.Hits), Boot: m.Boot,
+		})
+	}
+}
+
+// acceptMove stores what an earlier owner of a key had left of its escrow, for the next request.
+func (n *Node) acceptMove(s *shard, now int64, m *lease.Notice) {
+	if len(s.escrows.moves) >= maxEscrows/counter.Shards || len(s.escrows.moves[m.Key]) >= maxMoves {
+		return
+	}
+	if s.escrows.moves == nil {
+		s.escrows.moves = map[Key][]federation.EscrowMove{}
+	}
+	s.escrows.moves[m.Key] = append(s.escrows.moves[m.Key], federation.EscrowMove{
+		Boot: m.Boot, Window: m.Window, Hits: uint64(m.Limit), EndsAt: now + int64(m.Left),
+	})
+}
+
+// takeMoves adds what earlier owners of q's key had to its escrow.
+func (n *Node) takeMoves(s *shard, q *poolOp) {
+	for _, m := range s.escrows.moves[q.Key] {
+		q.escrow.Offer(q.now, q.Request.Rule, q.settings(), 0)
+		q.escrow.AcceptMove(q.now, m)
+	}
+	delete(s.escrows.moves, q.Key)
+}
+
+// dropMoves drops moved hits whose windows have ended.
+func (s *shard) dropMoves(now int64) {
+	for key, ms := range s.escrows.moves {
+		if slices.IndexFunc(ms, func(m federation.EscrowMove) bool { return now < m.EndsAt }) < 0 {
+			delete(s.escrows.moves, key)
 		}
 	}
 }

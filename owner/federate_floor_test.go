@@ -45,3 +45,53 @@ func TestFloorSurvivesItsOwner(t *testing.T) {
 		}
 	}
 }
+
+// An escrow moves with its key when the owner leaves, so the region can spend it without the coordinator, and it is spent
+// once.
+func TestEscrowMovesWithItsKey(t *testing.T) {
+	for seed := range seeds(30) {
+		place := FederationPlace{Epoch: 7, Weights: []uint32{1}, Authorities: []string{"home"}}
+		w := newNetwork(t, seed, Options{Federation: place}, "a", "b", "c")
+		w.lossy = float64(seed%2) * 0.3 // of messages about leases, some of which come twice
+		w.coordinator = federation.NewMemory(7, 0, func() int64 { return w.now })
+		terms := federation.RuleTerms{Authority: federation.AuthorityID("home"), Floor: 0, Batch: 2 * time.Second}
+		req := ask(int(seed), 4000, time.Hour, 1)
+		req.Federation, req.Strict = &terms, true
+		spend := func(times int) (admitted uint64) {
+			for range times {
+				ids := w.ids()
+				w.ask(ids[w.rnd.IntN(len(ids))], req, func(res Result) {
+					if !res.Over {
+						admitted++
+					}
+				})
+				w.run(4 * time.Millisecond)
+			}
+			return admitted
+		}
+		left := func() (n uint64) {
+			for _, id := range w.ids() {
+				s, _ := w.nodes[id].shard(req.Key)
+				if x := s.escrows.keys[req.Key]; x != nil {
+					n += x.Left(w.now)
+				}
+			}
+			return n
+		}
+		if n := spend(300); n < 250 {
+			t.Fatalf("seed %d: only %d of 300 admitted", seed, n)
+		}
+		w.coordinator = nil
+		had := left()
+		if had < 50 {
+			t.Fatalf("seed %d: only %d hits in the escrow", seed, had)
+		}
+		w.leave(t, w.ring().At(w.ring().Owner(req.RingPos)).ID, func(int) {})
+		switch n := spend(600); {
+		case n > had:
+			t.Errorf("seed %d: %d admitted of the %d that moved", seed, n, had)
+		case n < had && w.lossy == 0:
+			t.Errorf("seed %d: only %d admitted of the %d that moved", seed, n, had)
+		}
+	}
+}

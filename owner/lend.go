@@ -49,7 +49,11 @@ func (n *Node) StepLease(now int64, from ring.ID, bootID uint64, m *lease.Batch)
 		for i := range m.Notices {
 			s, _ := n.shard(m.Notices[i].Key)
 			s.mu.Lock()
-			s.leases.AcceptNotice(s.clock(now), from, &m.Notices[i])
+			if m.Notices[i].Kind == lease.Move {
+				n.acceptMove(s, s.clock(now), &m.Notices[i])
+			} else {
+				s.leases.AcceptNotice(s.clock(now), from, &m.Notices[i])
+			}
 			s.mu.Unlock()
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/protocol"
@@ -38,6 +39,8 @@ type network struct {
 	mute   bool                             // all of them are lost
 	leased int                              // messages about leases
 	audits map[ring.ID][]Audit
+	// coordinator lends to all members as one region; nil: it cannot be reached.
+	coordinator *federation.Memory
 	o      Options
 }
 
@@ -132,6 +135,14 @@ func (w *network) effects(id ring.ID, fx Ready) {
 	}
 	if len(fx.Audits) > 0 {
 		w.audits[id] = append(w.audits[id], fx.Audits...)
+	}
+	for _, r := range fx.PoolRequests {
+		if w.coordinator == nil {
+			break
+		}
+		if g, ok := w.coordinator.Grant(w.now, "region", &r.Request); ok {
+			w.effects(id, w.nodes[id].StepFederation(w.clock(id), r.Authority, time.Millisecond, []federation.PoolGrant{g}, false))
+		}
 	}
 	for _, d := range fx.PoolsDone {
 		d.Waiter.(func(PoolDone))(d)

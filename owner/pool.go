@@ -12,10 +12,10 @@ import (
 	"github.com/keyward/keyward/ring"
 )
 
-// A cluster coordinates pools with its ordinary counters. What is lent of a pool stands in the counter of a key that is
-// made from the pool's. So it is replicated, handed over and written to the journal like every other count, and a grant
-// leaves only after the successor has its charge. What each region has stands beside the counter, at its owner alone:
-// an owner that begins without knows it from the regions' next requests, because they report all that they have.
+// A cluster coordinates pools with its ordinary counters. What is lent of a pool is the count of a key that is made
+// from the pool's. So it is replicated, handed over and written to the journal like every other count, and a grant
+// leaves only after the successor has its charge. What each region has is only known to the counter's
+// owner: the next owner learns it from the regions' next requests, because they report all that they have.
 
 const (
 	// maxPools is the most pools of one shard. Requests for others are refused.
@@ -37,7 +37,7 @@ type pools struct {
 	keys map[Key]*pool
 }
 
-// pool is what the owner of a pool's counter knows in addition to the count.
+// pool contains what the owner of a pool's counter knows in addition to the count.
 type pool struct {
 	rule        limit.Rule
 	ringPos     uint64

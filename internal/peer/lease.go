@@ -146,6 +146,9 @@ func appendGrant(w wire.Writer, g *lease.Grant, writers counterwire.Writers) wir
 func appendNotice(w wire.Writer, n *lease.Notice) wire.Writer {
 	at := len(w)
 	w = w.U32(0).U64(n.Key[0]).U64(n.Key[1]).I64(n.Window).I64(int64(n.Left)).U32(n.Limit).U8(byte(n.Kind))
+	if n.Kind == lease.Move {
+		w = w.U64(n.Boot)
+	}
 	w.EndLen32(at)
 	return w
 }
@@ -253,7 +256,13 @@ func (r *leaseReader) parseNotice(in wire.Reader) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	if n.Kind >= lease.Recall && n.Kind <= lease.Cool { // other kinds are of later versions
+	if n.Kind == lease.Move {
+		n.Boot = in.U64()
+		if err := in.Err(); err != nil {
+			return err
+		}
+	}
+	if n.Kind >= lease.Recall && n.Kind <= lease.Move { // other kinds are of later versions
 		r.msg.Notices = append(r.msg.Notices, n)
 	}
 	return nil

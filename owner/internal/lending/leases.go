@@ -82,6 +82,12 @@ func (g *PendingGrant) Send(o *Outbox) {
 	m.Grants = append(m.Grants, g.Grant)
 }
 
+// SendNotice adds a notice for a member to o.
+func (o *Outbox) SendNotice(to ring.ID, n lease.Notice) {
+	m := o.message(to, lease.Notify)
+	m.Notices = append(m.Notices, n)
+}
+
 // message returns a message of that kind to a member with room for an item. It adds one if there is none.
 func (o *Outbox) message(to ring.ID, k lease.BatchKind) *lease.Batch {
 	for i := range o.Leases {

@@ -1,0 +1,55 @@
+package federation
+
+// movedBoots is how many escrows can be moved into another one in its life. Hits of further ones are lost until their
+// window ends.
+const movedBoots = 8
+
+// EscrowMove is what one escrow of a region has left, on its way to the key's next owner in the region. It can be spent
+// there, and is not returned to the coordinator. It counts once, by Boot.
+type EscrowMove struct {
+	Boot   uint64 // of the escrow that had it
+	Window int64
+	Hits   uint64
+	EndsAt int64 // by the clock of the member that has it
+}
+
+// movedHits is what an escrow has received from earlier ones of the region.
+type movedHits struct {
+	boots  []uint64 // from which
+	window int64
+	left   uint64
+	endsAt int64
+}
+
+// Move takes what is left out of the escrow, which is not used any more: its key has another owner in the region. It is
+// called until ok is false, because what came from earlier escrows moves apart.
+func (e *Escrow) Move(now int64) (m EscrowMove, ok bool) {
+	e.roll(now)
+	m = EscrowMove{Boot: e.boot, Window: e.window, Hits: e.left, EndsAt: e.endsAt}
+	if e.left == 0 && e.moved.left > 0 {
+		m = EscrowMove{Boot: ^e.boot, Window: e.moved.window, Hits: e.moved.left, EndsAt: e.moved.endsAt}
+		e.moved.left = 0
+	}
+	e.left, e.inFlight = 0, false
+	return m, m.Hits > 0
+}
+
+// AcceptMove adds what an earlier escrow of the region had, by rule r. It returns false if that has ended, or was added
+// before.
+func (e *Escrow) AcceptMove(now int64, m EscrowMove) bool {
+	v := &e.moved
+	endsAt := min(m.EndsAt, e.rule.End(m.Window))
+	for _, boot := range v.boots {
+		if boot == m.Boot {
+			return false
+		}
+	}
+	if m.Boot == e.boot || now >= endsAt || m.Window < v.window || len(v.boots) >= movedBoots {
+		return false
+	}
+	if m.Window > v.window {
+		v.window, v.left, v.endsAt = m.Window, 0, endsAt
+	}
+	v.boots, v.left, v.endsAt = append(v.boots, m.Boot), v.left+m.Hits, min(v.endsAt, endsAt)
+	return true
+}
