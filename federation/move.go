@@ -4,7 +4,7 @@ package federation
 // window ends.
 const movedBoots = 8
 
-// EscrowMove is what one escrow of a region has left, on its way to the key's next owner in the region. It can be spent
+// EscrowMove contains the hits that one escrow of a region has left, on their way to the key's next owner in the region. It can be spent
 // there, and is not returned to the coordinator. It counts once, by Boot.
 type EscrowMove struct {
 	Boot   uint64 // of the escrow that had it
@@ -13,7 +13,7 @@ type EscrowMove struct {
 	EndsAt int64 // by the clock of the member that has it
 }
 
-// movedHits is what an escrow has received from earlier ones of the region.
+// movedHits contains the hits that an escrow has received from earlier ones of the region.
 type movedHits struct {
 	boots  []uint64 // from which
 	window int64
