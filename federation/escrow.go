@@ -325,3 +325,13 @@ func (s *EscrowSettings) batch() time.Duration {
 	}
 	return s.Batch
 }
+
+// EscrowBalance is what an escrow has of a window. The window may have ended.
+type EscrowBalance struct {
+	Window int64  // index; 0: none
+	Have   uint64 // hits lent, spent and unspent
+	Left   uint64 // unspent hits
+}
+
+// Balance returns what e has of the window of its newest grant.
+func (e *Escrow) Balance() EscrowBalance { return EscrowBalance{e.window, e.have, e.left} }

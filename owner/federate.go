@@ -178,8 +178,9 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 		*res = Result{}
 		return false
 	}
-	authority := res.Authority
+	authority, reset := res.Authority, res.Reset
 	q.report(res, authority, false)
+	res.Reset = reset // of the window that was charged, which another member's clock may have begun
 	s.counts.Decided[authority]++
 	if (s.view.copies || n.options.DataWindow > 0) && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
 		n.awaitConfirmation(s, &op, e, res)

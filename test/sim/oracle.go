@@ -227,6 +227,10 @@ func (o *oracle) decided(q *request, v *decision) {
 		v.missesMembers = v.by.missesMembers()
 		return
 	}
+	if q.req.Federation != nil {
+		o.decidedFederated(q, v)
+		return
+	}
 	if v.result.Authority == owner.Static {
 		o.decidedStatic(q, v)
 		return
@@ -313,6 +317,10 @@ func (o *oracle) checkChain(a *account, x *span, q *request, v *decision) {
 
 // answered processes a decision that a client receives.
 func (o *oracle) answered(q *request, v *decision) {
+	if q.req.Federation != nil {
+		o.answeredFederated(q, v)
+		return
+	}
 	if o.probing || v.result.Authority == owner.Static {
 		return
 	}
