@@ -178,13 +178,19 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 		*res = Result{}
 		return false
 	}
-	authority, reset := res.Authority, res.Reset
-	q.report(res, authority, false)
-	res.Reset = reset // of the window that was charged, which another member's clock may have begun
-	s.counts.Decided[authority]++
+	s.counts.Decided[res.Authority]++
+	out := res
 	if (s.view.copies || n.options.DataWindow > 0) && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
-		n.awaitConfirmation(s, &op, e, res)
+		// It compares the count with the floor, so it precedes the report.
+		if w := n.awaitConfirmation(s, &op, e, res); w != nil {
+			out = &w.result
+		} else if res.Kind != Decided {
+			return true
+		}
 	}
+	reset := out.Reset // of the window that was charged, which another member's clock may have begun
+	q.report(out, out.Authority, out.Over && op.Op == Take)
+	out.Reset = reset
 	return true
 }
 
