@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/keyward/keyward/federation"
@@ -46,12 +47,29 @@ type federatedMember struct {
 
 // callRecord describes a member's calls to one coordinator since the last reply.
 type callRecord struct {
-	unanswered int // requests
+	unanswered []sentRequest
 	failed     bool
 }
 
+// sentRequest is a request without a reply so far.
+type sentRequest struct {
+	key owner.Key
+	seq uint64
+	at  int64
+}
+
 // mayBeAway reports whether the coordinator may count as away: that needs an error, or three requests without a reply.
-func (c *callRecord) mayBeAway() bool { return c != nil && (c.failed || c.unanswered >= 3) }
+func (c *callRecord) mayBeAway() bool { return c.failed || len(c.unanswered) >= 3 }
+
+// replied records a reply. Requests that were sent long before it do not count any more.
+func (c *callRecord) replied(now int64, gs []federation.PoolGrant) {
+	c.failed = false
+	c.unanswered = slices.DeleteFunc(c.unanswered, func(r sentRequest) bool {
+		return now-r.at > int64(12*time.Second) || slices.ContainsFunc(gs, func(g federation.PoolGrant) bool {
+			return g.Key == r.key && g.Seq == r.seq
+		})
+	})
+}
 
 func regionName(i int) string { return fmt.Sprintf("region-%d", i) }
 func homeName(i int) string   { return fmt.Sprintf("home-%d", i) }
@@ -186,6 +204,15 @@ func (f *federal) setNow(t int64) {
 // after runs fn in d.
 func (f *federal) after(d time.Duration, fn func()) { f.agenda.push(f.now+int64(max(0, d)), nil, fn) }
 
+// until ends a fault in d, unless all faults have ended before.
+func (f *federal) until(d time.Duration, end func()) {
+	f.after(d, func() {
+		if !f.healed {
+			end()
+		}
+	})
+}
+
 func (f *federal) fail(format string, args ...any) {
 	if f.failure == "" {
 		f.failure = fmt.Sprintf(format, args...)
@@ -258,7 +285,7 @@ func (f *federal) cut(both bool) {
 	}
 	set(1)
 	f.books.begin(what)
-	f.after(200*time.Millisecond+f.randomBelow(12*time.Second), func() {
+	f.until(200*time.Millisecond+f.randomBelow(12*time.Second), func() {
 		set(-1)
 		f.books.end(what)
 	})
@@ -270,7 +297,7 @@ func (f *federal) slow() {
 	d := 200*time.Millisecond + f.randomBelow(3*time.Second)
 	l.slow += d
 	f.books.begin(eventSlow)
-	f.after(f.randomBelow(8*time.Second), func() {
+	f.until(f.randomBelow(8*time.Second), func() {
 		l.slow -= d
 		f.books.end(eventSlow)
 	})
@@ -313,8 +340,21 @@ func (f *federal) probe() {
 		return
 	}
 	f.checkReturned()
+	// A region without requests does not try a coordinator that was away: the first request does.
+	f.sendProbes()
+	probes := f.sendProbes()
+	for _, w := range f.regions {
+		if f.failure == "" {
+			f.probed(w, probes[w])
+		}
+	}
+}
+
+// sendProbes sends a request for each key to each member, and returns them when they are decided.
+func (f *federal) sendProbes() map[*world][]*request {
 	probes := map[*world][]*request{}
 	for _, w := range f.regions {
+		w.oracle.probing = true
 		for k := range w.keys {
 			r := &w.rules[0][k]
 			for _, m := range w.running() {
@@ -326,14 +366,9 @@ func (f *federal) probe() {
 				w.after(0, m, q.decide)
 			}
 		}
-		w.oracle.probing = true
 	}
 	f.run(3500 * time.Millisecond)
-	for _, w := range f.regions {
-		if f.failure == "" {
-			f.probed(w, probes[w])
-		}
-	}
+	return probes
 }
 
 // probed checks the decisions of the liveness phase.

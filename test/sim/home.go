@@ -91,9 +91,9 @@ func (f *federal) send(m *member, rs []owner.CoordinatorRequest) {
 func (h *home) call(m *member, rs []federation.PoolRequest) {
 	f, l, sentAt, done := h.f, &h.links[m.w.region], m.clock(), false
 	record := m.federated.link(h.id)
-	record.unanswered += len(rs)
 	for i := range rs {
 		f.stats.count("pool: request")
+		record.unanswered = append(record.unanswered, sentRequest{rs[i].Key, rs[i].Seq, sentAt})
 		f.trace("%s of %s -> %s  %04x boot %x seq %d window %d have %d left %d tokens %d", m.name(), regionName(m.w.region), homeName(h.index),
 			rs[i].Key[0]>>48, rs[i].Boot, rs[i].Seq, rs[i].Window, rs[i].Have, rs[i].Left, rs[i].Tokens)
 	}
@@ -127,9 +127,8 @@ func (h *home) call(m *member, rs []federation.PoolRequest) {
 // receiveGrants processes the reply to a call.
 func (m *member) receiveGrants(h *home, took time.Duration, gs []federation.PoolGrant, failed bool) {
 	f, record := m.w.federal, m.federated.link(h.id)
-	record.failed = failed
-	if !failed {
-		record.unanswered = 0
+	if record.failed = failed; !failed {
+		record.replied(m.clock(), gs)
 	}
 	for i := range gs {
 		g := &gs[i]
@@ -140,9 +139,6 @@ func (m *member) receiveGrants(h *home, took time.Duration, gs []federation.Pool
 	}
 	f.mixHash(uint64(m.w.region), uint64(m.slot), uint64(len(gs)))
 	m.apply(m.node.StepFederation(m.clock(), h.id, took, gs, failed))
-	if failed { // the outage decides at once
-		record.failed = true
-	}
 }
 
 // link returns the record of the calls to a coordinator.
@@ -163,7 +159,7 @@ func (x *federatedMember) link(id uint32) *callRecord {
 func (h *home) stop() {
 	h.down, h.silent = h.down+1, h.f.rnd.IntN(2) == 0
 	h.f.books.begin(eventDown)
-	h.f.after(200*time.Millisecond+h.f.randomBelow(10*time.Second), func() {
+	h.f.until(200*time.Millisecond+h.f.randomBelow(10*time.Second), func() {
 		h.down--
 		h.f.books.end(eventDown)
 	})

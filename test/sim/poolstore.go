@@ -53,6 +53,7 @@ func (s *poolStore) serve(region int, rs []federation.PoolRequest, reply func([]
 		g, ok := s.grantor.Grant(s.clock(), regionName(region), &r)
 		if !ok {
 			s.h.f.stats.count("pool: refused request")
+			s.h.f.trace("%s refuses seq %d of %s", homeName(s.h.index), r.Seq, regionName(region))
 			continue
 		}
 		fix(&g)
