@@ -267,7 +267,9 @@ func (e *Escrow) Accept(now int64, g *PoolGrant, rtt time.Duration) bool {
 	} else {
 		e.pauseUntil, e.empty = 0, 0
 	}
-	e.roll(now)
+	if e.roll(now); e.ended { // by this clock, and not yet by the coordinator's: a request could only get the same reply
+		e.pauseUntil = now + int64(min(g.Left, timeout(rtt, 0)))
+	}
 	return true
 }
 

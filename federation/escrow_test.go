@@ -100,3 +100,29 @@ func TestLink(t *testing.T) {
 		t.Error("not away after an error")
 	}
 }
+
+// A region whose clock is ahead does not request in a loop while its window has begun and the coordinator's has not.
+func TestRequestsWaitForTheCoordinatorsWindow(t *testing.T) {
+	const ahead, rtt = int64(80 * time.Millisecond), time.Millisecond
+	a, e, calls := &PoolAccount{}, NewEscrow(1), 0
+	begin := minutes.End(1000)
+	now := begin // by the region's clock
+	e.Offer(now, minutes, EscrowSettings{Pool: 900}, 10)
+	e.AddWaiting(10)
+	for ; now < begin+2*ahead; now += int64(rtt) {
+		if !e.Due(now, 0, rtt) {
+			continue
+		}
+		r := e.Request(now, rtt)
+		g, ok := a.Grant(now-ahead, "eu", &r)
+		if !ok || !e.Accept(now, &g, rtt) {
+			t.Fatalf("refused: %+v", g)
+		}
+		if calls++; e.Left(now) > 0 {
+			break
+		}
+	}
+	if left := e.Left(now); calls > 2 || left < 10 || now > begin+ahead+int64(5*rtt) {
+		t.Errorf("%d calls, %d left after %v", calls, left, time.Duration(now-begin))
+	}
+}

@@ -375,11 +375,13 @@ func (f *federal) sendProbes() map[*world][]*request {
 func (f *federal) probed(w *world, probes []*request) {
 	by := map[owner.Key]*member{}
 	for _, q := range probes {
-		v := q.decision
-		switch {
+		switch v := q.decision; {
 		case v == nil:
 			f.fail("F8: %s of %s does not answer for %04x", q.from.name(), regionName(w.region), q.req.Key[0]>>48)
 		case v.result.Authority != owner.Full && v.result.Authority != owner.Escrow:
+			if f.books.farClocks() {
+				continue // requests wait from the end of a window by one clock to its end by the other
+			}
 			f.fail("F8: after all faults, %s of %s decides %04x with authority %d", v.by.name(), regionName(w.region), q.req.Key[0]>>48,
 				v.result.Authority)
 		case by[q.req.Key] != nil && by[q.req.Key] != v.by:

@@ -146,7 +146,6 @@ type federatedBooks struct {
 	windows map[windowKey]*poolWindow
 	order   []*poolWindow
 	active  [outageEvents]int
-	calls   map[windowKey]uint64
 }
 
 type windowKey struct {
@@ -181,6 +180,9 @@ func (b *federatedBooks) begin(e outageEvent) {
 }
 
 func (b *federatedBooks) end(e outageEvent) { b.active[e]-- }
+
+// farClocks reports whether clocks differ by more than the tolerance.
+func (b *federatedBooks) farClocks() bool { return b.active[eventFarClocks] > 0 }
 
 // touch records an event in all windows that have not ended.
 func (b *federatedBooks) touch(e outageEvent) {
