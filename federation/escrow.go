@@ -230,10 +230,14 @@ func (e *Escrow) Request(now int64, rtt time.Duration) PoolRequest {
 	// Based on the clock, so that the region's next escrow of the key continues with higher numbers.
 	e.seq = max(e.seq+1, uint64(max(0, now)))
 	e.sentAt, e.inFlight = now, true
-	return PoolRequest{
+	r := PoolRequest{
 		Rule: e.rule, Pool: e.set.Pool, Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have,
-		Left: e.left, Tokens: e.tokens, Past: e.past,
+		Left: e.left, Tokens: e.tokens,
 	}
+	if now >= e.rule.End(e.past.Window) { // before, more of that window can be lent and spent
+		r.Past = e.past
+	}
+	return r
 }
 
 // Accept processes the reply to the request in flight. It returns false if g replies to another request, or contradicts
@@ -248,7 +252,7 @@ func (e *Escrow) Accept(now int64, g *PoolGrant, rtt time.Duration) bool {
 	if g.Window != e.window {
 		e.window, e.have, e.left = g.Window, 0, 0
 	}
-	if e.past.Window < g.Window {
+	if e.past.Window <= g.Window {
 		e.past = Past{}
 	}
 	gain := g.Total - e.have
@@ -318,7 +322,8 @@ func (e *Escrow) Unanswered(now int64, rtt time.Duration) bool {
 // a while.
 func (e *Escrow) Expired(now int64) bool {
 	e.roll(now)
-	return e.left == 0 && e.waiting == 0 && now-e.offeredAt >= int64(10*time.Second) && (e.reported || e.ended) && e.past == Past{}
+	return e.left == 0 && e.waiting == 0 && now-e.offeredAt >= int64(10*time.Second) && (e.reported || e.ended) &&
+		(e.past == Past{} || now >= e.rule.End(e.past.Window+1)) // it weighs on one window only
 }
 
 func (s *EscrowSettings) batch() time.Duration {

@@ -40,7 +40,7 @@ type federal struct {
 // federatedMember is what the simulator knows of a member's calls to coordinators.
 type federatedMember struct {
 	links   map[uint32]*callRecord
-	rests   map[owner.Key]uint64           // what was left of each pool by the newest reply
+	rests   poolRests
 	unspent map[owner.Key]poolUse          // of the escrows, after the newest decision
 	spent   map[owner.Key]map[int64]uint64 // of floors, by a deliberate bug
 }

@@ -38,11 +38,9 @@ func (o *oracle) floorLimit(m *member, q *request, index int64) uint64 {
 		}
 		n = max(n, uint64(r.budget.Slice)-min(uint64(r.budget.Slice), had))
 	case federation.Snapshot:
-		rest, known := m.federated.rests[q.req.Key]
-		if !known {
-			rest = 0
+		if x := m.federated.rests[q.req.Key]; x != nil {
+			n += uint64(r.budget.Slice) * x.rest / uint64(max(1, q.req.Rule.Limit))
 		}
-		n += uint64(r.budget.Slice) * rest / uint64(max(1, q.req.Rule.Limit))
 	}
 	return o.raise(q, index, n)
 }

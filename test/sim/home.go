@@ -93,6 +93,7 @@ func (h *home) call(m *member, rs []federation.PoolRequest) {
 	record := m.federated.link(h.id)
 	for i := range rs {
 		f.stats.count("pool: request")
+		m.federated.rests.sent(&rs[i])
 		record.unanswered = append(record.unanswered, sentRequest{rs[i].Key, rs[i].Seq, sentAt})
 		f.trace("%s of %s -> %s  %04x boot %x seq %d window %d have %d left %d tokens %d", m.name(), regionName(m.w.region), homeName(h.index),
 			rs[i].Key[0]>>48, rs[i].Boot, rs[i].Seq, rs[i].Window, rs[i].Have, rs[i].Left, rs[i].Tokens)
@@ -135,7 +136,7 @@ func (m *member) receiveGrants(h *home, took time.Duration, gs []federation.Pool
 		f.trace("%s -> %s of %s  %04x seq %d window %d total %d used %d/%d left %v", homeName(h.index), m.name(), regionName(m.w.region),
 			g.Key[0]>>48, g.Seq, g.Window, g.Total, g.Used, g.Usable, g.Left)
 		m.sabotageGrant(g)
-		m.federated.rests[g.Key] = max(g.Usable, g.Used) - g.Used
+		m.federated.rests.update(g, took)
 	}
 	f.mixHash(uint64(m.w.region), uint64(m.slot), uint64(len(gs)))
 	m.apply(m.node.StepFederation(m.clock(), h.id, took, gs, failed))
@@ -145,7 +146,7 @@ func (m *member) receiveGrants(h *home, took time.Duration, gs []federation.Pool
 func (x *federatedMember) link(id uint32) *callRecord {
 	if x.links == nil {
 		*x = federatedMember{
-			links: map[uint32]*callRecord{}, rests: map[owner.Key]uint64{}, unspent: map[owner.Key]poolUse{},
+			links: map[uint32]*callRecord{}, rests: poolRests{}, unspent: map[owner.Key]poolUse{},
 			spent: map[owner.Key]map[int64]uint64{},
 		}
 	}
@@ -171,4 +172,32 @@ func (h *home) heal() {
 	for i := range h.links {
 		h.links[i] = wanLink{delay: h.links[i].delay}
 	}
+}
+
+// poolRests is what was left of each pool by the newest reply that a member has accepted, at most.
+type poolRests map[owner.Key]*poolRest
+
+type poolRest struct {
+	seq    uint64 // of the newest request
+	window int64
+	rest   uint64
+}
+
+func (p poolRests) sent(r *federation.PoolRequest) {
+	if p[r.Key] == nil {
+		p[r.Key] = &poolRest{}
+	}
+	p[r.Key].seq = r.Seq
+}
+
+// update processes a reply, which the member may have given up if it took long.
+func (p poolRests) update(g *federation.PoolGrant, took time.Duration) {
+	x, rest := p[g.Key], max(g.Usable, g.Used)-g.Used
+	if x == nil || g.Seq != x.seq {
+		return
+	}
+	if took >= 100*time.Millisecond && g.Window == x.window {
+		rest = max(rest, x.rest)
+	}
+	x.window, x.rest = g.Window, rest
 }

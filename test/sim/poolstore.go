@@ -61,6 +61,10 @@ func (s *poolStore) serve(region int, rs []federation.PoolRequest, reply func([]
 		if r.Window == g.Window {
 			had = shown
 		}
+		if s.h.f.verbose {
+			s.h.f.trace("%s processes %04x seq %d of %s, past %v: window %d, used %d of %d", homeName(s.h.index), r.Key[0]>>48, r.Seq,
+				regionName(region), r.Past, g.Window, g.Used, g.Usable)
+		}
 		s.log = append(s.log, poolWrite{s.clock(), s.h.f.now, region, r, g.Window, g.Total - min(g.Total, had)})
 		s.h.f.books.lent(s, region, &rs[i], &g)
 		gs = append(gs, g)
