@@ -333,7 +333,7 @@ func (s *EscrowSettings) batch() time.Duration {
 	return s.Batch
 }
 
-// EscrowBalance is what an escrow has of a window. The window may have ended.
+// EscrowBalance contains what an escrow has of a window. The window may have ended.
 type EscrowBalance struct {
 	Window int64  // index; 0: none
 	Have   uint64 // hits lent, spent and unspent

@@ -174,7 +174,7 @@ func (h *home) heal() {
 	}
 }
 
-// poolRests is what was left of each pool by the newest reply that a member has accepted, at most.
+// poolRests contains what was left of each pool by the newest reply that a member has accepted, at most.
 type poolRests map[owner.Key]*poolRest
 
 type poolRest struct {

@@ -122,7 +122,7 @@ func (h *home) forget() {
 	h.store.lose(0, rowForgot)
 }
 
-// poolUse is what a member has of a window of a pool, and until when.
+// poolUse contains what a member has of a window of a pool, and the rule.
 type poolUse struct {
 	federation.EscrowBalance
 	rule limit.Rule

@@ -26,7 +26,7 @@ var federationBugs = map[string]bug{
 	"regional_only does not subtract what a region was lent": bugOutageForgets,
 }
 
-// storeSabotage is what the bugs of a store remember.
+// storeSabotage contains what the bugs of a store remember.
 type storeSabotage struct {
 	have  map[lineKey]uint64   // what a region had after its newest request
 	bonus map[windowKey]uint64 // hits that were credited twice, by key's first part and window
