@@ -65,10 +65,13 @@ func (f *federal) probed(w *world, probes []*request) {
 	}
 }
 
-// checkReturned checks that no member has unspent hits a while after the last request.
+// checkReturned checks that, a while after the last request, no member has unspent hits, and none has requests that wait.
 func (f *federal) checkReturned() {
 	for _, w := range f.regions {
 		for _, m := range w.running() {
+			if m.node.FlushIn() < flushEvery+time.Millisecond {
+				f.fail("F8: requests are still pending at %s of %s", m.name(), regionName(w.region))
+			}
 			for _, r := range w.rules[0] {
 				if b, ok := m.node.EscrowBalance(r.digest); ok && b.Left > 0 {
 					f.fail("F8: %s of %s still has %d of window %d of %04x", m.name(), regionName(w.region), b.Left, b.Window, r.digest[0]>>48)

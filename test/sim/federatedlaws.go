@@ -152,9 +152,9 @@ func (o *oracle) spentOpen(k int, q *request, v *decision) {
 	f := o.w.federal
 	p := f.books.window(k, o.account(q).index(v))
 	p.open[v.by] += q.req.Hits
-	if cap := uint64(f.rules[k].localCap); p.open[v.by] > cap {
+	if most := uint64(f.rules[k].localCap); p.open[v.by] > most {
 		f.fail("#%d: %s of %s has admitted %d in window %d of %04x by fail_open, and local_cap is %d", q.id, v.by.name(),
-			regionName(o.w.region), p.open[v.by], p.index, q.req.Key[0]>>48, cap)
+			regionName(o.w.region), p.open[v.by], p.index, q.req.Key[0]>>48, most)
 	}
 	o.checkLimit(p, q)
 }

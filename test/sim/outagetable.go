@@ -40,7 +40,7 @@ const (
 	rowForgot
 )
 
-// row is a row of the table of outages: how much may be admitted above the limit of one window.
+// outageRow is a row of the table of outages: how much may be admitted above the limit of one window.
 type outageRow struct {
 	name    string
 	formula func(f *federal, p *poolWindow) uint64
@@ -219,7 +219,7 @@ func (b *federatedBooks) lent(s *poolStore, region int, r *federation.PoolReques
 	if r.Tokens > g.Total-had {
 		b.f.stats.count("pool: lent less than was requested")
 	}
-	if had < r.Have || r.Have > had {
+	if had != r.Have {
 		b.f.stats.count("pool: request of another window")
 	}
 }
