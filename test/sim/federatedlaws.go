@@ -175,7 +175,7 @@ func (o *oracle) answeredFederated(q *request, v *decision) {
 	if v.result.Over || v.result.Authority != owner.Full && v.result.Authority != owner.Overflow {
 		return
 	}
-	x := o.at(a, a.index(v))
+	x := o.at(a, o.floorWindow(a, q, v))
 	p = f.books.window(k, x.index)
 	x.admitted += q.req.Hits
 	p.regions[o.w.region].floors += q.req.Hits
@@ -187,6 +187,19 @@ func (o *oracle) answeredFederated(q *request, v *decision) {
 			x.admitted, regionName(o.w.region), x.index, q.req.Key[0]>>48, p.regions[o.w.region].budget.Floor, x.limit, x.refunded, b, x)
 	}
 	o.checkLimit(p, q)
+}
+
+// floorWindow returns the window of a floor that v, a decision about q, has charged. A request that waited while its member
+// paused may have been decided in several; it belongs to one that has room.
+func (o *oracle) floorWindow(a *account, q *request, v *decision) int64 {
+	first := a.index(v)
+	if last := a.rule.Index(v.latest); first < last && wholeSeconds(a.rule.End(last)-v.latest) == v.result.Reset {
+		o.floorLimit(v.by, q, last)
+		if x := o.at(a, first); x.admitted+q.req.Hits > x.limit+x.refunded {
+			return last
+		}
+	}
+	return first
 }
 
 // floorBound returns how much may be admitted in x beyond the floor: what an ordinary rule of that limit allows whose
