@@ -96,9 +96,9 @@ func TestFederationFaults(t *testing.T) {
 // local_cap limits what each member admits by outage: fail_open. Without it, a warning says so.
 func TestFederationLocalCap(t *testing.T) {
 	for text, want := range map[string]bool{
-		"federation: {outage: fail_open}":                    false,
-		"federation: {}":                                     true,
-		"federation: {outage: fail_open, mechanism: static}": true,
+		"federation: {outage: fail_open}":                   false,
+		"federation: {}":                                    true,
+		"federation: {outage: fail_open,mechanism: static}": true,
 	} {
 		yaml, warned := settingYAML(50, "local_cap: 7, "+text), false
 		for _, w := range Warnings(filesOf(yaml), load(t, Options{}, yaml)) {
