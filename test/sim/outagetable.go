@@ -235,22 +235,29 @@ func (b *federatedBooks) lose(key federation.Key, window int64, n uint64) {
 func (b *federatedBooks) storeLost(s *poolStore, what lossRow) {
 	b.f.stats.count("fault: " + [...]string{"store fails over", "store loses everything", "coordinator restarts with nothing"}[what])
 	for k := range b.f.rules {
-		if b.f.rules[k].home != s.h.index {
-			continue
-		}
-		r := b.rule(k)
-		now := s.clock()
-		p, pool := b.window(k, r.Index(now)), uint64(b.f.budget(0, k).Pool)
-		switch what {
-		case rowEmptied:
-			p.emptied += uint64(float64(pool) * float64(r.End(p.index)-now) / float64(r.Window))
-		case rowForgot:
-			p.forgot += pool
+		if b.f.rules[k].home == s.h.index && what != rowFailover {
+			b.allLost(k, s.clock(), what)
 		}
 	}
 	if what == rowFailover {
 		for _, p := range b.order {
 			p.lostWrites = p.lostLent
+		}
+	}
+}
+
+// allLost records what may be lent again of rule k after a store has lost everything, at now by the coordinator's clock.
+// That may be the clock of another server than before, by which windows that were lent of have not begun, or have not ended.
+func (b *federatedBooks) allLost(k int, now int64, what lossRow) {
+	r, pool := b.rule(k), uint64(b.f.budget(0, k).Pool)
+	b.window(k, r.Index(now))
+	for _, p := range b.order {
+		switch rest := min(r.End(p.index)-now, int64(r.Window)); {
+		case p.key != k || p.lostLent == 0 && p.index != r.Index(now):
+		case what == rowForgot:
+			p.forgot += pool
+		case rest > 0:
+			p.emptied += uint64(float64(pool) * float64(rest) / float64(r.Window))
 		}
 	}
 }
