@@ -20,7 +20,9 @@ type Federation struct {
 }
 
 // failsOpen reports whether local_cap has an effect: while the coordinator is away.
-func (f *Federation) failsOpen() bool { return f != nil && !f.Static && f.Terms.Outage == federation.FailOpen }
+func (f *Federation) failsOpen() bool {
+	return f != nil && !f.Static && f.Terms.Outage == federation.FailOpen
+}
 
 // FederationOptions are the federation of which the members are a region.
 type FederationOptions struct {

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math"
 	"strings"
 	"time"
 
@@ -210,7 +209,7 @@ func (o *oracle) floorBound(a *account, x *span) uint64 {
 	}
 	b := x.losses*a.slack(x.limit) + x.lostState + x.allowance
 	if o.policyOf(a) == policy.PartAvailable || o.decays+o.joins > 0 {
-		b += uint64(math.Ceil(float64(x.limit))) * x.split
+		b += x.limit * x.split
 	}
 	return b
 }
