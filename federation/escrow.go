@@ -236,10 +236,14 @@ func (e *Escrow) Request(now int64, rtt time.Duration) PoolRequest {
 	// Based on the clock, so that the region's next escrow of the key continues with higher numbers.
 	e.seq = max(e.seq+1, uint64(max(0, now)))
 	e.sentAt, e.inFlight = now, true
-	return PoolRequest{
+	r := PoolRequest{
 		Rule: e.rule, Pool: e.set.Pool, Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have,
-		Left: e.left, Tokens: e.tokens, Past: e.past,
+		Left: e.left, Tokens: e.tokens,
 	}
+	if now >= e.rule.End(e.past.Window) { // before, more of that window can be lent and spent
+		r.Past = e.past
+	}
+	return r
 }
 
 // Accept processes the reply to the request in flight. It returns false if g replies to another request, or contradicts
@@ -254,7 +258,10 @@ func (e *Escrow) Accept(now int64, g *PoolGrant, rtt time.Duration) bool {
 	if g.Window != e.window {
 		e.window, e.have, e.left = g.Window, 0, 0
 	}
-	if e.past.Window < g.Window {
+	if g.Window > e.moved.window {
+		e.moved.left = 0 // one window at a time
+	}
+	if e.past.Window <= g.Window {
 		e.past = Past{}
 	}
 	gain := g.Total - e.have
@@ -273,7 +280,9 @@ func (e *Escrow) Accept(now int64, g *PoolGrant, rtt time.Duration) bool {
 	} else {
 		e.pauseUntil, e.empty = 0, 0
 	}
-	e.roll(now)
+	if e.roll(now); e.ended { // by this clock, and not yet by the coordinator's: a request could only get the same reply
+		e.pauseUntil = now + int64(min(g.Left, timeout(rtt, 0)))
+	}
 	return true
 }
 
@@ -291,10 +300,11 @@ func (e *Escrow) Left(now int64) uint64 {
 
 // Granted returns the hits that the region was lent in the present window by its own clock, spent and unspent.
 func (e *Escrow) Granted(now int64) uint64 {
-	if now >= e.rule.End(e.window) {
+	b := e.Balance()
+	if now >= e.rule.End(b.Window) {
 		return 0
 	}
-	return e.have
+	return b.Have
 }
 
 // Release returns the request that gives back what is left, for an escrow that is not used any more: its key has another
@@ -322,7 +332,8 @@ func (e *Escrow) Unanswered(now int64, rtt time.Duration) bool {
 // a while.
 func (e *Escrow) Expired(now int64) bool {
 	e.roll(now)
-	return e.left+e.moved.left == 0 && e.waiting == 0 && now-e.offeredAt >= int64(10*time.Second) && (e.reported || e.ended) && e.past == Past{}
+	return e.left+e.moved.left == 0 && e.waiting == 0 && now-e.offeredAt >= int64(10*time.Second) && (e.reported || e.ended) &&
+		(e.past == Past{} || now >= e.rule.End(e.past.Window+1)) // it weighs on one window only
 }
 
 func (s *EscrowSettings) batch() time.Duration {
@@ -330,4 +341,24 @@ func (s *EscrowSettings) batch() time.Duration {
 		return time.Second
 	}
 	return s.Batch
+}
+
+// EscrowBalance contains what an escrow has of a window. The window may have ended.
+type EscrowBalance struct {
+	Window int64  // index; 0: none
+	Have   uint64 // hits lent, spent and unspent
+	Left   uint64 // unspent hits that can be returned
+	Moved  uint64 // unspent hits that came from earlier owners of the key
+}
+
+// Balance returns what e has of the newest window in which it had hits.
+func (e *Escrow) Balance() EscrowBalance {
+	b := EscrowBalance{Window: max(e.window, e.moved.window), Left: e.left, Moved: e.moved.left}
+	if b.Window == e.window {
+		b.Have = e.have
+	}
+	if b.Window == e.moved.window {
+		b.Have += e.moved.had
+	}
+	return b
 }

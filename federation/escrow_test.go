@@ -100,3 +100,86 @@ func TestLink(t *testing.T) {
 		t.Error("not away after an error")
 	}
 }
+
+// A region whose clock is ahead does not request in a loop while its window has begun and the coordinator's has not.
+func TestRequestsWaitForTheCoordinatorsWindow(t *testing.T) {
+	const ahead, rtt = int64(80 * time.Millisecond), time.Millisecond
+	a, e, calls := &PoolAccount{}, NewEscrow(1), 0
+	begin := minutes.End(1000)
+	now := begin // by the region's clock
+	e.Offer(now, minutes, EscrowSettings{Pool: 900}, 10)
+	e.AddWaiting(10)
+	for ; now < begin+2*ahead; now += int64(rtt) {
+		if !e.Due(now, 0, rtt) {
+			continue
+		}
+		r := e.Request(now, rtt)
+		g, ok := a.Grant(now-ahead, "eu", &r)
+		if !ok || !e.Accept(now, &g, rtt) {
+			t.Fatalf("refused: %+v", g)
+		}
+		if calls++; e.Left(now) > 0 {
+			break
+		}
+	}
+	if left := e.Left(now); calls > 2 || left < 10 || now > begin+ahead+int64(5*rtt) {
+		t.Errorf("%d calls, %d left after %v", calls, left, time.Duration(now-begin))
+	}
+}
+
+var sliding = limit.Rule{Window: time.Minute, Limit: 1000, Algorithm: limit.SlidingWindow}
+
+// What a region had of a window is reported only after the window has ended by its own clock: an escrow that ends before,
+// because its request took long, can be lent more of the same window.
+func TestPastIsReportedAfterItsEnd(t *testing.T) {
+	a, e, set := &PoolAccount{}, NewEscrow(1), EscrowSettings{Pool: 900}
+	now := sliding.End(1000)
+	request := func(took time.Duration) PoolRequest {
+		e.Offer(now, sliding, set, 10)
+		e.AddWaiting(10)
+		r := e.Request(now, time.Millisecond)
+		g, ok := a.Grant(now+int64(took), "eu", &r)
+		if now += 2 * int64(took); !ok || !e.Accept(now, &g, time.Millisecond) {
+			t.Fatalf("%v: %+v", ok, g)
+		}
+		e.TakeWaiting()
+		if e.Decide(now, sliding, set, 10) != Admitted {
+			t.Fatal("refused")
+		}
+		return r
+	}
+	request(10 * time.Second) // so the escrow ends 9.75 s before its window
+	now += int64(31 * time.Second)
+	if e.Left(now) > 0 {
+		t.Fatal("the escrow has not ended")
+	}
+	if r := request(time.Millisecond); r.Past != (Past{}) {
+		t.Errorf("%+v is reported of window %d, which goes on", r.Past, e.window)
+	}
+	now = sliding.End(1001) - int64(time.Millisecond)
+	r := request(0)
+	now = sliding.End(1001)
+	e.Offer(now, sliding, set, 10)
+	if late := e.Request(now, time.Millisecond); r.Past != (Past{}) || late.Past.Window != 1001 || late.Past.Have < 30 {
+		t.Errorf("%+v, then %+v", r.Past, late.Past)
+	}
+}
+
+// An escrow of a sliding window is dropped when it has not been used for a while.
+func TestSlidingEscrowExpires(t *testing.T) {
+	a, e, now := &PoolAccount{}, NewEscrow(1), sliding.End(1000)
+	e.Offer(now, sliding, EscrowSettings{Pool: 900}, 10)
+	e.AddWaiting(10)
+	for end := now + int64(5*time.Minute); now < end; now += int64(100 * time.Millisecond) {
+		if e.Due(now, 0, time.Millisecond) {
+			r := e.Request(now, time.Millisecond)
+			if g, ok := a.Grant(now, "eu", &r); !ok || !e.Accept(now, &g, time.Millisecond) {
+				t.Fatalf("%v: %+v", ok, g)
+			}
+			e.TakeWaiting()
+		}
+	}
+	if !e.Expired(now) {
+		t.Errorf("not expired: %+v", e)
+	}
+}

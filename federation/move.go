@@ -4,8 +4,8 @@ package federation
 // window ends.
 const movedBoots = 8
 
-// EscrowMove contains the hits that one escrow of a region has left, on their way to the key's next owner in the region. It can be spent
-// there, and is not returned to the coordinator. It counts once, by Boot.
+// EscrowMove contains the hits that one escrow of a region has left, on their way to the key's next owner in the region.
+// They can be spent there, and are not returned to the coordinator. They count once, by Boot.
 type EscrowMove struct {
 	Boot   uint64 // of the escrow that had it
 	Window int64
@@ -17,6 +17,7 @@ type EscrowMove struct {
 type movedHits struct {
 	boots  []uint64 // from which
 	window int64
+	had    uint64 // hits of window that came
 	left   uint64
 	endsAt int64
 }
@@ -44,12 +45,13 @@ func (e *Escrow) AcceptMove(now int64, m EscrowMove) bool {
 			return false
 		}
 	}
-	if m.Boot == e.boot || now >= endsAt || m.Window < v.window || len(v.boots) >= movedBoots {
+	if m.Boot == e.boot || now >= endsAt || m.Window < max(v.window, e.window) || len(v.boots) >= movedBoots {
 		return false
 	}
 	if m.Window > v.window {
-		v.window, v.left, v.endsAt = m.Window, 0, endsAt
+		v.window, v.had, v.left, v.endsAt = m.Window, 0, 0, endsAt
 	}
-	v.boots, v.left, v.endsAt = append(v.boots, m.Boot), v.left+m.Hits, min(v.endsAt, endsAt)
+	v.boots, v.endsAt = append(v.boots, m.Boot), min(v.endsAt, endsAt)
+	v.had, v.left = v.had+m.Hits, v.left+m.Hits
 	return true
 }

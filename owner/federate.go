@@ -212,18 +212,19 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 		*res = Result{}
 		return false
 	}
-	authority := res.Authority
-	s.counts.Decided[authority]++
-	// The floor's own count decides what has to be confirmed, so the result is reported afterwards.
+	s.counts.Decided[res.Authority]++
+	out := res
 	if (s.view.copies || n.options.DataWindow > 0) && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
+		// It compares the count with the floor, so it precedes the report.
 		if w := n.awaitConfirmation(s, &op, e, res); w != nil {
-			q.report(&w.result, authority, false)
+			out = &w.result
+		} else if res.Kind != Decided {
 			return true
 		}
 	}
-	if res.Kind == Decided {
-		q.report(res, res.Authority, res.Over)
-	}
+	reset := out.Reset // of the window that was charged, which another member's clock may have begun
+	q.report(out, out.Authority, out.Over && op.Op == Take)
+	out.Reset = reset
 	return true
 }
 

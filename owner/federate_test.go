@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/federation"
+	"github.com/keyward/keyward/internal/protocol"
 )
 
 // regions are clusters of one member each, and a coordinator. Time passes only when a test says so.
@@ -194,5 +195,28 @@ func TestDryRunsDoNotWait(t *testing.T) {
 	w.nodes[0].DecideAll(w.now, true, []Request{q}, results)
 	if done := w.wait(200); results[0].Kind != Pending || len(done) != 1 || done[0].Result.Over {
 		t.Errorf("stop mode: %+v, then %+v", results[0], done)
+	}
+}
+
+// Hits of a floor are replicated before they are admitted, as those of an ordinary rule of that limit, although other
+// regions have the rest of the limit.
+func TestFloorIsReplicated(t *testing.T) {
+	w := newNetwork(t, 1, Options{Federation: FederationPlace{Epoch: 7, Weights: []uint32{1, 1}, Authorities: []string{"home"}}}, "a", "b")
+	q := ask(ownedBy(t, w.ring(), "a", 0), 100, time.Hour, 1)
+	q.Strict, q.Federation = true, &federation.RuleTerms{Authority: federation.AuthorityID("home"), Floor: 50}
+	for i := range 25 {
+		q.Waiter = i
+		if res := take(w.nodes["a"], w.now, q); res.Kind != Pending {
+			t.Fatalf("hit %d: %+v", i, res)
+		}
+		fx := w.nodes["a"].Flush(w.now)
+		if len(fx.Messages) != 1 || fx.Messages[0].Msg.Kind != protocol.Replica || fx.Messages[0].Msg.Counters[0].Key != q.Key {
+			t.Fatalf("hit %d: %+v", i, fx)
+		}
+		ack := w.nodes["b"].Step(w.now, "a", w.insts["a"]|1, &fx.Messages[0].Msg).Messages
+		done := w.nodes["a"].Step(w.now, "b", w.insts["b"]|1, &ack[0].Msg).Done
+		if len(done) != 1 || done[0].Result.Kind != Decided || done[0].Result.Over || done[0].Result.Authority != Full {
+			t.Fatalf("hit %d: %+v", i, done)
+		}
 	}
 }

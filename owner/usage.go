@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
@@ -42,4 +43,16 @@ func (s *shard) staticUsage(op *shardOp) uint64 {
 	}
 	s.counters.LoadLocal(e, r, &s.state)
 	return r.Used(&s.state, op.now)
+}
+
+// EscrowBalance returns what this member has of the pool of key. It returns false if it has no escrow of that key.
+func (n *Node) EscrowBalance(key Key) (b federation.EscrowBalance, ok bool) {
+	s, _ := n.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.escrows.keys[key]
+	if x == nil {
+		return b, false
+	}
+	return x.Balance(), true
 }

@@ -19,6 +19,11 @@ type Federation struct {
 	Terms     *federation.RuleTerms
 }
 
+// failsOpen reports whether local_cap has an effect: while the coordinator is away.
+func (f *Federation) failsOpen() bool {
+	return f != nil && !f.Static && f.Terms.Outage == federation.FailOpen
+}
+
 // FederationOptions are the federation of which the members are a region.
 type FederationOptions struct {
 	Name        string   // of the federation; empty: the members are in none

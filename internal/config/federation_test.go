@@ -92,3 +92,20 @@ func TestFederationFaults(t *testing.T) {
 		t.Errorf("only the text is checked: %v", err)
 	}
 }
+
+// local_cap limits what each member admits by outage: fail_open. Without it, a warning says so.
+func TestFederationLocalCap(t *testing.T) {
+	for text, want := range map[string]bool{
+		"federation: {outage: fail_open}":                   false,
+		"federation: {}":                                    true,
+		"federation: {outage: fail_open,mechanism: static}": true,
+	} {
+		yaml, warned := settingYAML(50, "local_cap: 7, "+text), false
+		for _, w := range Warnings(filesOf(yaml), load(t, Options{}, yaml)) {
+			warned = warned || strings.Contains(w.Text, "local_cap")
+		}
+		if warned != want {
+			t.Errorf("%s: a warning: %v", text, warned)
+		}
+	}
+}

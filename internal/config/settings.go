@@ -393,7 +393,7 @@ func (r *RuleSpec) unused(given map[string]*structpb.Value) (reasons []string) {
 			by = "fair"
 		case k.key == "sub_keys" && x.Lease.Dedicated:
 			by = "dedicated: true"
-		case k.key == "local_cap" && x.Degraded != policy.FailOpen:
+		case k.key == "local_cap" && x.Degraded != policy.FailOpen && !x.Federation.failsOpen():
 			by = "degraded: " + x.Degraded.String()
 		}
 		if by != "" {

@@ -280,6 +280,7 @@ var worlds = []struct{ kind, about string }{
 	{"reclaim", "leases of failed holders lent again"},
 	{"zones", "zones that fail"},
 	{"durable", "journals, disks that fail, and crashes of all members"},
+	{"federation", "several regions, whose links, coordinators and clocks fail"},
 }
 
 // deep is the suite of tests that take hours and are started manually.

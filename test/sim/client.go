@@ -19,7 +19,8 @@ type request struct {
 	hops      int
 	done      bool
 	decision  *decision
-	pending   bool // from's own node will decide it later
+	pending   bool  // from's own node will decide it later
+	forged    int64 // window of a forged decision from an escrow; 0: none
 }
 
 // decision is the result of a node for a request.
@@ -98,6 +99,7 @@ func (w *world) sendTo(k int, m *member) {
 			q.req.Mechanism = r.by
 		}
 		w.setTenant(&q.req, k, r)
+		w.setFederation(&q.req, k)
 		if w.o.Domains > 0 {
 			q.req.Domain = uint64(k % w.o.Domains)
 		}
@@ -169,6 +171,7 @@ func (w *world) ownerByOldRing(h uint64) *member {
 // decide passes the request to the node of the member that received it.
 func (q *request) decide() {
 	q.startedAt = q.from.clock()
+	q.from.beforeFederated(q)
 	q.handleResult(q.from.node.Decide(q.startedAt, &q.req))
 }
 
@@ -184,6 +187,7 @@ func (q *request) handleResult(a owner.Result) {
 		m.w.stats.count("answer: Ask")
 		q.forward(a.Member)
 	default:
+		m.w.sabotageFederated(m, q, &a)
 		v := decision{result: a, by: m, earliest: q.startedAt, latest: m.clock()}
 		m.w.sabotageRefusal(m, &q.req, &a)
 		m.w.sabotageFair(m, &q.req, &a)
@@ -238,6 +242,7 @@ func (m *member) serve(q *request) {
 	qs, as := [1]owner.Request{q.req}, [1]owner.Result{}
 	qs[0].LeaseTerms = nil // not sent between members
 	took := m.clock()
+	m.beforeFederated(q)
 	m.node.Serve(took, false, qs[:], as[:])
 	a := as[0]
 	if a.Kind != owner.Pending {
@@ -258,6 +263,9 @@ func (m *member) serve(q *request) {
 
 // reply sends m's result back to the member that received the request.
 func (q *request) reply(m *member, a owner.Result, took int64) {
+	if a.Kind == owner.Decided {
+		m.w.sabotageFederated(m, q, &a)
+	}
 	v := decision{result: a, by: m, earliest: took, latest: m.clock()}
 	if a.Kind == owner.Decided {
 		m.w.sabotageRefusal(m, &q.req, &a)
@@ -299,7 +307,9 @@ func (q *request) expire() {
 // degrade decides the request by the rule's degraded policy.
 func (q *request) degrade() {
 	q.startedAt = q.from.clock()
-	v := decision{result: q.from.node.Degrade(q.startedAt, &q.req), by: q.from, earliest: q.startedAt, latest: q.startedAt}
+	a := q.from.node.Degrade(q.startedAt, &q.req)
+	q.from.w.sabotageFederated(q.from, q, &a)
+	v := decision{result: a, by: q.from, earliest: q.startedAt, latest: q.startedAt}
 	q.from.w.oracle.decided(q, &v)
 	q.finish(&v)
 }

@@ -63,20 +63,25 @@ func (w *world) after(d time.Duration, who *member, fn func()) {
 func (w *world) run(d time.Duration) {
 	end := w.now + int64(d)
 	for len(w.agenda.heap) > 0 && w.agenda.heap[0].at <= end && w.failure == "" {
-		e := w.agenda.pop()
-		w.now = e.at
-		w.events++
-		switch m := e.who; {
-		case m == nil:
-			e.fn()
-		case m.gone:
-		case m.paused:
-			m.backlog = append(m.backlog, e.fn)
-		default:
-			m.do(e.fn)
-		}
+		w.step()
 	}
 	if w.failure == "" {
 		w.now = end
+	}
+}
+
+// step runs the next event.
+func (w *world) step() {
+	e := w.agenda.pop()
+	w.now = e.at
+	w.events++
+	switch m := e.who; {
+	case m == nil:
+		e.fn()
+	case m.gone:
+	case m.paused:
+		m.backlog = append(m.backlog, e.fn)
+	default:
+		m.do(e.fn)
 	}
 }

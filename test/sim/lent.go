@@ -73,7 +73,7 @@ func (o *oracle) leaseSent(m *member, to int, msg *lease.Batch) {
 		}
 	}
 	for i := range msg.Notices {
-		s.count("lease: Bulk " + [...]string{"?", "Recall", "Deny", "Lift", "Cool"}[msg.Notices[i].Kind])
+		s.count("lease: Bulk " + [...]string{"?", "Recall", "Deny", "Lift", "Cool", "Move"}[msg.Notices[i].Kind])
 	}
 }
 

@@ -54,6 +54,8 @@ type member struct {
 	steppingLease bool   // it is processing requests for leases
 	reclaimed     uint64 // hits
 
+	federated federatedMember
+
 	// With journals.
 	journaling
 	seated         bool // it has met what it was to meet, and may take a place on the ring
@@ -103,6 +105,7 @@ func (w *world) boot(i int, first bool) {
 	m.node = owner.New(owner.Options{
 		Self: s.id, BootID: inst(i, s.boots), MaxKeys: keys, Policy: w.o.Policy, ProRata: !w.o.Full,
 		HotRate: w.o.Leases.HotRate, Detection: w.o.detectionOf(i), DataWindow: w.o.Durable.Window,
+		Federation: w.place(),
 	})
 	m.node.SetRoutes(w.manualRoutes, ring.Hash)
 	s.now = m
@@ -166,6 +169,9 @@ func (m *member) apply(e owner.Ready) {
 	}
 	for i := range e.Leases {
 		m.w.sendLease(m, &e.Leases[i])
+	}
+	if len(e.PoolRequests) > 0 {
+		m.w.federal.send(m, e.PoolRequests)
 	}
 	for i := range e.Done {
 		if q, ok := e.Done[i].Waiter.(*request); ok { // not a request of sabotage

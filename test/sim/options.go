@@ -69,6 +69,8 @@ type options struct {
 	Leases leaseOptions
 
 	Durable durableOptions
+
+	Federation federationOptions
 }
 
 // expandBase returns the options of a seed.

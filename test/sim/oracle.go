@@ -223,14 +223,20 @@ func (a *account) rate() float64 { return float64(a.rule.Limit) / float64(a.rule
 
 // decided processes a decision when it is made.
 func (o *oracle) decided(q *request, v *decision) {
-	if o.probing {
+	switch {
+	case o.probing:
 		v.missesMembers = v.by.missesMembers()
-		return
-	}
-	if v.result.Authority == owner.Static {
+	case q.req.Federation != nil:
+		o.decidedFederated(q, v)
+	case v.result.Authority == owner.Static:
 		o.decidedStatic(q, v)
-		return
+	default:
+		o.decidedByCluster(q, v)
 	}
+}
+
+// decidedByCluster processes a decision about a limit of one cluster that is not static.
+func (o *oracle) decidedByCluster(q *request, v *decision) {
 	a := o.account(q)
 	x := o.span(a, v)
 	x.limit = max(x.limit, uint64(q.req.Rule.Depth()))
@@ -313,6 +319,10 @@ func (o *oracle) checkChain(a *account, x *span, q *request, v *decision) {
 
 // answered processes a decision that a client receives.
 func (o *oracle) answered(q *request, v *decision) {
+	if q.req.Federation != nil {
+		o.answeredFederated(q, v)
+		return
+	}
 	if o.probing || v.result.Authority == owner.Static {
 		return
 	}

@@ -20,12 +20,13 @@ var kinds = map[string]worldKind{
 	"closed":  {expandClosed, closedBugs},
 	"reclaim": {expandReclaim, reclaimBugs},
 	// The bugs of the base kind show here, too.
-	"detection": {expandDetection, baseBugs},
-	"ring":      {expandRing, baseBugs},
-	"choices":   {expandChoices, baseBugs},
-	"fair":      {expandFair, fairBugs},
-	"zones":     {expandZones, zoneBugs},
-	"durable":   {expandDurable, durableBugs},
+	"detection":  {expandDetection, baseBugs},
+	"ring":       {expandRing, baseBugs},
+	"choices":    {expandChoices, baseBugs},
+	"fair":       {expandFair, fairBugs},
+	"zones":      {expandZones, zoneBugs},
+	"durable":    {expandDurable, durableBugs},
+	"federation": {expandFederation, federationBugs},
 }
 
 // runWorld runs the world of o once. If verbose is set, the result has a trace.

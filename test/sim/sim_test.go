@@ -74,7 +74,7 @@ func TestDurableSeeds(t *testing.T) { testSeeds(t, expandDurable, seeds(t, 80)) 
 // Leases that are lent again when their holders fail are one more kind.
 func TestReclaimSeeds(t *testing.T) { testSeeds(t, expandReclaim, seeds(t, 200)) }
 
-func testSeeds(t *testing.T, expand func(uint64) options, n uint64) {
+func testSeeds(t *testing.T, expand func(uint64) options, n uint64) *summary {
 	leases := expand(1).Leases.On
 	begin := time.Now()
 	s := &search{
@@ -87,7 +87,7 @@ func testSeeds(t *testing.T, expand func(uint64) options, n uint64) {
 	t.Log(b.String())
 	t.Logf("%.0f seeds/s", float64(stats.Seeds)/time.Since(begin).Seconds())
 	if t.Failed() {
-		return
+		return stats
 	}
 	if uint64(stats.Seeds) != n {
 		t.Errorf("%d seeds ran, not %d", stats.Seeds, n)
@@ -102,14 +102,15 @@ func testSeeds(t *testing.T, expand func(uint64) options, n uint64) {
 		t.Errorf("a seed made %d decisions", stats.Fewest)
 	}
 	// Each expected event occurs at least once in 30 seeds, except in kinds with few events.
-	few := expand(1).MaxKeys > 0 || expand(1).Slots == expand(1).Members
+	few := expand(1).MaxKeys > 0 || expand(1).Slots == expand(1).Members || expand(1).Federation.Regions > 0
 	if rare := stats.rare(int(min(100, n/30)), leases); len(rare) > 0 && n >= 500 && !few {
 		t.Errorf("too rare in %d seeds: %s", n, strings.Join(rare, ", "))
 	}
+	return stats
 }
 
 // Every seed that ever failed remains a test. Those that begin with an L are of kind leases, those with an F of kind full,
-// those with a D of kind durable.
+// those with a D of kind durable, those with an R of kind federation.
 func TestSeedsThatFailed(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
@@ -129,6 +130,8 @@ func TestSeedsThatFailed(t *testing.T) {
 			word, expand = rest, expandFull
 		} else if rest, ok := strings.CutPrefix(word, "D"); ok {
 			word, expand = rest, expandDurable
+		} else if rest, ok := strings.CutPrefix(word, "R"); ok {
+			word, expand = rest, expandFederation
 		}
 		seed, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
@@ -145,7 +148,7 @@ func TestSeedsThatFailed(t *testing.T) {
 func TestSameSeedSameRun(t *testing.T) {
 	rings := &ringCache{}
 	for seed := uint64(1); seed <= 20; seed++ {
-		for _, o := range []options{expandBase(seed), expandLeases(seed), expandDurable(seed)} {
+		for _, o := range []options{expandBase(seed), expandLeases(seed), expandDurable(seed), expandFederation(seed)} {
 			a := runner{rings, newSummary(), false}.run(o, noBug)
 			b := newRunner(true).run(o, noBug)
 			if a.Hash != b.Hash || a.Events != b.Events {
@@ -241,7 +244,7 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 		}
 		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug &&
 			fullBugs[name] == noBug && closedBugs[name] == noBug && reclaimBugs[name] == noBug &&
-			fairBugs[name] == noBug && zoneBugs[name] == noBug && durableBugs[name] == noBug {
+			fairBugs[name] == noBug && zoneBugs[name] == noBug && durableBugs[name] == noBug && federationBugs[name] == noBug {
 			t.Fatalf("testdata/bugs.txt:%d: no bug is called %q", n+1, name)
 		}
 		known[name] = seed

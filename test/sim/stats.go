@@ -15,6 +15,18 @@ type summary struct {
 	Fewest                   int // of a seed without a violation
 	Counts                   map[string]int
 	BoundUse                 map[faultKind]boundUse
+	Rows                     map[string]boundUse // by the rows of the table of outages that applied
+	Calm                     calmUse
+}
+
+// calmUse is how well regions used their limits without faults.
+type calmUse struct {
+	Admitted, Limit uint64 // where more was requested than the limit
+	Requests, Wrong uint64 // requests, and refused ones, where at most 80 % of the limit were requested
+}
+
+func (c *calmUse) add(o *calmUse) {
+	c.Admitted, c.Limit, c.Requests, c.Wrong = c.Admitted+o.Admitted, c.Limit+o.Limit, c.Requests+o.Requests, c.Wrong+o.Wrong
 }
 
 // boundUse is how close one kind of windows came to its bound.
@@ -27,7 +39,7 @@ type boundUse struct {
 
 // newSummary returns an empty Summary.
 func newSummary() *summary {
-	s := &summary{Counts: map[string]int{}, BoundUse: map[faultKind]boundUse{}}
+	s := &summary{Counts: map[string]int{}, BoundUse: map[faultKind]boundUse{}, Rows: map[string]boundUse{}}
 	for _, name := range expectedCounts() {
 		s.Counts[name] = 0
 	}
@@ -74,7 +86,7 @@ func expectedLeaseCounts() []string {
 func (s *summary) count(name string) { s.Counts[name]++ }
 
 func (s *summary) authority(a owner.Authority) {
-	s.Counts["authority: "+[...]string{"full", "part", "share", "open", "closed", "overflow", "cached", "shed", "static"}[a]]++
+	s.Counts["authority: "+[...]string{"full", "part", "share", "open", "closed", "overflow", "cached", "shed", "static", "escrow"}[a]]++
 }
 
 // window counts a finished span.
@@ -102,6 +114,32 @@ func (s *summary) approach(x *span, admitted, limit, bound float64) {
 	s.BoundUse[x.faults] = n
 }
 
+// approachRow records how close the admissions of a window came to its limit and what rows of the table of outages allow.
+func (s *summary) approachRow(rows []string, admitted, limit, more uint64) {
+	name := "no row: 0"
+	switch {
+	case len(rows) == 1:
+		name = rows[0]
+	case len(rows) > 1:
+		name = "several rows"
+	}
+	n := s.Rows[name]
+	n.spans++
+	if over := float64(admitted) - float64(limit); over > 0 {
+		n.add(boundUse{0, 1, over, float64(more) - over, over / float64(more)})
+	}
+	s.Rows[name] = n
+}
+
+// add adds the use of other windows.
+func (n *boundUse) add(o boundUse) {
+	if o.over > 0 && (n.over == 0 || o.room < n.room) {
+		n.room = o.room
+	}
+	n.spans, n.over = n.spans+o.spans, n.over+o.over
+	n.excess, n.part = max(n.excess, o.excess), max(n.part, o.part)
+}
+
 // add adds the results of one run or one worker.
 func (s *summary) add(o *summary) {
 	if o.Fewest > 0 && (s.Fewest == 0 || o.Fewest < s.Fewest) {
@@ -113,13 +151,15 @@ func (s *summary) add(o *summary) {
 	}
 	for t, b := range o.BoundUse {
 		a := s.BoundUse[t]
-		if b.over > 0 && (a.over == 0 || b.room < a.room) {
-			a.room = b.room
-		}
-		a.spans, a.over = a.spans+b.spans, a.over+b.over
-		a.excess, a.part = max(a.excess, b.excess), max(a.part, b.part)
+		a.add(b)
 		s.BoundUse[t] = a
 	}
+	for name, b := range o.Rows {
+		a := s.Rows[name]
+		a.add(b)
+		s.Rows[name] = a
+	}
+	s.Calm.add(&o.Calm)
 }
 
 // rare returns the expected events that occurred less than n times.
@@ -150,4 +190,16 @@ func (s *summary) print(w io.Writer) {
 		n := s.BoundUse[t]
 		fmt.Fprintf(w, "%10d %10d %12.1f %12.1f %11.0f %%  %v\n", n.spans, n.over, n.excess, n.room, 100*n.part, t)
 	}
+	if len(s.Rows) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\n%10s %10s %12s %12s %12s  rows of the table of outages\n", "decisions", "over limit", "most over", "least room",
+		"most of bound")
+	for _, name := range slices.Sorted(maps.Keys(s.Rows)) {
+		n := s.Rows[name]
+		fmt.Fprintf(w, "%10d %10d %12.1f %12.1f %11.0f %%  %s\n", n.spans, n.over, n.excess, n.room, 100*n.part, name)
+	}
+	c := &s.Calm
+	fmt.Fprintf(w, "\nwithout faults: %d of %d admitted (%.1f %%); %d of %d requests refused wrongly (%.2f %%)\n", c.Admitted, c.Limit,
+		100*float64(c.Admitted)/float64(max(1, c.Limit)), c.Wrong, c.Requests, 100*float64(c.Wrong)/float64(max(1, c.Requests)))
 }

@@ -45,6 +45,9 @@ type world struct {
 	safetySince  int64 // when the safety phase began
 	healed       bool  // the safety phase is over: no loss and no faults
 	oracle       oracle
+	federal      *federal // of which this cluster is a region; nil: none
+	region       int
+	offset       int64 // of this region's time
 	hash         uint64
 	verbose      bool
 	lines        []string
@@ -136,6 +139,9 @@ func newRunner(verbose bool) runner { return runner{&ringCache{}, newSummary(), 
 
 // run runs the world of o.
 func (r runner) run(o options, bug bug) runResult {
+	if o.Federation.Regions > 0 {
+		return r.runFederal(o, bug)
+	}
 	w := r.newWorld(o, bug)
 	w.safetySince = w.now
 	w.schedule()
@@ -150,10 +156,7 @@ func (r runner) run(o options, bug bug) runResult {
 
 // newWorld creates the world of o and runs it up to the first request.
 func (r runner) newWorld(o options, bug bug) *world {
-	w := &world{
-		o: o, bug: bug, rnd: rand.New(rand.NewPCG(o.Seed, 1)), now: epoch, rings: r.rings, stats: r.stats, verbose: r.verbose,
-		slots: make([]slot, o.Slots), held: make([][]heldMessage, o.Slots), hash: 14695981039346656037,
-	}
+	w := r.emptyWorld(o, bug)
 	w.now += w.rnd.Int64N(3600e9)
 	w.expected = o.Members
 	w.unblockLinks()
@@ -176,6 +179,14 @@ func (r runner) newWorld(o options, bug bug) *world {
 	w.run(o.slowed(warmUp))
 	w.healed = false
 	return w
+}
+
+// emptyWorld returns the world of o without keys and members.
+func (r runner) emptyWorld(o options, bug bug) *world {
+	return &world{
+		o: o, bug: bug, rnd: rand.New(rand.NewPCG(o.Seed, 1)), now: epoch, rings: r.rings, stats: r.stats, verbose: r.verbose,
+		slots: make([]slot, o.Slots), held: make([][]heldMessage, o.Slots), hash: 14695981039346656037,
+	}
 }
 
 // end ends what still waits for disks.
@@ -206,6 +217,10 @@ func (w *world) mixHash(xs ...uint64) {
 // trace adds a line to the trace of a verbose run.
 func (w *world) trace(format string, args ...any) {
 	if !w.verbose {
+		return
+	}
+	if w.federal != nil {
+		w.federal.trace(regionName(w.region)+": "+format, args...)
 		return
 	}
 	at := float64(w.now-epoch) / 1e9
