@@ -201,10 +201,18 @@ func (f *tenants) pairs(now int64, span time.Duration, left float64) []pair {
 	for i := range f.rows {
 		x := &f.rows[i]
 		p := pair{tenant: x.tenant, weight: float64(x.weight), rate: x.demand.rate(now, span), got: float64(x.got)}
-		p.need = p.got + max(p.rate*left, float64(x.waiting))
+		p.need = p.got + max(expected(p.rate, left), float64(x.waiting))
 		ps[i] = p
 	}
 	return ps
+}
+
+// expected returns how many hits a demand is expected to have in so many seconds: what a random one does not exceed, by two
+// standard deviations. What is kept for a demand that does not come is given out before the window ends, but what another
+// tenant has spent cannot be taken back.
+func expected(rate, seconds float64) float64 {
+	n := rate * seconds
+	return n + 2*math.Sqrt(n)
 }
 
 // areas returns all regions, this one first, whose pairs are own. left is the rest of the window in seconds.
@@ -224,7 +232,7 @@ func (f *tenants) areas(own []pair, floor, left float64) []area {
 			if w := weights[t.tenant]; w > 0 && t.tenant != 0 { // the rule is the same in all regions
 				p.weight = w
 			}
-			p.need = p.got + p.rate*left
+			p.need = p.got + expected(p.rate, left)
 			a.pairs = append(a.pairs, p)
 		}
 		all = append(all, a.pairs...)
