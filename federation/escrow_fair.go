@@ -3,6 +3,8 @@ package federation
 import (
 	"math"
 	"time"
+
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // OfferTenant counts hits that a tenant offers, in addition to Offer. From then on, the window is divided between tenants
@@ -19,6 +21,7 @@ func (e *Escrow) OfferTenant(now int64, tenant uint64, weight uint32, hits uint6
 	}
 	x.asked = f.window
 	x.demand.count(now, hits, e.span())
+	x.offered = limit.SaturatingAdd(x.offered, hits)
 }
 
 // span is the time over which the demand of tenants is averaged.
@@ -129,6 +132,9 @@ func (e *Escrow) AddTenantWaiting(tenant uint64, hits uint64) {
 	}
 }
 
+// TenantsWait reports whether requests of tenants wait.
+func (e *Escrow) TenantsWait() bool { return e.tenants != nil && e.waiting > 0 }
+
 // RemoveTenantWaiting is RemoveWaiting for a tenant's request.
 func (e *Escrow) RemoveTenantWaiting(tenant uint64, hits uint64) {
 	e.RemoveWaiting(hits)
@@ -191,11 +197,12 @@ func (e *Escrow) learn(now int64, g *PoolGrant, rtt time.Duration) {
 
 // TenantLine describes a tenant in a region.
 type TenantLine struct {
-	Tenant uint64 // digest of its name; 0 for all tenants that share a row
-	Weight uint32
-	Rate   float64 // hits per second that it is offered
-	Got    uint64  // hits admitted in the present window
-	Left   uint64  // further hits of the window that it may have
+	Tenant  uint64 // digest of its name; 0 for all tenants that share a row
+	Weight  uint32
+	Got     uint64 // hits admitted in the present window
+	Offered uint64 // hits offered in the present window
+	Last    uint64 // hits offered in the window before
+	Left    uint64 // further hits of the window that it may have
 }
 
 // Tenants describes the tenants of the region, in the order in which they came.
@@ -206,7 +213,7 @@ func (e *Escrow) Tenants(now int64) (all []TenantLine) {
 	f := e.rolled(now)
 	for i := range f.rows {
 		x := &f.rows[i]
-		all = append(all, TenantLine{x.tenant, x.weight, x.demand.rate(now, e.span()), x.got, x.dueLeft()})
+		all = append(all, TenantLine{x.tenant, x.weight, x.got, x.offered, x.last, x.dueLeft()})
 	}
 	return all
 }

@@ -42,6 +42,8 @@ type tenantRow struct {
 	tenant  uint64
 	weight  uint32
 	got     uint64 // hits admitted in the window
+	offered uint64 // hits offered in the window
+	last    uint64 // hits offered in the window before
 	waiting uint64 // hits of the requests that wait
 	largest uint64 // the most hits of one of them
 	asked   int64  // the window of its newest request
@@ -126,7 +128,11 @@ func (f *tenants) roll(w int64) {
 	}
 	f.rows = slices.DeleteFunc(f.rows, func(x tenantRow) bool { return x.asked < w-1 && x.waiting == 0 })
 	for i := range f.rows {
-		f.rows[i].got = 0
+		x := &f.rows[i]
+		x.got, x.offered, x.last = 0, 0, x.offered
+		if w > f.window+1 {
+			x.last = 0
+		}
 	}
 	f.window, f.seen, f.weight = w, 0, [2]uint32{0, f.weight[0]}
 	f.forget()

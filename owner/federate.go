@@ -103,7 +103,11 @@ func (n *Node) decideFederated(s *shard, op *shardOp, e *counter.Owned, res *Res
 	op.now = s.clock(op.now)
 	q := n.poolOp(s, op)
 	if q.escrow != nil && op.charges() && s.pending.resumed == nil {
-		q.escrow.Offer(op.now, op.Request.Rule, q.settings(), op.Hits)
+		q.offer()
+	}
+	if n.decideByTenant(s, &q, res) {
+		n.queueEscrow(s, &q)
+		return
 	}
 	if n.decideFromFloor(s, &q, e, res) {
 		n.queueEscrow(s, &q)
@@ -114,9 +118,11 @@ func (n *Node) decideFederated(s *shard, op *shardOp, e *counter.Owned, res *Res
 		q.report(res, Escrow, false)
 	case federation.Refused:
 		q.report(res, Escrow, true)
+		res.FairShare = q.unfair
 	case federation.Wait:
 		n.decideWithoutPool(s, &q, res)
 	}
+	q.recordTenant(res, false)
 	if res.Kind == Decided {
 		s.counts.Decided[res.Authority]++
 	}
@@ -170,16 +176,20 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 	}
 	s.floor = *q.Request
 	s.floor.Rule.Limit, s.floor.Federation = q.floorLimit(), nil
+	if q.divides() {
+		s.floor.Tenant = 0
+	}
 	op := *q.shardOp
 	op.Request, op.table, op.rule, op.partial = &s.floor, counter.TableOwned, s.floor.Rule, true
 	e, overflow := n.charge(s, &op, e, res)
-	q.left = uint64(res.Remaining)
+	q.left, q.unfair = uint64(res.Remaining), op.unfair
 	if res.Over && op.Op != Refund && op.Op != Read {
 		*res = Result{}
 		return false
 	}
 	authority := res.Authority
 	q.report(res, authority, false)
+	q.recordTenant(res, true)
 	s.counts.Decided[authority]++
 	if (s.view.copies || n.options.DataWindow > 0) && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
 		n.awaitConfirmation(s, &op, e, res)
@@ -224,7 +234,9 @@ func (q *poolOp) decide() federation.Verdict {
 }
 
 func (q *poolOp) settings() federation.EscrowSettings {
-	return federation.EscrowSettings{Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch}
+	return federation.EscrowSettings{
+		Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch, Floor: uint64(q.budget.Floor),
+	}
 }
 
 // decideWithoutPool makes q wait for the coordinator, or decides it by the rule's outage policy.
@@ -242,7 +254,7 @@ func (n *Node) decideWithoutPool(s *shard, q *poolOp, res *Result) {
 			return
 		}
 		w.part = q.part
-		q.escrow.AddWaiting(q.Hits)
+		q.escrow.AddTenantWaiting(q.Tenant, q.Hits)
 		k := s.pending.key(q.Key)
 		k.coordinator = append(k.coordinator, w)
 	}
@@ -354,6 +366,7 @@ func (n *Node) tickEscrows(now int64, fx *Ready) {
 		at := s.clock(now)
 		for _, key := range counter.SortedKeys(s.escrows.keys) {
 			x := s.escrows.keys[key]
+			n.dealWaiting(s, at, key, x, fx)
 			switch l := n.federation.links[x.authority]; {
 			case x.queued:
 			case x.Due(at, 0, l.roundTrip()):

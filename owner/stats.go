@@ -82,6 +82,7 @@ type counts struct {
 	DenyMisses uint64 // requests whose keys it did not contain
 
 	EscrowsRefused  uint64 // requests for keys without an escrow, because there were too many
+	FairRefused     uint64 // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
 	Refused         uint64 // charges refused because there was no room for their records
 	ShareUnreported uint64 // hits admitted from local shares that are never reported to the owner, for lack of room
 	PendingRefused  uint64 // requests that could not wait, because too many did
@@ -134,6 +135,7 @@ func (n *Node) Stats(now int64) Stats {
 		f.counts.add(&s.counts)
 		f.FairRows += s.fair.Tracked()
 		f.Fair.Add(s.fair.Counts())
+		f.Fair.Refused += s.counts.FairRefused
 		s.mu.Unlock()
 		f.Owned += s.countOwned()
 	}
@@ -176,6 +178,8 @@ func (c *counts) add(o *counts) {
 	c.RefundsDropped += o.RefundsDropped
 	c.DenyHits += o.DenyHits
 	c.DenyMisses += o.DenyMisses
+	c.EscrowsRefused += o.EscrowsRefused
+	c.FairRefused += o.FairRefused
 	c.Refused += o.Refused
 	c.ShareUnreported += o.ShareUnreported
 	c.PendingRefused += o.PendingRefused
