@@ -295,7 +295,7 @@ func (w *fairWorld) furthest() (worst *demandPair, lots float64, admitted uint64
 func fairMatrix(seed uint64) *fairWorld {
 	r := rand.New(rand.NewPCG(seed, 3))
 	rule := limit.Rule{Window: 10 * time.Second, Limit: uint32(200 + r.IntN(1800))}
-	w := newFairWorld(r, rule, 2+r.IntN(4), []uint8{0, 5, 5, 10}[r.IntN(4)])
+	w := newFairWorld(r, rule, 2+r.IntN(4), []uint8{0, 5, 10, 50}[r.IntN(4)])
 	weights, from := map[uint64]uint32{}, map[uint64]int64{}
 	load := math.Exp(r.Float64()*4 - 1) // from a third of the limit to twenty times
 	sum := 0.0
