@@ -84,11 +84,16 @@ func (w *fairWorld) run() {
 	for _, p := range w.pairs {
 		p.got, p.offered, p.head = 0, 0, 0
 	}
+	w.runUntil(w.rule.End(w.rule.Index(w.now)))
+}
+
+// runUntil lets time pass.
+func (w *fairWorld) runUntil(end int64) {
 	last := int64(0)
 	for _, p := range w.pairs {
 		last = max(last, p.from)
 	}
-	for end := w.rule.End(w.rule.Index(w.now)); w.now < end; {
+	for w.now < end {
 		if w.now += fairStep; w.now < last {
 			for _, p := range w.pairs {
 				p.head = p.got

@@ -48,6 +48,7 @@ type tenantRow struct {
 	largest uint64 // the most hits of one of them
 	asked   int64  // the window of its newest request
 	demand  demandMeter
+	rate    float64 // of demand, at the newest deal
 	due     float64 // hits of the window that it may have, by the demand of all regions
 	dealt   float64 // hits of the window that it may have by now, by what the region has
 }
@@ -248,7 +249,7 @@ func (f *tenants) areas(own []pair, floor, left float64) []area {
 	return as
 }
 
-// window describes the present window of an escrow, for a division.
+// windowState describes the present window of an escrow, for a division.
 type windowState struct {
 	now     int64
 	span    time.Duration // over which demand is averaged
@@ -278,7 +279,7 @@ func (f *tenants) deal(w *windowState) {
 	f.entitled = surplus
 	for i := range own {
 		f.entitled += own[i].share - own[i].got
-		f.rows[i].due = own[i].share + surplus
+		f.rows[i].rate, f.rows[i].due = own[i].rate, own[i].share+surplus
 	}
 	f.dealHits(w, own, has)
 }
@@ -309,7 +310,7 @@ func (f *tenants) dealHits(w *windowState, own []pair, has float64) {
 
 // claim returns how many hits a tenant should have now, in addition to those that it got.
 func (x *tenantRow) claim(w *windowState) float64 {
-	want := max(x.demand.rate(w.now, w.span)*w.horizon, float64(x.waiting))
+	want := max(x.rate*w.horizon, float64(x.waiting))
 	return min(want, max(0, x.due-float64(x.got)))
 }
 
