@@ -25,7 +25,7 @@ func BenchmarkTenantMay(b *testing.B) {
 		}
 		tenant := uint64(i%32 + 1)
 		e.Offer(now, w.rule, w.set[0], 1)
-		e.OfferTenant(now, tenant, 1, 1)
+		e.OfferTenant(now, tenant, 1, 1, true)
 		e.TenantMay(now, tenant)
 		e.Due(now, 0, w.rtt[0])
 	}

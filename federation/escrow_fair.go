@@ -9,19 +9,27 @@ import (
 
 // OfferTenant counts hits that a tenant offers, in addition to Offer. From then on, the window is divided between tenants
 // by weighted max-min fairness, and the region's requests have notes for the other regions. The weight of a tenant is that
-// of its newest request.
-func (e *Escrow) OfferTenant(now int64, tenant uint64, weight uint32, hits uint64) {
+// of its newest request. With room, the tenant gets a row of its own if there are fewer than 32. Others share one row.
+func (e *Escrow) OfferTenant(now int64, tenant uint64, weight uint32, hits uint64, room bool) {
 	if e.tenants == nil {
 		e.tenants = &tenants{}
 	}
 	f := e.rolled(now)
-	x := f.row(tenant, weight)
+	x := f.row(tenant, weight, room)
 	if x.asked < f.window {
 		f.changedAt = now
 	}
 	x.asked = f.window
 	x.demand.count(now, hits, e.span())
 	x.offered = limit.SaturatingAdd(x.offered, hits)
+}
+
+// TenantRows returns the number of rows for which there is memory, 112 bytes each.
+func (e *Escrow) TenantRows() int {
+	if e.tenants == nil {
+		return 0
+	}
+	return cap(e.tenants.rows)
 }
 
 // span is the time over which the demand of tenants is averaged.

@@ -123,7 +123,7 @@ func (w *fairWorld) offer(p *demandPair) {
 		p.offered += hits
 		e := w.escrows[p.region]
 		e.Offer(w.now, w.rule, w.set[p.region], hits)
-		e.OfferTenant(w.now, p.tenant, p.weight, hits)
+		e.OfferTenant(w.now, p.tenant, p.weight, hits, true)
 		w.decide(&fairRequest{p, hits, w.now + fairDeadline})
 	}
 }

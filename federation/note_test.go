@@ -59,7 +59,7 @@ func FuzzNote(f *testing.F) {
 		e := NewEscrow(1)
 		e.Offer(now, rule, set, 10)
 		for tenant := range uint64(3) {
-			e.OfferTenant(now, tenant+math.MaxUint64-2, uint32(granted), 10)
+			e.OfferTenant(now, tenant+math.MaxUint64-2, uint32(granted), 10, true)
 			e.AddTenantWaiting(tenant, used)
 		}
 		r := e.Request(now, time.Millisecond)

@@ -98,15 +98,16 @@ func (f *tenants) find(tenant uint64) *tenantRow {
 	return shared
 }
 
-// row returns the row of a tenant, which it adds if there is none.
-func (f *tenants) row(tenant uint64, weight uint32) *tenantRow {
+// row returns the row of a tenant, which it adds if there is none: one of its own, if there is room.
+func (f *tenants) row(tenant uint64, weight uint32, room bool) *tenantRow {
 	weight = min(max(1, weight), maxTenantWeight)
 	x := f.find(tenant)
-	if x == nil {
-		if len(f.rows) >= noteTenants {
-			tenant = 0
+	if x == nil || x.tenant == 0 && room && len(f.rows) < noteTenants {
+		own := tenantRow{}
+		if room && len(f.rows) < noteTenants {
+			own.tenant = tenant
 		}
-		f.rows = append(f.rows, tenantRow{tenant: tenant})
+		f.rows = append(f.rows, own)
 		f.dealtAt = 0
 		x = &f.rows[len(f.rows)-1]
 	}

@@ -100,7 +100,7 @@ func (w *world) decide(x *region, now int64, hits uint64) Verdict {
 		return x.escrow.Decide(now, w.rule, w.set, hits)
 	}
 	tenant := 1 + w.Uint64N(4)
-	x.escrow.OfferTenant(now, tenant, uint32(tenant), hits)
+	x.escrow.OfferTenant(now, tenant, uint32(tenant), hits, true)
 	v := x.escrow.TenantMay(now, tenant)
 	if v == Admitted {
 		v = x.escrow.Decide(now, w.rule, w.set, hits)

@@ -27,6 +27,7 @@ type federated struct {
 	options FederationPlace
 	links   map[uint32]*authorityLink // by federation.AuthorityID; immutable
 	held    atomic.Int64              // escrows
+	rows    atomic.Int64              // rows of tenants in escrows
 	dirty   atomic.Bool               // a shard has escrows with due requests
 }
 
@@ -103,7 +104,7 @@ func (n *Node) decideFederated(s *shard, op *shardOp, e *counter.Owned, res *Res
 	op.now = s.clock(op.now)
 	q := n.poolOp(s, op)
 	if q.escrow != nil && op.charges() && s.pending.resumed == nil {
-		q.offer()
+		n.offer(&q)
 	}
 	if n.decideByTenant(s, &q, res) {
 		n.queueEscrow(s, &q)
@@ -386,6 +387,7 @@ func (n *Node) tickEscrows(now int64, fx *Ready) {
 }
 
 func (n *Node) dropEscrow(s *shard, key Key) {
+	n.federation.rows.Add(int64(-s.escrows.keys[key].TenantRows()))
 	delete(s.escrows.keys, key)
 	n.federation.held.Add(-1)
 }

@@ -10,12 +10,20 @@ import (
 // as any limit of the cluster is.
 func (q *poolOp) divides() bool { return q.escrow != nil && q.Tenant != 0 }
 
-// offer counts the hits of q, which the coordinator is told.
-func (q *poolOp) offer() {
-	q.escrow.Offer(q.now, q.Request.Rule, q.settings(), q.Hits)
-	if q.Tenant != 0 {
-		q.escrow.OfferTenant(q.now, q.Tenant, q.TenantWeight, q.Hits)
+// maxTenantRows is the most rows of tenants in all escrows. Further tenants of a key share one row.
+const maxTenantRows = 131_072
+
+// offer counts the hits of q as demand of the region, and of q's tenant.
+func (n *Node) offer(q *poolOp) {
+	x := q.escrow
+	x.Offer(q.now, q.Request.Rule, q.settings(), q.Hits)
+	if q.Tenant == 0 {
+		return
 	}
+	rows := &n.federation.rows
+	before := x.TenantRows()
+	x.OfferTenant(q.now, q.Tenant, q.TenantWeight, q.Hits, rows.Load() < maxTenantRows)
+	rows.Add(int64(x.TenantRows() - before))
 }
 
 // decideByTenant decides q if its tenant may spend nothing now: the rest of the limit is left to other tenants, or more
