@@ -163,7 +163,7 @@ func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
 		return false
 	}
 	lot := e.lot(now, rtt)
-	if e.tenants != nil && e.tellsRivals(now, rtt) {
+	if e.tenants != nil && e.informsRivals(now, rtt) {
 		return true
 	}
 	return e.wanted(lot) > 0 && (e.low(now, lot, floor, rtt) || e.tenants != nil && e.waiting > 0)
@@ -195,7 +195,7 @@ func (e *Escrow) lot(now int64, rtt time.Duration) uint64 {
 	return max(uint64(math.Ceil(n)), e.leastLot(left))
 }
 
-// mostLot returns how many hits a lot has at most, if left is what is left of the pool.
+// mostLot returns how many hits a lot has at most, if left hits of the pool are not lent.
 func (e *Escrow) mostLot(left uint64) float64 {
 	return min(float64(e.rule.Limit)/shares, float64(left)/float64(2*(e.rivals+1)))
 }

@@ -154,7 +154,7 @@ func (e *Escrow) RemoveTenantWaiting(tenant uint64, hits uint64) {
 	}
 }
 
-// fairLot is lot for a limit that is divided between tenants: no more than is their due. rest is what is left of the pool.
+// fairLot is lot for a limit that is divided between tenants: no more than is their due. rest is the part of the pool that is not lent.
 func (e *Escrow) fairLot(now int64, rtt time.Duration, rest uint64) uint64 {
 	if e.DealDue(now) {
 		e.deal(now)
@@ -174,9 +174,9 @@ func (e *Escrow) giveBackExcess() {
 	e.have -= excess
 }
 
-// tellsRivals reports whether it is time to tell the other regions the demand of this one, and to learn theirs: at once
+// informsRivals reports whether it is time to inform the other regions of the demand of this one, and to learn theirs: at once
 // after a tenant has come, because the others do not know it, and then less and less often.
-func (e *Escrow) tellsRivals(now int64, rtt time.Duration) bool {
+func (e *Escrow) informsRivals(now int64, rtt time.Duration) bool {
 	most := max(4*rtt, min(refreshLongest, e.rule.Window/(2*windowParts)))
 	every := min(int64(most), max(int64(rtt), e.sentAt-e.tenants.changedAt))
 	return now-e.sentAt >= every

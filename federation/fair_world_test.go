@@ -216,7 +216,7 @@ func (w *fairWorld) deliver() {
 }
 
 // idealOf sets the ideal of all pairs: the flat weighted max-min division of the limit between tenants, whose weights are
-// split by demand. A region gets at least its floor, as far as it needs it. It is independent of fill.
+// split by demand. A region gets at least the part of its floor that it needs. It is independent of fill.
 func (w *fairWorld) idealOf() {
 	demand := map[uint64]float64{}
 	for _, p := range w.pairs {

@@ -14,7 +14,7 @@ const (
 	maxNoteHits     = 1 << 40
 )
 
-// note is what a region tells the others of a key's tenants with each of its requests.
+// note describes a region's tenants of a key to the other regions. Each request of the region has one.
 type note struct {
 	window  int64  // the window of got, by the region's clock
 	floor   uint32 // hits of a window that only this region can spend

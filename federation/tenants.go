@@ -12,14 +12,14 @@ import (
 const (
 	// dealEvery is the time after which what a region has is divided between its tenants again.
 	dealEvery = 100 * time.Millisecond
-	// refreshLongest is the time after which a region that competes with others tells them its demand at the latest.
+	// refreshLongest is the time after which a region with demand informs the others at the latest.
 	refreshLongest = 2 * time.Second
 	// maxOthers is the most tenants without a row of their own whose weights count.
 	maxOthers = 64
 )
 
-// tenants divides a key's window between tenants: the window of all regions, as far as this one knows the others' demand,
-// and what the region has now of its floor and its escrow. It never admits more than there is. The caller of the Escrow
+// tenants divides a key's window between tenants: the window of all regions, by the newest notes of the others, and
+// what the region has now of its floor and its escrow. It never admits more than there is. The caller of the Escrow
 // guards it.
 type tenants struct {
 	window int64 // of got

@@ -50,7 +50,7 @@ func TestExcessIsGivenBack(t *testing.T) {
 	if _, ok := a.Grant(now, "us", &other); !ok {
 		t.Fatal("not granted")
 	}
-	for range 2 { // the first reply tells the region of the other one
+	for range 2 { // with the first reply, the region learns of the other one
 		r = e.Request(now, time.Millisecond)
 		if g, ok = a.Grant(now, "eu", &r); !ok || !e.Accept(now, &g, time.Millisecond) {
 			t.Fatalf("%+v", g)

@@ -7,7 +7,7 @@ import (
 	"github.com/keyward/keyward/federation"
 )
 
-// stream is what a tenant asks for in a region, evenly over time, from a part of the window on.
+// stream is the demand of a tenant in a region: requests for one hit, evenly over time.
 type stream struct {
 	region int
 	tenant uint64
