@@ -106,14 +106,21 @@ func (n *Node) decideFederated(s *shard, op *shardOp, e *counter.Owned, res *Res
 	if q.escrow != nil && op.charges() && s.pending.resumed == nil {
 		n.offer(&q)
 	}
-	if n.decideByTenant(s, &q, res) {
-		n.queueEscrow(s, &q)
-		return
+	if !n.decideByTenant(s, &q, res) {
+		if n.decideFromFloor(s, &q, e, res) {
+			n.queueEscrow(s, &q)
+			return
+		}
+		n.decideFromEscrow(s, &q, res)
 	}
-	if n.decideFromFloor(s, &q, e, res) {
-		n.queueEscrow(s, &q)
-		return
+	if res.Kind == Decided {
+		s.counts.Decided[res.Authority]++
 	}
+	n.queueEscrow(s, &q)
+}
+
+// decideFromEscrow decides q, for which the region's floor has no room.
+func (n *Node) decideFromEscrow(s *shard, q *poolOp, res *Result) {
 	switch q.decide() {
 	case federation.Admitted:
 		q.report(res, Escrow, false)
@@ -121,13 +128,9 @@ func (n *Node) decideFederated(s *shard, op *shardOp, e *counter.Owned, res *Res
 		q.report(res, Escrow, true)
 		res.FairShare = q.unfair
 	case federation.Wait:
-		n.decideWithoutPool(s, &q, res)
+		n.decideWithoutPool(s, q, res)
 	}
 	q.recordTenant(res, false)
-	if res.Kind == Decided {
-		s.counts.Decided[res.Authority]++
-	}
-	n.queueEscrow(s, &q)
 }
 
 // poolOp returns op with its budget and escrow.

@@ -16,6 +16,7 @@ type stream struct {
 	from   int // milliseconds
 	at     int // of its life
 	got    int
+	over   int
 	fair   int // refused to leave the rest to others
 }
 
@@ -44,8 +45,9 @@ func (x *stream) count(res Result) {
 	case res.Kind != Decided:
 	case !res.Over:
 		x.got++
-	case res.FairShare:
-		x.fair++
+	default:
+		x.over++
+		x.fair += b2i(res.FairShare)
 	}
 }
 
@@ -73,8 +75,12 @@ func TestFairRegions(t *testing.T) {
 	if sum < 1170 || sum > 1200 || hog.fair < 5000 {
 		t.Errorf("%d of 1200 admitted; the first tenant was refused %d times for others", sum, hog.fair)
 	}
-	if f := w.nodes[0].Stats(w.now); f.Fair.Refused < 5000 {
-		t.Errorf("%d hits counted", f.Fair.Refused)
+	f, decided := w.nodes[0].Stats(w.now), 0
+	for _, n := range f.Decided {
+		decided += int(n)
+	}
+	if want := hog.got + hog.over + small.got + small.over; f.Fair.Refused != uint64(hog.fair+small.fair) || decided != want {
+		t.Errorf("%d decisions and %d hits refused for others, by the metrics %d and %d", want, hog.fair+small.fair, decided, f.Fair.Refused)
 	}
 	t.Logf("got %d %d %d %d %d; %d calls", hog.got, small.got, heavy.got, both.got, too.got, w.calls)
 }
