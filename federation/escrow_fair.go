@@ -197,7 +197,7 @@ func (e *Escrow) learn(now int64, g *PoolGrant, rtt time.Duration) {
 	}
 	f := e.rolled(now)
 	f.rtt = rtt
-	f.learn(g, uint64(e.rule.Limit)-min(e.set.Pool, uint64(e.rule.Limit)))
+	f.learn(g, uint64(e.rule.Limit)-min(e.set.Pool, uint64(e.rule.Limit)), e.span())
 	if g.Window != f.window {
 		f.forget() // the window has ended here
 	}

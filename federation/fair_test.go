@@ -179,3 +179,25 @@ func TestManyTenants(t *testing.T) {
 		t.Errorf("%d rows", n)
 	}
 }
+
+// A tenant that asks so seldom that the note of its region is often older than 3 s gets its share, too. Once it has gone,
+// what it would have had is given out.
+func TestSeldomTenant(t *testing.T) {
+	w := newFairWorld(rand.New(rand.NewPCG(1, 1)), limit.Rule{Window: 2 * time.Minute, Limit: 100}, 2, 0)
+	hog := &demandPair{tenant: 1, weight: 1, rate: 5, hits: 1, from: w.now + int64(10*time.Second)}
+	seldom := &demandPair{region: 1, tenant: 2, weight: 1, rate: 0.25, hits: 1, from: w.now}
+	w.pairs = []*demandPair{hog, seldom}
+	w.run()
+	if seldom.got+3 < seldom.offered {
+		t.Errorf("%d of %d hits admitted", seldom.got, seldom.offered)
+	}
+	end := w.rule.End(w.rule.Index(w.now))
+	hog.from, hog.got, seldom.got = 0, 0, 0
+	w.runUntil(end - int64(time.Minute))
+	seldom.next = math.MaxInt64
+	before := hog.got
+	w.runUntil(end - int64(10*time.Second))
+	if hog.got+seldom.got < 95 {
+		t.Errorf("%d, then %d and %d of 100 admitted", before, hog.got, seldom.got)
+	}
+}

@@ -14,6 +14,8 @@ const (
 	dealEvery = 100 * time.Millisecond
 	// refreshLongest is the time after which a region with demand informs the others at the latest.
 	refreshLongest = 2 * time.Second
+	// forgotten is how many spans of its average a demand that has ended counts.
+	forgotten = 3
 	// maxOthers is the most tenants without a row of their own whose weights count.
 	maxOthers = 64
 )
@@ -68,7 +70,7 @@ type demandMeter struct {
 
 // count adds hits at now. span is the time constant.
 func (m *demandMeter) count(now int64, hits uint64, span time.Duration) {
-	if now-m.at > 3*int64(span) {
+	if now-m.at > forgotten*int64(span) {
 		*m = demandMeter{since: now, at: now}
 	}
 	m.perSecond, m.at = m.decayed(now, span)+float64(hits)/span.Seconds(), max(m.at, now)
@@ -150,9 +152,9 @@ func (f *tenants) forget() {
 	f.taken, f.dealtAt = 0, 0
 }
 
-// learn takes over what a reply says about the other regions. slack is how many hits a region may have admitted beyond
-// those that it was lent.
-func (f *tenants) learn(g *PoolGrant, slack uint64) {
+// learn takes over what a reply says about the other regions, whose demand is averaged over span. slack is how many hits a
+// region may have admitted beyond those that it was lent.
+func (f *tenants) learn(g *PoolGrant, slack uint64, span time.Duration) {
 	f.rivals, f.dealtAt = f.rivals[:0], 0
 	known := g.Total
 	f.taken = 0
@@ -160,11 +162,13 @@ func (f *tenants) learn(g *PoolGrant, slack uint64) {
 		l := &g.Others[i]
 		known = limit.SaturatingAdd(known, l.Granted)
 		n, ok := decodeNote(l.Note)
-		if !ok || n.window != g.Window || l.Age >= active {
+		if !ok || n.window != g.Window || l.Age >= active+forgotten*span {
 			f.taken += float64(l.Granted)
 			continue
 		}
-		f.rivals = append(f.rivals, newRival(&n, limit.SaturatingAdd(l.Granted, slack), slack))
+		r := newRival(&n, limit.SaturatingAdd(l.Granted, slack), slack)
+		r.fade(l.Age-active, span)
+		f.rivals = append(f.rivals, r)
 	}
 	f.taken += float64(g.Used - min(g.Used, known))
 }
@@ -186,6 +190,16 @@ func newRival(n *note, most, slack uint64) rival {
 		}
 	}
 	return r
+}
+
+// fade reduces the demand of a region that has been silent for too long by that time, as its own average falls.
+func (r *rival) fade(silent, span time.Duration) {
+	if silent <= 0 {
+		return
+	}
+	for i := range r.tenants {
+		r.tenants[i].rate *= math.Exp(-float64(silent) / float64(span))
+	}
 }
 
 // note returns the note of the region's next request.
