@@ -41,6 +41,7 @@ const (
 type EscrowSettings struct {
 	Pool  uint64        // hits of a window that may be lent to all regions together
 	Batch time.Duration // time for which a lot lasts, if round trips are short; default 1 s
+	Floor uint64        // hits of a window that are the region's floor; only the division between tenants needs it
 }
 
 // Escrow is a region's part of the pool of one key. It is at the key's owner and nowhere else (F3). The caller guards it,
@@ -75,6 +76,7 @@ type Escrow struct {
 	empty      int   // replies in a row that lent less than was requested
 	demand     lease.RateMeter
 	moved      movedHits
+	tenants    *tenants // nil: the limit is not divided between tenants
 }
 
 // NewEscrow returns an escrow without hits. boot must differ from those of all earlier escrows of the region.
@@ -118,7 +120,10 @@ func (e *Escrow) AddWaiting(hits uint64) { e.waiting = limit.SaturatingAdd(e.wai
 func (e *Escrow) RemoveWaiting(hits uint64) { e.waiting -= min(e.waiting, hits) }
 
 // TakeWaiting records that no client's request waits any more.
-func (e *Escrow) TakeWaiting() { e.waiting = 0 }
+func (e *Escrow) TakeWaiting() {
+	e.waiting = 0
+	e.tenants.takeWaiting()
+}
 
 // roll drops what is left if the window has ended (F5). What the region had of the window remains known: the coordinator's
 // clock may still be in it, and must not take it for a lost grant.
@@ -154,7 +159,7 @@ func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
 	if e.inFlight {
 		return now-e.sentAt >= int64(timeout(rtt, e.tries))
 	}
-	if e.waiting > e.left+e.moved.left && now >= e.pauseUntil {
+	if e.waiting > e.left+e.moved.left && now >= e.pauseUntil && e.tenants == nil {
 		return true
 	}
 	if e.idle(now, rtt) {
@@ -164,7 +169,10 @@ func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
 		return false
 	}
 	lot := e.lot(now, rtt)
-	return e.wanted(lot) > 0 && e.low(now, lot, floor, rtt)
+	if e.tenants != nil && e.informsRivals(now, rtt) {
+		return true
+	}
+	return e.wanted(lot) > 0 && (e.low(now, lot, floor, rtt) || e.tenants != nil && e.waiting > 0)
 }
 
 // idle reports whether the region has had no demand for so long that it gives its escrow back.
@@ -181,18 +189,38 @@ func (e *Escrow) low(now int64, lot, floor uint64, rtt time.Duration) bool {
 
 // lot returns how many hits the region should have. It determines the number of round trips, and not what is admitted.
 func (e *Escrow) lot(now int64, rtt time.Duration) uint64 {
-	last := min(max(e.set.batch(), lotRoundTrips*rtt), e.rule.Window/windowParts)
-	rest := e.rule.End(e.rule.Index(now)) - now
-	if !e.ended {
-		rest = e.endsAt - now
-	}
-	n := e.demand.Rate(now) * min(float64(last), float64(rest)) / float64(time.Second)
+	n := e.demand.Rate(now) * e.horizon(now, rtt).Seconds()
 	left := e.rest()
 	if e.dry { // other regions may have given hits back since then
 		left = e.set.Pool
 	}
-	n = min(n, float64(e.rule.Limit)/shares, float64(left)/float64(2*(e.rivals+1)))
-	return max(uint64(math.Ceil(n)), min(leastLot, left/uint64(e.rivals+1)))
+	if e.tenants != nil {
+		return e.fairLot(now, rtt, left)
+	}
+	n = min(n, e.mostLot(left))
+	return max(uint64(math.Ceil(n)), e.leastLot(left))
+}
+
+// mostLot returns how many hits a lot has at most, if left hits of the pool are not lent.
+func (e *Escrow) mostLot(left uint64) float64 {
+	return min(float64(e.rule.Limit)/shares, float64(left)/float64(2*(e.rivals+1)))
+}
+
+// leastLot returns how many hits a lot has at least.
+func (e *Escrow) leastLot(left uint64) uint64 { return min(leastLot, left/uint64(e.rivals+1)) }
+
+// horizon returns for which time the region should have hits.
+func (e *Escrow) horizon(now int64, rtt time.Duration) time.Duration {
+	last := min(max(e.set.batch(), lotRoundTrips*rtt), e.rule.Window/windowParts)
+	return min(last, time.Duration(max(0, e.windowEnd(now)-now)))
+}
+
+// windowEnd returns when the present window ends.
+func (e *Escrow) windowEnd(now int64) int64 {
+	if !e.ended {
+		return e.endsAt
+	}
+	return e.rule.End(e.rule.Index(now))
 }
 
 // Rest returns what was left of the pool at the newest reply. Before the first one of a window that is all of it.
@@ -219,6 +247,9 @@ func (e *Escrow) rest() uint64 {
 // wanted returns how many hits to request, to have lot, and at least what clients wait for.
 func (e *Escrow) wanted(lot uint64) uint64 {
 	want := max(lot, e.waiting)
+	if e.tenants != nil {
+		want = max(lot, e.tenants.largest())
+	}
 	return want - min(e.left+e.moved.left, want)
 }
 
@@ -231,14 +262,18 @@ func (e *Escrow) Request(now int64, rtt time.Duration) PoolRequest {
 		e.have -= e.left
 		e.left, e.reported = 0, true
 	} else {
-		e.tokens, e.reported = e.wanted(e.lot(now, rtt)), false
+		lot := e.lot(now, rtt)
+		if e.tenants != nil {
+			e.giveBackExcess()
+		}
+		e.tokens, e.reported = e.wanted(lot), false
 	}
 	// Based on the clock, so that the region's next escrow of the key continues with higher numbers.
 	e.seq = max(e.seq+1, uint64(max(0, now)))
 	e.sentAt, e.inFlight = now, true
 	r := PoolRequest{
 		Rule: e.rule, Pool: e.set.Pool, Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have,
-		Left: e.left, Tokens: e.tokens,
+		Left: e.left, Tokens: e.tokens, Note: e.note(now),
 	}
 	if now >= e.rule.End(e.past.Window) { // before, more of that window can be lent and spent
 		r.Past = e.past
@@ -274,6 +309,7 @@ func (e *Escrow) Accept(now int64, g *PoolGrant, rtt time.Duration) bool {
 			e.rivals++
 		}
 	}
+	e.learn(now, g, rtt)
 	if e.dry = gain < e.tokens; e.dry {
 		e.pauseUntil = now + int64(timeout(rtt, e.empty))
 		e.empty++

@@ -3,6 +3,7 @@ package federation
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ type world struct {
 	regions []*region
 	mail    []func()
 	skewed  bool
+	fair    bool             // regions have tenants, and some send notes that no region sends
 	spent   map[int64]uint64 // by window, as the coordinator names it
 	wall    map[int64]uint64 // by window of the true time
 	boots   uint64
@@ -45,7 +47,7 @@ func newWorld(seed uint64) *world {
 		}
 		return r.Int64N(2*skew) - skew
 	}
-	w.skewed, w.offset = skew > 0, off()
+	w.skewed, w.offset, w.fair = skew > 0, off(), seed%2 == 1
 	for i := range 1 + r.IntN(4) {
 		w.boots++
 		w.regions = append(w.regions, &region{name: fmt.Sprint("r", i), offset: off(), escrow: NewEscrow(w.boots)})
@@ -79,7 +81,7 @@ func (w *world) step() {
 	}
 	hits := uint64(1 + w.IntN(5))
 	x.escrow.Offer(now, w.rule, w.set, hits)
-	switch x.escrow.Decide(now, w.rule, w.set, hits) {
+	switch w.decide(x, now, hits) {
 	case Admitted:
 		w.spent[x.escrow.window] += hits
 		w.wall[w.rule.Index(w.now)] += hits
@@ -92,8 +94,45 @@ func (w *world) step() {
 	}
 }
 
+// decide decides hits of a region's client, who is one of four tenants if the limit is divided.
+func (w *world) decide(x *region, now int64, hits uint64) Verdict {
+	if !w.fair {
+		return x.escrow.Decide(now, w.rule, w.set, hits)
+	}
+	tenant := 1 + w.Uint64N(4)
+	x.escrow.OfferTenant(now, tenant, uint32(tenant), hits, true)
+	v := x.escrow.TenantMay(now, tenant)
+	if v == Admitted {
+		v = x.escrow.Decide(now, w.rule, w.set, hits)
+	}
+	if v == Admitted {
+		x.escrow.TenantSpent(now, tenant, hits)
+	}
+	return v
+}
+
+// hostileNote returns n, or now and then a note that no region sends.
+func (w *world) hostileNote(n []byte) []byte {
+	n = slices.Clone(n)
+	switch w.IntN(8) {
+	case 0:
+		for range 3 * min(1, len(n)) {
+			n[w.IntN(len(n))] = byte(w.IntN(256)) | byte(255*w.IntN(2))
+		}
+	case 1:
+		n = make([]byte, w.IntN(MaxNote))
+		for i := range n {
+			n[i] = byte(w.IntN(256))
+		}
+	}
+	return n
+}
+
 func (w *world) send(x *region, r PoolRequest) {
 	r.Key = w.key
+	if w.fair {
+		r.Note = w.hostileNote(r.Note)
+	}
 	w.later(func() {
 		g, ok := w.account.Grant(w.now+w.offset, x.name, &r)
 		if !ok {

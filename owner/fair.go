@@ -78,6 +78,9 @@ func (n *Node) Tenants(now int64, req *Request) []Tenant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	op := shardOp{Request: req, now: s.clock(now), hash: hash, rule: req.Rule}
+	if x := s.escrows.keys[req.Key]; x != nil {
+		return x.federatedTenants(op.now)
+	}
 	count := uint64(0)
 	if e := s.counters.Owned.Find(hash, req.Key); e != nil && s.counters.End(e, req.Rule) > op.now {
 		s.counters.Load(e, req.Rule, &s.state)

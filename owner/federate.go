@@ -35,6 +35,7 @@ type federated struct {
 	links   map[uint32]*authorityLink // by federation.AuthorityID; immutable
 	spread  uint32                    // AuthorityID of rules whose keys have different homes
 	held    atomic.Int64              // escrows
+	rows    atomic.Int64              // rows of tenants in escrows
 	dirty   atomic.Bool               // a shard has escrows with due requests
 }
 
@@ -113,24 +114,33 @@ func (n *Node) decideFederated(s *shard, op *shardOp, e *counter.Owned, res *Res
 	op.now = s.clock(op.now)
 	q := n.poolOp(s, op)
 	if q.escrow != nil && op.charges() && s.pending.resumed == nil {
-		q.escrow.Offer(op.now, op.Request.Rule, q.settings(), op.Hits)
+		n.offer(&q)
 	}
-	if n.decideFromFloor(s, &q, e, res) {
-		n.queueEscrow(s, &q)
-		return
-	}
-	switch q.decide() {
-	case federation.Admitted:
-		q.report(res, Escrow, false)
-	case federation.Refused:
-		q.report(res, Escrow, true)
-	case federation.Wait:
-		n.decideWithoutPool(s, &q, res)
+	if !n.decideByTenant(s, &q, res) {
+		if n.decideFromFloor(s, &q, e, res) {
+			n.queueEscrow(s, &q)
+			return
+		}
+		n.decideFromEscrow(s, &q, res)
 	}
 	if res.Kind == Decided {
 		s.counts.Decided[res.Authority]++
 	}
 	n.queueEscrow(s, &q)
+}
+
+// decideFromEscrow decides q, for which the region's floor has no room.
+func (n *Node) decideFromEscrow(s *shard, q *poolOp, res *Result) {
+	switch q.decide() {
+	case federation.Admitted:
+		q.report(res, Escrow, false)
+	case federation.Refused:
+		q.report(res, Escrow, true)
+		res.FairShare = q.unfair
+	case federation.Wait:
+		n.decideWithoutPool(s, q, res)
+	}
+	q.recordTenant(res, false)
 }
 
 // poolOp returns op with its budget and escrow.
@@ -204,10 +214,13 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 	}
 	s.floor = *q.Request
 	s.floor.Rule.Limit, s.floor.Federation = q.floorLimit(), nil
+	if q.divides() {
+		s.floor.Tenant = 0
+	}
 	op := *q.shardOp
 	op.Request, op.table, op.rule, op.partial = &s.floor, counter.TableOwned, s.floor.Rule, true
 	e, overflow := n.charge(s, &op, e, res)
-	q.left = uint64(res.Remaining)
+	q.left, q.unfair = uint64(res.Remaining), op.unfair
 	if res.Over && op.Op != Refund && op.Op != Read {
 		*res = Result{}
 		return false
@@ -225,6 +238,7 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 	reset := out.Reset // of the window that was charged, which another member's clock may have begun
 	q.report(out, out.Authority, out.Over && op.Op == Take)
 	out.Reset = reset
+	q.recordTenant(out, true)
 	return true
 }
 
@@ -265,7 +279,9 @@ func (q *poolOp) decide() federation.Verdict {
 }
 
 func (q *poolOp) settings() federation.EscrowSettings {
-	return federation.EscrowSettings{Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch}
+	return federation.EscrowSettings{
+		Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch, Floor: uint64(q.budget.Floor),
+	}
 }
 
 // decideWithoutPool makes q wait for the coordinator, or decides it by the rule's outage policy.
@@ -283,7 +299,7 @@ func (n *Node) decideWithoutPool(s *shard, q *poolOp, res *Result) {
 			return
 		}
 		w.part = q.part
-		q.escrow.AddWaiting(q.Hits)
+		q.escrow.AddTenantWaiting(q.Tenant, q.Hits)
 		k := s.pending.key(q.Key)
 		k.coordinator = append(k.coordinator, w)
 	}
@@ -395,6 +411,7 @@ func (n *Node) tickEscrows(now int64, fx *Ready) {
 		at := s.clock(now)
 		for _, key := range counter.SortedKeys(s.escrows.keys) {
 			x := s.escrows.keys[key]
+			n.dealWaiting(s, at, key, x, fx)
 			switch l := n.federation.links[x.authority]; {
 			case x.queued:
 			case x.Due(at, 0, l.roundTrip()):
@@ -414,6 +431,7 @@ func (n *Node) tickEscrows(now int64, fx *Ready) {
 }
 
 func (n *Node) dropEscrow(s *shard, key Key) {
+	n.federation.rows.Add(int64(-s.escrows.keys[key].TenantRows()))
 	delete(s.escrows.keys, key)
 	n.federation.held.Add(-1)
 }

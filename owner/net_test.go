@@ -41,7 +41,7 @@ type network struct {
 	audits map[ring.ID][]Audit
 	// coordinator lends to all members as one region; nil: it cannot be reached.
 	coordinator *federation.Memory
-	o      Options
+	o           Options
 }
 
 type envelope struct {

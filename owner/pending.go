@@ -260,7 +260,7 @@ func (n *Node) Cancel(k Key, to Waiter) bool {
 	}
 	s.pending.remove(w)
 	if x := s.escrows.keys[k]; x != nil && w.request.Federation != nil {
-		x.RemoveWaiting(w.request.Hits)
+		x.RemoveTenantWaiting(w.request.Tenant, w.request.Hits)
 	}
 	n.endPending(s)
 	return true

@@ -85,6 +85,7 @@ type counts struct {
 	EscrowsRefused  uint64 // requests for keys without an escrow, because there were too many
 	PoolsRefused    uint64 // requests of regions for pools that found no room, because there were too many
 	PoolLent        uint64 // hits of pools that were lent to regions
+	FairRefused     uint64 // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
 	Refused         uint64 // charges refused because there was no room for their records
 	ShareUnreported uint64 // hits admitted from local shares that are never reported to the owner, for lack of room
 	PendingRefused  uint64 // requests that could not wait, because too many did
@@ -138,6 +139,7 @@ func (n *Node) Stats(now int64) Stats {
 		f.Pools += len(s.pools.keys)
 		f.FairRows += s.fair.Tracked()
 		f.Fair.Add(s.fair.Counts())
+		f.Fair.Refused += s.counts.FairRefused
 		s.mu.Unlock()
 		f.Owned += s.countOwned()
 	}
@@ -183,6 +185,7 @@ func (c *counts) add(o *counts) {
 	c.EscrowsRefused += o.EscrowsRefused
 	c.PoolsRefused += o.PoolsRefused
 	c.PoolLent += o.PoolLent
+	c.FairRefused += o.FairRefused
 	c.Refused += o.Refused
 	c.ShareUnreported += o.ShareUnreported
 	c.PendingRefused += o.PendingRefused

@@ -35,7 +35,7 @@ func parseFair(v any, path []*node) (*Fair, string) {
 		case "entry":
 			f.Entry, _ = m[key].(string)
 		case "weights":
-			f.Weights, fault = parseWeights(m[key])
+			f.Weights, fault = parseWeights("fair.weights", m[key])
 		case "default":
 			f.Default, fault = parseWhole("fair.default", m[key], maxWeight)
 		default:
@@ -45,24 +45,32 @@ func parseFair(v any, path []*node) (*Fair, string) {
 			return nil, fault
 		}
 	}
-	if f.level = levelOf(path, f.Entry); f.level < 0 {
-		return nil, fmt.Sprintf("fair.entry must be an entry key of the descriptor, not '%v'", m["entry"])
-	}
-	if l := &path[f.level].level; !l.Variable {
-		return nil, fmt.Sprintf("fair.entry names '%s', which has the same value in all requests of the rule: '%s'",
-			f.Entry, l.Value)
+	if fault = f.place("fair.entry", m["entry"], path); fault != "" {
+		return nil, fault
 	}
 	return f, ""
 }
 
-func parseWeights(v any) (map[string]uint32, string) {
+// place finds the level of f's entry, which is the value of the given setting.
+func (f *Fair) place(setting string, value any, path []*node) (fault string) {
+	if f.level = levelOf(path, f.Entry); f.level < 0 {
+		return fmt.Sprintf("%s must be an entry key of the descriptor, not '%v'", setting, value)
+	}
+	if l := &path[f.level].level; !l.Variable {
+		return fmt.Sprintf("%s names '%s', which has the same value in all requests of the rule: '%s'", setting, f.Entry, l.Value)
+	}
+	return ""
+}
+
+// parseWeights reads the weights of tenants, the value of the given setting.
+func parseWeights(setting string, v any) (map[string]uint32, string) {
 	m, isMap := v.(map[string]any)
 	if !isMap {
-		return nil, fmt.Sprintf("fair.weights must be a map of tenants to weights, not '%v'", v)
+		return nil, fmt.Sprintf("%s must be a map of tenants to weights, not '%v'", setting, v)
 	}
 	weights := make(map[string]uint32, len(m))
 	for _, tenant := range slices.Sorted(maps.Keys(m)) {
-		w, fault := parseWhole("the weight of '"+tenant+"' in fair.weights", m[tenant], maxWeight)
+		w, fault := parseWhole("the weight of '"+tenant+"' in "+setting, m[tenant], maxWeight)
 		if fault != "" {
 			return nil, fault
 		}
@@ -74,7 +82,7 @@ func parseWeights(v any) (map[string]uint32, string) {
 // fairConflict returns why x cannot divide a limit between tenants, or "".
 func (x *Extension) fairConflict() string {
 	switch {
-	case x.Fair == nil:
+	case x.Fair == nil, x.dividesRegions(): // see federationConflict
 	case x.Mechanism != policy.ByOwner:
 		return fmt.Sprintf("fair needs mechanism: owner: with %s, members admit hits without the owner, which alone has the "+
 			"usage of all tenants", x.Mechanism)
@@ -82,6 +90,11 @@ func (x *Extension) fairConflict() string {
 		return fmt.Sprintf("fair contradicts shard_by: all values of '%s' have one counter, and so one owner", x.Fair.Entry)
 	}
 	return ""
+}
+
+// dividesRegions reports whether the tenants of x are those of all regions.
+func (x *Extension) dividesRegions() bool {
+	return x.Federation != nil && x.Fair != nil && x.Fair == x.Federation.Fair
 }
 
 // String returns f as /rlconfig prints it: "tenant (gold 4, others 1)".
@@ -103,14 +116,19 @@ func (f *Fair) weight(tenant string) uint32 {
 
 // setTenant sets the tenant of m, whose rule is fair.
 func (r *Rules) setTenant(f *Fair, entries []Entry, m *Match) {
-	m.Tenant = r.tenantDigest(entries[f.level].Value)
+	m.Tenant = r.tenantDigest(m.Rule, entries[f.level].Value)
 	m.Weight = f.weight(entries[f.level].Value)
 }
 
-// tenantDigest returns the digest that identifies a tenant to the owner of a counter. It is not 0.
-func (r *Rules) tenantDigest(tenant string) uint64 {
+// tenantDigest returns the digest that identifies a tenant of a rule to the owner of a counter: in all regions the same, if
+// they share the rule's limit. It is not 0.
+func (r *Rules) tenantDigest(of *RuleSpec, tenant string) uint64 {
 	var space [gluedSize]byte
-	return max(1, siphash.Hash(r.k0, r.k1, append(space[:0], tenant...)))
+	k0, k1 := r.k0, r.k1
+	if of.Extension.Federation != nil {
+		k0, k1 = r.f0, r.f1
+	}
+	return max(1, siphash.Hash(k0, k1, append(space[:0], tenant...)))
 }
 
 // TenantNames returns the names of the tenants that a fair rule and a descriptor name, by digest. m is the match of the
@@ -122,7 +140,7 @@ func (r *Rules) TenantNames(m *Match, entries []Entry) map[uint64]string {
 	f := m.Rule.Extension.Fair
 	names := map[uint64]string{m.Tenant: entries[f.level].Value}
 	for tenant := range f.Weights {
-		names[r.tenantDigest(tenant)] = tenant
+		names[r.tenantDigest(m.Rule, tenant)] = tenant
 	}
 	return names
 }

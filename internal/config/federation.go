@@ -16,6 +16,7 @@ import (
 type Federation struct {
 	Authority string // name of the coordinator; empty means that of the layout
 	Static    bool   // mechanism: static. Each region has its slice, and nothing is lent
+	Fair      *Fair  // how the limit is divided between tenants; nil: it is not
 	Terms     *federation.RuleTerms
 }
 
@@ -31,15 +32,22 @@ type FederationOptions struct {
 	Authorities []string // names of the coordinators that the members can reach
 }
 
-var federationKeys = []string{"authority", "batch", "floor", "mechanism", "outage"}
+var federationKeys = []string{"authority", "batch", "fair_by", "floor", "mechanism", "outage", "weight", "weights"}
 
 // parseFederation reads the map of metadata.keyward.federation.
-func parseFederation(v any) (*Federation, string) {
+func parseFederation(v any, path []*node) (*Federation, string) {
 	m, isMap := v.(map[string]any)
 	if !isMap {
 		return nil, fmt.Sprintf("federation must be a map with the keys %s, not '%v'", strings.Join(federationKeys, ", "), v)
 	}
 	f := &Federation{Terms: &federation.RuleTerms{Floor: federation.DefaultFloor}}
+	if by, given := m["fair_by"]; given {
+		f.Fair = &Fair{Default: 1}
+		f.Fair.Entry, _ = by.(string)
+		if fault := f.Fair.place("federation.fair_by", by, path); fault != "" {
+			return nil, fault
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		if fault := f.set(key, m[key]); fault != "" {
 			return nil, fault
@@ -79,8 +87,24 @@ func (f *Federation) set(key string, v any) (fault string) {
 			return fmt.Sprintf("federation.outage must be one of fail_closed, regional_only, snapshot, fail_open, not '%v'", v)
 		}
 		f.Terms.Outage = o
+	case "fair_by":
+	case "weight", "weights":
+		return f.setWeights(key, v)
 	default:
 		return fmt.Sprintf("federation must be a map with the keys %s, not '%s'", strings.Join(federationKeys, ", "), key)
+	}
+	return fault
+}
+
+// setWeights sets the weights of tenants.
+func (f *Federation) setWeights(key string, v any) (fault string) {
+	switch {
+	case f.Fair == nil:
+		return fmt.Sprintf("federation.%s needs federation.fair_by, the entry key whose values are the tenants", key)
+	case key == "weights":
+		f.Fair.Weights, fault = parseWeights("federation.weights", v)
+	default:
+		f.Fair.Default, fault = parseWhole("federation.weight", v, maxWeight)
 	}
 	return fault
 }
@@ -104,8 +128,10 @@ func (x *Extension) federationConflict() string {
 	case x.Mechanism != policy.ByOwner:
 		return fmt.Sprintf("federation needs mechanism: owner: the key's owner alone has what its region was lent, and "+
 			"mechanism: %s would lend it again", x.Mechanism)
-	case x.Fair != nil:
-		return "federation contradicts fair: what a region is lent is not divided between tenants"
+	case x.Fair != nil && !x.dividesRegions():
+		return "federation contradicts fair: use federation: {fair_by: KEY, weights: {...}}, which divides the limit of all regions"
+	case x.Fair != nil && slices.Contains(x.ShardBy, x.Fair.Entry):
+		return fmt.Sprintf("federation.fair_by contradicts shard_by: all values of '%s' have one counter, and so one owner", x.Fair.Entry)
 	case !federation.Federates(x.Algorithm):
 		return fmt.Sprintf("federation: {mechanism: static} supports fixed_window and sliding_window, not %s", x.Algorithm)
 	}

@@ -71,7 +71,7 @@ func TestFederationFaults(t *testing.T) {
 		"algorithm: sliding_log, federation: {}":          "sliding_log has no boundary",
 		"mechanism: lease, federation: {}":                "federation needs mechanism: owner",
 		"fair: {entry: k}, federation: {}":                "federation contradicts fair",
-		"federation: yes":                                 "federation must be a map with the keys authority, batch, floor, mechanism, outage",
+		"federation: yes":                                 "federation must be a map with the keys authority, batch, fair_by, floor, mechanism, outage, weight, weights",
 		"federation: {authority: 'redis://u:secret@h:1'}": "belong in --authority",
 		"federation: {authority: nowhere}":                "add --authority nowhere=URL",
 		"federation: {floor: 120%}":                       "federation.floor must be",
@@ -79,6 +79,15 @@ func TestFederationFaults(t *testing.T) {
 		"federation: {mechanism: approximate}":            "federation.mechanism must be one of",
 		"federation: {batch: 1ms}":                        "federation.batch must be a duration",
 		"federation: {weigth: 1}":                         "not 'weigth'",
+		"federation: {fair_by: nothing}":                  "federation.fair_by must be an entry key of the descriptor, not 'nothing'",
+		"federation: {fair_by: 3}":                        "federation.fair_by must be an entry key of the descriptor, not '3'",
+		"federation: {weight: 2}":                         "federation.weight needs federation.fair_by",
+		"federation: {weights: {a: 2}}":                   "federation.weights needs federation.fair_by",
+		"federation: {fair_by: k, weight: 0}":             "federation.weight must be",
+		"federation: {fair_by: k, weights: {a: 10001}}":   "the weight of 'a' in federation.weights must be",
+		"federation: {fair_by: k, weights: [a]}":          "federation.weights must be a map of tenants to weights, not '[a]'",
+		"federation: {fair_by: k}, shard_by: k":           "federation.fair_by contradicts shard_by",
+		"fair: {entry: k}, federation: {fair_by: k}":      "federation contradicts fair",
 	} {
 		_, err := federated(t, text, known)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "f.yaml") || strings.Contains(err.Error(), "secret") {
@@ -107,5 +116,38 @@ func TestFederationLocalCap(t *testing.T) {
 		if warned != want {
 			t.Errorf("%s: a warning: %v", text, warned)
 		}
+	}
+}
+
+// Tenants of a rule have one counter and one digest in all regions, and the weights that the rule names.
+func TestFederatedTenants(t *testing.T) {
+	match := func(cluster, tenant string) (m Match) {
+		r, err := Load([]File{{Name: "f.yaml", Content: []byte(`domain: d
+descriptors:
+  - key: backend
+    descriptors:
+      - key: tenant
+        rate_limit: {unit: minute, requests_per_unit: 100}
+        metadata: {keyward: {federation: {fair_by: tenant, weight: 2, weights: {gold: 4}}}}
+`)}}, Options{Cluster: cluster, Federation: &FederationOptions{Name: "shop", Coordinator: "home", Authorities: []string{"home"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line := r.Dump()[0]; !strings.Contains(line, "fair: tenant (gold 4, others 2)") {
+			t.Errorf("the rule is printed as %s", line)
+		}
+		entries := []Entry{{"backend", "db"}, {"tenant", tenant}}
+		r.Match("d", entries, nil, &m)
+		if names := r.TenantNames(&m, entries); names[m.Tenant] != tenant {
+			t.Errorf("the tenants are %v", names)
+		}
+		return m
+	}
+	gold, silver, there := match("eu", "gold"), match("eu", "silver"), match("us", "gold")
+	if gold.Tenant == 0 || gold.Tenant == silver.Tenant || gold.Weight != 4 || silver.Weight != 2 || gold.Digest != silver.Digest {
+		t.Errorf("two tenants: %+v\n%+v", gold, silver)
+	}
+	if there.Tenant != gold.Tenant || there.Digest != gold.Digest || there.Weight != 4 {
+		t.Errorf("another region: %+v\n%+v", there, gold)
 	}
 }

@@ -81,8 +81,10 @@ func settings() []setting {
 				return fault
 			}},
 		{"federation", "[a map](rules.md#limits-of-several-regions)", "none", owned,
-			func(x *Extension, v any, _ []*node) (fault string) {
-				x.Federation, fault = parseFederation(v)
+			func(x *Extension, v any, path []*node) (fault string) {
+				if x.Federation, fault = parseFederation(v, path); fault == "" && x.Fair == nil { // fair is read before
+					x.Fair = x.Federation.Fair
+				}
 				return fault
 			}},
 		{"mechanism", "`owner`, `lease`, `approximate`, `static`", "`owner`", always,

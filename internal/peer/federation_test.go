@@ -18,8 +18,30 @@ func sampleFederatedRequest() []byte {
 	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
 }
 
+// sampleFederatedTenant is a request of a tenant, whose limit is that of all regions.
+func sampleFederatedTenant() []byte {
+	q := owner.Request{
+		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5}, Tenant: 0x1112131415161718, TenantWeight: 9,
+		Federation: &federation.RuleTerms{Authority: 0x0a0b0c0d, Floor: 5},
+	}
+	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{q}, []uint16{0})
+}
+
 func TestGoldenFederation(t *testing.T) {
-	golden(t, map[string][]byte{"federated-request": sampleFederatedRequest()})
+	golden(t, map[string][]byte{
+		"federated-request": sampleFederatedRequest(), "federated-tenant-request": sampleFederatedTenant(),
+	})
+}
+
+// The owner learns who asks for a part of a limit that regions share.
+func TestFederatedTenant(t *testing.T) {
+	var q owner.Request
+	if o, err := parseRequest(wire.NewReader(firstRecord(t, sampleFederatedTenant())), &q); err != nil || o != groupServed {
+		t.Fatalf("%d, %v", o, err)
+	}
+	if q.Tenant != 0x1112131415161718 || q.TenantWeight != 9 || q.Federation == nil || q.Federation.Floor != 5 {
+		t.Errorf("%+v, %+v", q, q.Federation)
+	}
 }
 
 // The owner learns what the rule says about its federation.
