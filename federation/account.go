@@ -44,6 +44,7 @@ type line struct {
 	have    uint64 // hits that boot has
 	left    uint64 // the part of them that may be unspent
 	askedAt int64
+	reclaim int64 // nanoseconds of silence after which left is credited; 0: never
 	note    []byte
 }
 
@@ -51,7 +52,7 @@ type line struct {
 // that contradicts itself, one from a window that has not begun, or one from one region too many.
 func (a *PoolAccount) Grant(now int64, region string, r *PoolRequest) (g PoolGrant, ok bool) {
 	w := r.Rule.Index(now)
-	if !r.Valid() || w < a.window || r.Window > w {
+	if !r.Valid() || r.Approximate || w < a.window || r.Window > w {
 		return g, false
 	}
 	a.roll(w, r)
@@ -62,9 +63,11 @@ func (a *PoolAccount) Grant(now int64, region string, r *PoolRequest) (g PoolGra
 	case r.Seq <= l.seq && (r.Boot == l.boot || now-l.askedAt < int64(lateBoot)):
 		return g, false
 	}
+	a.current.replace(l, r.Boot)
 	a.current.receive(l, r, w)
+	a.current.reclaim(now, region)
 	a.past.settle(region, w-1, r)
-	l.seq, l.askedAt, l.note = r.Seq, now, slices.Clone(r.Note)
+	l.seq, l.askedAt, l.reclaim, l.note = r.Seq, now, int64(r.Reclaim), slices.Clone(r.Note)
 	usable := a.usable(now, w, r)
 	n := min(r.Tokens, usable-min(a.current.used, usable))
 	a.current.used += n
@@ -80,7 +83,7 @@ func (a *PoolAccount) Grant(now int64, region string, r *PoolRequest) (g PoolGra
 func (r *PoolRequest) Valid() bool {
 	return r.Rule.Validate() == nil && r.Rule.Window%time.Microsecond == 0 && Federates(r.Rule.Algorithm) && r.Seq > 0 &&
 		r.Left <= r.Have && len(r.Note) <= MaxNote && r.Pool <= uint64(r.Rule.Limit) &&
-		r.Have <= 1<<40 && r.Tokens <= 1<<40 && r.Past.Have <= 1<<40
+		r.Have <= 1<<40 && r.Tokens <= 1<<40 && r.Past.Have <= 1<<40 && r.Reclaim >= 0 && r.Reclaim%time.Microsecond == 0
 }
 
 // Federates reports whether limits of that algorithm can be divided between regions: unspent leases end only at the

@@ -1,7 +1,6 @@
 package federation
 
 import (
-	"math"
 	"time"
 
 	"github.com/keyward/keyward/internal/lease"
@@ -41,6 +40,7 @@ const (
 type EscrowSettings struct {
 	Pool  uint64        // hits of a window that may be lent to all regions together
 	Batch time.Duration // time for which a lot lasts, if round trips are short; default 1 s
+	Store StoreTerms
 }
 
 // Escrow is a region's part of the pool of one key. It is at the key's owner and nowhere else (F3). The caller guards it,
@@ -60,6 +60,8 @@ type Escrow struct {
 	usable     uint64
 	rivals     int // other regions that compete for the pool
 	answeredAt int64
+
+	confirmedAt int64 // when the newest request with a reply was sent
 
 	seq      uint64
 	sentAt   int64
@@ -120,6 +122,7 @@ func (e *Escrow) TakeWaiting() { e.waiting = 0 }
 // roll drops what is left if the window has ended (F5). What the region had of the window remains known: the coordinator's
 // clock may still be in it, and must not take it for a lost grant.
 func (e *Escrow) roll(now int64) {
+	e.expire(now)
 	if e.ended || now < e.endsAt {
 		return
 	}
@@ -154,6 +157,9 @@ func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
 	if e.idle(now, rtt) {
 		return e.left > 0 || !e.reported
 	}
+	if e.renews(now) {
+		return true
+	}
 	if now < e.pauseUntil {
 		return false
 	}
@@ -186,7 +192,7 @@ func (e *Escrow) lot(now int64, rtt time.Duration) uint64 {
 		left = e.set.Pool
 	}
 	n = min(n, float64(e.rule.Limit)/shares, float64(left)/float64(2*(e.rivals+1)))
-	return max(uint64(math.Ceil(n)), min(leastLot, left/uint64(e.rivals+1)))
+	return e.set.Store.lot(n, left/uint64(e.rivals+1))
 }
 
 // Rest returns what was left of the pool at the newest reply. Before the first one of a window that is all of it.
@@ -232,7 +238,7 @@ func (e *Escrow) Request(now int64, rtt time.Duration) PoolRequest {
 	e.sentAt, e.inFlight = now, true
 	return PoolRequest{
 		Rule: e.rule, Pool: e.set.Pool, Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have,
-		Left: e.left, Tokens: e.tokens, Past: e.past,
+		Left: e.left, Tokens: e.tokens, Past: e.past, Reclaim: e.set.Store.Reclaim,
 	}
 }
 
@@ -244,7 +250,7 @@ func (e *Escrow) Accept(now int64, g *PoolGrant, rtt time.Duration) bool {
 		g.Left < 0 || g.Left > e.rule.Window {
 		return false
 	}
-	e.inFlight, e.tries, e.answeredAt = false, 0, now
+	e.inFlight, e.tries, e.answeredAt, e.confirmedAt = false, 0, now, e.sentAt
 	if g.Window != e.window {
 		e.window, e.have, e.left = g.Window, 0, 0
 	}

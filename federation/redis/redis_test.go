@@ -24,6 +24,18 @@ func TestEqualsReference(t *testing.T) {
 	}
 }
 
+func TestStoreContract(t *testing.T) {
+	s := startServer(t)
+	federationtest.RunStore(t, s.empty(""))
+}
+
+func TestStoreEqualsReference(t *testing.T) {
+	s := startServer(t)
+	for seed := range uint64(2) {
+		federationtest.CompareStore(t, s.empty(""), seed)
+	}
+}
+
 // TestCluster runs on a Redis Cluster of one node, which requires that the keys of a request are in one slot.
 func TestCluster(t *testing.T) {
 	s := startServer(t, "--cluster-enabled", "yes")
