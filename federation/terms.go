@@ -12,6 +12,7 @@ type RuleTerms struct {
 	Outage    Outage        // what happens while the coordinator is away
 	Batch     time.Duration // time for which a lot lasts; default 1 s
 	Store     StoreTerms
+	Named     bool // the coordinator needs the name of each counter, since another service counts in it too
 }
 
 // AuthorityID returns the number by which members name a coordinator to each other. It is not 0.

@@ -16,6 +16,7 @@ type FederationPlace struct {
 	Epoch       uint32   // of the layout
 	Weights     []uint32 // of all regions
 	Index       int      // of this region in Weights
+	Holders     int      // with it, each member is a holder of its own, of about that many, and no part of a limit is a member's
 	Authorities []string // names of the coordinators that this member can reach
 }
 
@@ -76,8 +77,9 @@ type escrows struct {
 
 // escrow is the escrow of one key.
 type escrow struct {
-	*federation.Escrow
+	holding
 	authority uint32
+	name      string
 	ringPos   uint64
 	queued    bool
 }
@@ -86,6 +88,7 @@ type escrow struct {
 type poolOp struct {
 	*shardOp
 	budget federation.Budget
+	store  federation.StoreTerms
 	link   *authorityLink
 	escrow *escrow // nil if nothing can be borrowed
 	left   uint64  // of the floor
@@ -126,8 +129,8 @@ func (n *Node) decideFederated(s *shard, op *shardOp, e *counter.Owned, res *Res
 // poolOp returns op with its budget and escrow.
 func (n *Node) poolOp(s *shard, op *shardOp) poolOp {
 	f, t := &n.federation, op.Federation
-	q := poolOp{shardOp: op, link: f.links[t.Authority], budget: f.budget(op.Request.Rule.Limit, t.Floor)}
-	if q.link != nil && q.budget.Pool > 0 {
+	q := poolOp{shardOp: op, link: f.links[t.Authority], budget: f.budget(op.Request.Rule.Limit, t.Floor), store: f.store(t)}
+	if q.link != nil && q.budget.Pool > 0 && (op.Name != "" || !t.Named) {
 		q.escrow = n.escrowOf(s, op)
 	}
 	return q
@@ -135,6 +138,9 @@ func (n *Node) poolOp(s *shard, op *shardOp) poolOp {
 
 // budget divides a limit, of whose slices the given percentage are floors.
 func (f *federated) budget(n uint32, floor uint8) federation.Budget {
+	if h := f.options.Holders; h > 0 {
+		return federation.Budget{Pool: n, Slice: n / uint32(h)}
+	}
 	if len(f.options.Weights) == 0 {
 		return federation.Budget{Pool: n} // this member does not know its region
 	}
@@ -143,8 +149,10 @@ func (f *federated) budget(n uint32, floor uint8) federation.Budget {
 
 // escrowOf returns the escrow of op's key, which it adds if there is none. It returns nil if there are too many.
 func (n *Node) escrowOf(s *shard, op *shardOp) *escrow {
-	if x := s.escrows.keys[op.Key]; x != nil {
+	if x := s.escrows.keys[op.Key]; x != nil && x.serves(op.Federation) {
 		return x
+	} else if x != nil {
+		n.dropEscrow(s, op.Key) // what it had stays charged
 	}
 	if n.federation.held.Add(1) > maxEscrows {
 		n.federation.held.Add(-1)
@@ -157,7 +165,7 @@ func (n *Node) escrowOf(s *shard, op *shardOp) *escrow {
 	s.escrows.lives++
 	// Boot IDs are random, so those of two members, or of two lives, differ.
 	boot := n.options.BootID + s.escrows.lives*counter.Shards + uint64(counter.ShardOf(op.hash))
-	x := &escrow{Escrow: federation.NewEscrow(boot), authority: op.Federation.Authority, ringPos: op.RingPos}
+	x := &escrow{holding: newHolding(op.Federation, boot), authority: op.Federation.Authority, ringPos: op.RingPos, name: op.Name}
 	s.escrows.keys[op.Key] = x
 	return x
 }
@@ -224,7 +232,7 @@ func (q *poolOp) decide() federation.Verdict {
 }
 
 func (q *poolOp) settings() federation.EscrowSettings {
-	return federation.EscrowSettings{Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch}
+	return federation.EscrowSettings{Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch, Store: q.store}
 }
 
 // decideWithoutPool makes q wait for the coordinator, or decides it by the rule's outage policy.
@@ -339,7 +347,7 @@ func (n *Node) ask(now int64, key Key, x *escrow, fx *Ready) {
 
 // addPoolRequest adds r, a request for the escrow x of key, to fx.
 func (n *Node) addPoolRequest(key Key, x *escrow, r federation.PoolRequest, fx *Ready) {
-	r.Key, r.Epoch = key, n.federation.options.Epoch
+	r.Key, r.Epoch, r.Name = key, n.federation.options.Epoch, x.name
 	fx.PoolRequests = append(fx.PoolRequests, CoordinatorRequest{x.authority, r})
 }
 

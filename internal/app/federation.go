@@ -39,8 +39,7 @@ type federationFlags struct {
 
 // validateFederation checks the flags of the federation. It does not read files.
 func (f *federationFlags) validateFederation(e *faults) {
-	e.unless((f.Region == "") == (f.Federation == ""), "--region and --federation need each other: the file names all regions, and "+
-		"--region is this one's name")
+	e.unless(f.Region == "" || f.Federation != "", "--region needs --federation: the file names all regions, and --region is this one's name")
 	for _, a := range f.Authorities {
 		if name, at, ok := strings.Cut(a, "="); !ok || name == "" || at == "" {
 			e.add("--authority: want NAME=URL or NAME=@FILE") // not the value, which may contain a password
@@ -62,8 +61,8 @@ type federations struct {
 	callers     map[uint32]*poolCaller
 }
 
-// newFederations reads the layout and opens the coordinators. It returns all faults.
-func newFederations(f *federationFlags, s *security) (x federations, err error) {
+// newFederations reads the layout and opens the coordinators, for the member of that name. It returns all faults.
+func newFederations(f *federationFlags, node string, s *security) (x federations, err error) {
 	x.region = f.Region
 	if f.Federation == "" {
 		if len(f.Authorities) > 0 {
@@ -79,8 +78,11 @@ func newFederations(f *federationFlags, s *security) (x federations, err error) 
 		return x, fmt.Errorf("--federation: %w", err)
 	}
 	var errs []error
-	if x.layout.Index(x.region) < 0 {
-		errs = append(errs, fmt.Errorf("--region %q is not in %s, which has %s", x.region, f.Federation, strings.Join(x.layout.Names(), ", ")))
+	if x.region == "" && x.layout.Holders > 0 {
+		x.region = node // the holders' names must differ, as those of members
+	}
+	if err := x.layout.Admits(x.region); err != nil {
+		errs = append(errs, fmt.Errorf("--region: %w", err))
 	}
 	for _, text := range f.Authorities {
 		name, at, _ := strings.Cut(text, "=")
@@ -108,6 +110,9 @@ func (x *federations) openAuthority(at string, s *security) (federation.Coordina
 	case "redis", "rediss":
 		return redis.Open(context.Background(), redis.Options{URL: at, Epoch: x.layout.Epoch})
 	case keywardScheme:
+		if x.layout.Holders > 0 {
+			return nil, errors.New("a coordinator process lends to regions only; with holders, want a URL that begins with redis:// or rediss://")
+		}
 		return x.dialCoordinator(at, s)
 	}
 	return nil, errors.New("want a URL that begins with keyward://, redis:// or rediss://")
@@ -119,7 +124,8 @@ func (x *federations) options() owner.FederationPlace {
 		return owner.FederationPlace{}
 	}
 	return owner.FederationPlace{
-		Epoch: x.layout.Epoch, Weights: x.layout.Weights(), Index: x.layout.Index(x.region), Authorities: x.names(),
+		Epoch: x.layout.Epoch, Weights: x.layout.Weights(), Index: x.layout.Index(x.region), Holders: int(x.layout.Holders),
+		Authorities: x.names(),
 	}
 }
 
@@ -135,7 +141,24 @@ func (x *federations) rules() *config.FederationOptions {
 	if x.layout == nil {
 		return &config.FederationOptions{}
 	}
-	return &config.FederationOptions{Name: x.layout.Name, Coordinator: x.layout.Coordinator, Authorities: x.names()}
+	o := &config.FederationOptions{
+		Name: x.layout.Name, Coordinator: x.layout.Coordinator, Authorities: x.names(),
+		Regions: len(x.layout.Regions), Holders: int(x.layout.Holders),
+	}
+	for i := range x.authorities {
+		a := &x.authorities[i]
+		c, ok := a.coordinator.(*redis.Coordinator)
+		if !ok {
+			continue
+		}
+		o.Reclaims = append(o.Reclaims, a.name)
+		if c.Counts() {
+			o.Counts = append(o.Counts, a.name)
+		} else {
+			o.Shared = append(o.Shared, a.name)
+		}
+	}
+	return o
 }
 
 // poolReply is called with the replies of a coordinator; see owner.Node.StepFederation.

@@ -195,7 +195,7 @@ func (m *sidecar) startCounting() error {
 		o.DataWindow = m.Flags.DataWindow
 	}
 	var err error
-	if m.federation, err = newFederations(&m.Flags.federationFlags, m.security); err != nil {
+	if m.federation, err = newFederations(&m.Flags.federationFlags, m.Flags.Node, m.security); err != nil {
 		return err
 	}
 	o.Federation = m.federation.options()

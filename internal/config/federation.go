@@ -31,6 +31,7 @@ type FederationOptions struct {
 	Authorities []string // names of the coordinators that the members can reach
 	Reclaims    []string // those of them that support reclaim
 	Counts      []string // those of them that support mechanism: approximate
+	Shared      []string // those of them that share their counters with envoyproxy/ratelimit
 	Regions     int      // in the layout
 	Holders     int      // in the layout; 0: its regions are the holders
 }
@@ -122,7 +123,7 @@ func (x *Extension) federationConflict() string {
 
 // bind completes the federation of a rule by that of the members. It returns a fault if they are in none, or do not know
 // the rule's coordinator. Without o, as when rules are only checked, it returns none.
-func (f *Federation) bind(o *FederationOptions, limit uint32) (fault string) {
+func (f *Federation) bind(o *FederationOptions, x *Extension, limit uint32) (fault string) {
 	if o == nil {
 		return ""
 	}
@@ -141,6 +142,9 @@ func (f *Federation) bind(o *FederationOptions, limit uint32) (fault string) {
 		return fmt.Sprintf("federation.authority '%s' is not known to this member: add --authority %s=URL", f.Authority, f.Authority)
 	}
 	f.Terms.Authority = federation.AuthorityID(f.Authority)
+	if fault := f.bindShared(o, x); fault != "" {
+		return fault
+	}
 	return f.bindStore(o, limit)
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/federation"
+	"github.com/keyward/keyward/internal/limit"
 )
 
 // storeKeys are the keys of federation about how its holders use a store, with the mechanism that uses them.
@@ -89,8 +90,8 @@ func (f *Federation) complete(m map[string]any) (fault string) {
 	return ""
 }
 
-// bindStore completes how a rule with that limit uses its coordinator. It returns a fault if that does not support it.
-func (f *Federation) bindStore(o *FederationOptions, limit uint32) (fault string) {
+// bindStore completes how a rule with limit n uses its coordinator. It returns a fault if that does not support it.
+func (f *Federation) bindStore(o *FederationOptions, n uint32) (fault string) {
 	t := &f.Terms.Store
 	if o.Holders > 0 && f.floorGiven {
 		return "federation.floor needs a layout with regions: with holders, nobody has a part of the limit of its own"
@@ -107,11 +108,30 @@ func (f *Federation) bindStore(o *FederationOptions, limit uint32) (fault string
 	case !t.Approximate:
 		return ""
 	}
-	t.Slack = slackOf(f.Epsilon, limit, false)
+	t.Slack = slackOf(f.Epsilon, n, false)
 	if holders := o.holders(); uint64(t.Slack) < uint64(holders) {
 		return fmt.Sprintf("federation.epsilon %s of %d hits is %d, less than one for each of %d holders: raise epsilon, or use "+
-			"mechanism: lease", percent(f.Epsilon), limit, t.Slack, holders)
+			"mechanism: lease", percent(f.Epsilon), n, t.Slack, holders)
 	}
+	return ""
+}
+
+// bindShared adapts f to a coordinator that shares its counters with envoyproxy/ratelimit. It returns a fault if that
+// service could not count the rule.
+func (f *Federation) bindShared(o *FederationOptions, x *Extension) (fault string) {
+	if !slices.Contains(o.Shared, f.Authority) {
+		return ""
+	}
+	const text = "federation.authority '%s' shares its counters with envoyproxy/ratelimit, which has no %s"
+	switch {
+	case x.Window > 0:
+		return fmt.Sprintf(text, f.Authority, "window: use a unit")
+	case x.Algorithm != limit.FixedWindow:
+		return fmt.Sprintf(text, f.Authority, x.Algorithm)
+	case f.floorGiven && f.Terms.Floor > 0:
+		return fmt.Sprintf(text, f.Authority, "floor: it would admit those hits again")
+	}
+	f.Terms.Floor, f.Terms.Named = 0, true
 	return ""
 }
 
