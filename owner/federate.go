@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,7 +78,8 @@ type escrows struct {
 
 // escrow is the escrow of one key.
 type escrow struct {
-	holding
+	*federation.Escrow
+	tally     *federation.Tally // in place of Escrow, with mechanism approximate
 	authority uint32
 	name      string
 	ringPos   uint64
@@ -165,7 +167,8 @@ func (n *Node) escrowOf(s *shard, op *shardOp) *escrow {
 	s.escrows.lives++
 	// Boot IDs are random, so those of two members, or of two lives, differ.
 	boot := n.options.BootID + s.escrows.lives*counter.Shards + uint64(counter.ShardOf(op.hash))
-	x := &escrow{holding: newHolding(op.Federation, boot), authority: op.Federation.Authority, ringPos: op.RingPos, name: op.Name}
+	x := newEscrow(op.Federation, boot)
+	x.authority, x.ringPos, x.name = op.Federation.Authority, op.RingPos, strings.Clone(op.Name) // of a request that does not escape
 	s.escrows.keys[op.Key] = x
 	return x
 }
