@@ -34,8 +34,8 @@ type holderLife struct {
 	boot   uint64
 }
 
-// Grant processes r, a request of that holder at now. It counts the hits that the holder reports, and reserves more as far as the
-// limit has room. A repeated request changes nothing. It returns false if r is refused: one that contradicts itself, or is not
+// Grant processes r, a request of that holder at now. It counts the hits that the holder reports, and reserves the tokens for which
+// the limit has room. A repeated request changes nothing. It returns false if r is refused: one that contradicts itself, or is not
 // of the present window.
 func (a *CountAccount) Grant(now int64, holder string, r *PoolRequest) (g PoolGrant, ok bool) {
 	end := r.Rule.End(r.Window)

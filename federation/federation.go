@@ -58,8 +58,8 @@ type PoolRequest struct {
 	Past   Past       // of a sliding window: what the region kept of the window before
 	Note   []byte     // for the other regions; at most MaxNote bytes
 
-	// Approximate makes the request one of mechanism approximate, which only some coordinators support: Have is what Boot has
-	// admitted in Window and must be counted, and Tokens is what it wants to admit in addition if the limit has room.
+	// Approximate makes the request one of mechanism approximate, which only some coordinators support. Have then counts the hits
+	// that Boot has admitted in Window, and Tokens those that it wants to admit in addition if the limit has room.
 	Approximate bool
 	// Reclaim is the silence of the region after which Left is credited to the pool, in whole microseconds; 0: never. Only some
 	// coordinators support it.

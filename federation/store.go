@@ -59,14 +59,14 @@ func (e *Escrow) expire(now int64) {
 	}
 }
 
-// renews reports whether the coordinator is to be told that the holder of unspent hits is alive.
+// renews reports whether a heartbeat is due, because the holder has unspent hits.
 func (e *Escrow) renews(now int64) bool {
 	every := int64(e.set.Store.Reclaim) / heartbeats
 	return every > 0 && e.left > 0 && now-e.confirmedAt >= every
 }
 
-// reclaim credits what holders that have been silent for too long had not spent, apart from that holder's own. What they
-// had spent after their newest report is credited too: that is the bound.
+// reclaim credits the unspent hits of holders that have been silent for too long, apart from that holder's own. It also
+// credits the hits that they have spent after their newest report, so these can be admitted above the limit.
 func (b *ledger) reclaim(now int64, holder string) {
 	for i := range b.lines {
 		l := &b.lines[i]
@@ -79,8 +79,8 @@ func (b *ledger) reclaim(now int64, holder string) {
 	}
 }
 
-// replace credits what the earlier life of the holder of l had not spent, if its hits can be reclaimed: a life ends before
-// the next one begins.
+// replace credits the unspent hits of the earlier life of the holder of l, if they can be reclaimed: a life ends before the
+// next one begins.
 func (b *ledger) replace(l *line, boot uint64) {
 	if l.boot != boot && l.reclaim > 0 {
 		b.used -= min(b.used, l.left)

@@ -79,7 +79,7 @@ type escrows struct {
 // escrow is the escrow of one key.
 type escrow struct {
 	*federation.Escrow
-	tally     *federation.Tally // in place of Escrow, with mechanism approximate
+	count     *federation.HolderCount // instead of Escrow, with mechanism approximate
 	authority uint32
 	name      string
 	ringPos   uint64

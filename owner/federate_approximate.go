@@ -7,17 +7,17 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// newEscrow returns the state of a key for a rule with those terms. It is an escrow, or a tally with mechanism approximate:
-// the methods below call the one that there is. An interface would make requests escape to the heap.
+// newEscrow returns the state of a key for a rule with those terms: an escrow, or with mechanism approximate a count. The
+// methods below call the one that exists. An interface in their place would make requests escape to the heap.
 func newEscrow(t *federation.RuleTerms, boot uint64) *escrow {
 	if t.Store.Approximate {
-		return &escrow{tally: federation.NewTally(boot)}
+		return &escrow{count: federation.NewHolderCount(boot)}
 	}
 	return &escrow{Escrow: federation.NewEscrow(boot)}
 }
 
-// serves reports whether x is what rules with those terms need, after their mechanism may have changed.
-func (x *escrow) serves(t *federation.RuleTerms) bool { return (x.tally != nil) == t.Store.Approximate }
+// serves reports whether x fits rules with those terms. It does not after their mechanism has changed.
+func (x *escrow) serves(t *federation.RuleTerms) bool { return (x.count != nil) == t.Store.Approximate }
 
 // store returns a rule's settings of the store for one holder, which may leave its part of the slack unreported.
 func (f *federated) store(t *federation.RuleTerms) federation.StoreTerms {
@@ -27,110 +27,110 @@ func (f *federated) store(t *federation.RuleTerms) federation.StoreTerms {
 }
 
 func (x *escrow) Decide(now int64, r limit.Rule, s federation.EscrowSettings, hits uint64) federation.Verdict {
-	if x.tally != nil {
-		return x.tally.Decide(now, r, s, hits)
+	if x.count != nil {
+		return x.count.Decide(now, r, s, hits)
 	}
 	return x.Escrow.Decide(now, r, s, hits)
 }
 
 func (x *escrow) Offer(now int64, r limit.Rule, s federation.EscrowSettings, hits uint64) {
-	if x.tally != nil {
-		x.tally.Offer(now, r, s, hits)
+	if x.count != nil {
+		x.count.Offer(now, r, s, hits)
 		return
 	}
 	x.Escrow.Offer(now, r, s, hits)
 }
 
 func (x *escrow) AddWaiting(hits uint64) {
-	if x.tally != nil {
-		x.tally.AddWaiting(hits)
+	if x.count != nil {
+		x.count.AddWaiting(hits)
 		return
 	}
 	x.Escrow.AddWaiting(hits)
 }
 
 func (x *escrow) RemoveWaiting(hits uint64) {
-	if x.tally != nil {
-		x.tally.RemoveWaiting(hits)
+	if x.count != nil {
+		x.count.RemoveWaiting(hits)
 		return
 	}
 	x.Escrow.RemoveWaiting(hits)
 }
 
 func (x *escrow) TakeWaiting() {
-	if x.tally != nil {
-		x.tally.TakeWaiting()
+	if x.count != nil {
+		x.count.TakeWaiting()
 		return
 	}
 	x.Escrow.TakeWaiting()
 }
 
 func (x *escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
-	if x.tally != nil {
-		return x.tally.Due(now, floor, rtt)
+	if x.count != nil {
+		return x.count.Due(now, floor, rtt)
 	}
 	return x.Escrow.Due(now, floor, rtt)
 }
 
 func (x *escrow) Request(now int64, rtt time.Duration) federation.PoolRequest {
-	if x.tally != nil {
-		return x.tally.Request(now, rtt)
+	if x.count != nil {
+		return x.count.Request(now, rtt)
 	}
 	return x.Escrow.Request(now, rtt)
 }
 
 func (x *escrow) Accept(now int64, g *federation.PoolGrant, rtt time.Duration) bool {
-	if x.tally != nil {
-		return x.tally.Accept(now, g, rtt)
+	if x.count != nil {
+		return x.count.Accept(now, g, rtt)
 	}
 	return x.Escrow.Accept(now, g, rtt)
 }
 
 func (x *escrow) Unanswered(now int64, rtt time.Duration) bool {
-	if x.tally != nil {
-		return x.tally.Unanswered(now, rtt)
+	if x.count != nil {
+		return x.count.Unanswered(now, rtt)
 	}
 	return x.Escrow.Unanswered(now, rtt)
 }
 
 func (x *escrow) Release(now int64) (federation.PoolRequest, bool) {
-	if x.tally != nil {
-		return x.tally.Release(now)
+	if x.count != nil {
+		return x.count.Release(now)
 	}
 	return x.Escrow.Release(now)
 }
 
 func (x *escrow) Expired(now int64) bool {
-	if x.tally != nil {
-		return x.tally.Expired(now)
+	if x.count != nil {
+		return x.count.Expired(now)
 	}
 	return x.Escrow.Expired(now)
 }
 
 func (x *escrow) Left(now int64) uint64 {
-	if x.tally != nil {
-		return x.tally.Left(now)
+	if x.count != nil {
+		return x.count.Left(now)
 	}
 	return x.Escrow.Left(now)
 }
 
 func (x *escrow) Rest(now int64) uint64 {
-	if x.tally != nil {
-		return x.tally.Rest(now)
+	if x.count != nil {
+		return x.count.Rest(now)
 	}
 	return x.Escrow.Rest(now)
 }
 
 func (x *escrow) Granted(now int64) uint64 {
-	if x.tally != nil {
-		return x.tally.Granted(now)
+	if x.count != nil {
+		return x.count.Granted(now)
 	}
 	return x.Escrow.Granted(now)
 }
 
 func (x *escrow) Snapshot(now int64) uint64 {
-	if x.tally != nil {
-		return x.tally.Snapshot(now)
+	if x.count != nil {
+		return x.count.Snapshot(now)
 	}
 	return x.Escrow.Snapshot(now)
 }

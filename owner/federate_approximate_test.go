@@ -80,7 +80,7 @@ func TestApproximateWithoutTheStore(t *testing.T) {
 	}
 }
 
-// Neither dry runs nor reads are counted, and a rule whose mechanism changes begins anew.
+// Neither dry runs nor reads are counted, and a rule whose mechanism changes begins again.
 func TestApproximateDryRunsCountNothing(t *testing.T) {
 	w := approximate(t, 20, 0)
 	q := w.ask(300, time.Hour)

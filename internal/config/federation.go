@@ -131,7 +131,7 @@ func (f *Federation) bind(o *FederationOptions, x *Extension, limit uint32) (fau
 	case o.Name == "":
 		return "federation needs a member that knows its region: start it with --federation FILE and --region NAME"
 	case f.Static && o.Holders > 0:
-		return "federation: {mechanism: static} needs a layout with regions: with holders, nobody has a part of the limit of its own"
+		return "federation: {mechanism: static} needs a layout with regions: with holders, no sidecar has a part of the limit of its own"
 	case f.Static:
 		return ""
 	}

@@ -94,7 +94,7 @@ func (f *Federation) complete(m map[string]any) (fault string) {
 func (f *Federation) bindStore(o *FederationOptions, n uint32) (fault string) {
 	t := &f.Terms.Store
 	if o.Holders > 0 && f.floorGiven {
-		return "federation.floor needs a layout with regions: with holders, nobody has a part of the limit of its own"
+		return "federation.floor needs a layout with regions: with holders, no sidecar has a part of the limit of its own"
 	}
 	if o.Holders > 0 {
 		f.Terms.Floor = 0

@@ -8,11 +8,11 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// Tally is what one holder has admitted of one key, with mechanism approximate. It admits up to Slack hits that the
-// coordinator does not know, and reports the number of all its hits. Below the watermark it admits only what the
+// HolderCount counts the hits that one holder has admitted of one key, with mechanism approximate. It admits up to Slack
+// hits before it reports them, and reports the number of all its hits. Below the watermark it admits only hits that the
 // coordinator has reserved for it. So the holders together admit at most the limit and, of each life but one, Slack hits. The
-// caller guards it, sends a Request when one is due, and passes the reply to Accept. NewTally returns one.
-type Tally struct {
+// caller guards it, sends a Request when one is due, and passes the reply to Accept. NewHolderCount returns one.
+type HolderCount struct {
 	boot uint64
 	rule limit.Rule
 	set  EscrowSettings
@@ -34,10 +34,10 @@ type Tally struct {
 	demand     lease.RateMeter
 }
 
-// NewTally returns a tally without hits. boot must differ from those of all earlier tallies of the holder.
-func NewTally(boot uint64) *Tally { return &Tally{boot: boot} }
+// NewHolderCount returns a count of 0. boot must differ from those of all earlier counts of the holder.
+func NewHolderCount(boot uint64) *HolderCount { return &HolderCount{boot: boot} }
 
-// room is what a Tally can admit.
+// room divides the hits that a HolderCount can admit.
 type room struct {
 	reserved uint64 // counted by the coordinator, and not yet admitted
 	free     uint64 // the rest of the limit, by the newest reply
@@ -45,7 +45,7 @@ type room struct {
 }
 
 // Decide decides hits.
-func (t *Tally) Decide(now int64, r limit.Rule, s EscrowSettings, hits uint64) Verdict {
+func (t *HolderCount) Decide(now int64, r limit.Rule, s EscrowSettings, hits uint64) Verdict {
 	t.use(now, r, s)
 	m := t.room(now)
 	switch {
@@ -58,7 +58,7 @@ func (t *Tally) Decide(now int64, r limit.Rule, s EscrowSettings, hits uint64) V
 	return Wait
 }
 
-func (t *Tally) room(now int64) (m room) {
+func (t *HolderCount) room(now int64) (m room) {
 	m.reserved = t.recorded - min(t.admitted, t.recorded)
 	unreported := t.unreported()
 	used := t.sum + unreported + weighs(&t.rule, t.before, t.window, now)
@@ -69,7 +69,7 @@ func (t *Tally) room(now int64) (m room) {
 	return m
 }
 
-func (t *Tally) unreported() uint64 { return t.admitted - min(t.recorded, t.admitted) }
+func (t *HolderCount) unreported() uint64 { return t.admitted - min(t.recorded, t.admitted) }
 
 // weighs returns what hits of the window before w weigh at now: in a sliding window, the part that is not yet over.
 func weighs(r *limit.Rule, hits uint64, w, now int64) uint64 {
@@ -81,16 +81,16 @@ func weighs(r *limit.Rule, hits uint64, w, now int64) uint64 {
 }
 
 // use sets the rule and the parameters.
-func (t *Tally) use(now int64, r limit.Rule, s EscrowSettings) {
+func (t *HolderCount) use(now int64, r limit.Rule, s EscrowSettings) {
 	if r.Window != t.rule.Window || r.Algorithm != t.rule.Algorithm {
-		*t = Tally{boot: t.boot, seq: t.seq, waiting: t.waiting, demand: t.demand, offeredAt: t.offeredAt}
+		*t = HolderCount{boot: t.boot, seq: t.seq, waiting: t.waiting, demand: t.demand, offeredAt: t.offeredAt}
 	}
 	t.rule, t.set = r, s
 	t.roll(now)
 }
 
 // roll begins the window of now.
-func (t *Tally) roll(now int64) {
+func (t *HolderCount) roll(now int64) {
 	w := t.rule.Index(now)
 	if w <= t.window {
 		return
@@ -107,24 +107,24 @@ func (t *Tally) roll(now int64) {
 }
 
 // Offer counts hits by rule r that were offered to the holder, whether or not they are admitted.
-func (t *Tally) Offer(now int64, r limit.Rule, s EscrowSettings, hits uint64) {
+func (t *HolderCount) Offer(now int64, r limit.Rule, s EscrowSettings, hits uint64) {
 	t.use(now, r, s)
 	t.offeredAt = now
 	t.demand.Count(now, hits)
 }
 
 // AddWaiting records that a client's request of that many hits waits for the coordinator.
-func (t *Tally) AddWaiting(hits uint64) { t.waiting = limit.SaturatingAdd(t.waiting, hits) }
+func (t *HolderCount) AddWaiting(hits uint64) { t.waiting = limit.SaturatingAdd(t.waiting, hits) }
 
 // RemoveWaiting records that a client's request of that many hits does not wait any more.
-func (t *Tally) RemoveWaiting(hits uint64) { t.waiting -= min(t.waiting, hits) }
+func (t *HolderCount) RemoveWaiting(hits uint64) { t.waiting -= min(t.waiting, hits) }
 
 // TakeWaiting records that no client's request waits any more.
-func (t *Tally) TakeWaiting() { t.waiting = 0 }
+func (t *HolderCount) TakeWaiting() { t.waiting = 0 }
 
 // Due reports whether a request is to be sent now: requests wait, half of the slack or the demand of two round trips is used
 // up, or a report is due. It ignores the rest of a floor, since there is none.
-func (t *Tally) Due(now int64, _ uint64, rtt time.Duration) bool {
+func (t *HolderCount) Due(now int64, _ uint64, rtt time.Duration) bool {
 	t.roll(now)
 	if t.inFlight {
 		return now-t.sentAt >= int64(timeout(rtt, t.tries))
@@ -142,7 +142,7 @@ func (t *Tally) Due(now int64, _ uint64, rtt time.Duration) bool {
 }
 
 // Request returns the request to send now. The caller sets its Key and Epoch.
-func (t *Tally) Request(now int64, _ time.Duration) PoolRequest {
+func (t *HolderCount) Request(now int64, _ time.Duration) PoolRequest {
 	t.roll(now)
 	t.seq = max(t.seq+1, uint64(max(0, now)))
 	t.sentAt, t.inFlight = now, true
@@ -158,7 +158,7 @@ func (t *Tally) Request(now int64, _ time.Duration) PoolRequest {
 }
 
 // Accept processes the reply to the request in flight. It returns false if g replies to another request.
-func (t *Tally) Accept(now int64, g *PoolGrant, _ time.Duration) bool {
+func (t *HolderCount) Accept(now int64, g *PoolGrant, _ time.Duration) bool {
 	t.roll(now)
 	if !t.inFlight || g.Seq != t.seq || g.Window != t.window {
 		return false
@@ -169,35 +169,35 @@ func (t *Tally) Accept(now int64, g *PoolGrant, _ time.Duration) bool {
 }
 
 // Left returns the hits that can be admitted at now without asking the coordinator.
-func (t *Tally) Left(now int64) uint64 {
+func (t *HolderCount) Left(now int64) uint64 {
 	t.roll(now)
 	m := t.room(now)
 	return m.reserved + m.local
 }
 
 // Rest returns what was left of the limit at the newest reply, apart from Left.
-func (t *Tally) Rest(now int64) uint64 {
+func (t *HolderCount) Rest(now int64) uint64 {
 	t.roll(now)
 	m := t.room(now)
 	return m.free - m.local
 }
 
 // Granted returns the hits that the holder has admitted in the present window, or has reserved.
-func (t *Tally) Granted(now int64) uint64 {
+func (t *HolderCount) Granted(now int64) uint64 {
 	t.roll(now)
 	return max(t.admitted, t.recorded)
 }
 
 // Snapshot returns what was left of the limit at the newest reply of this window. It returns 0 if that is too old.
-func (t *Tally) Snapshot(now int64) uint64 {
+func (t *HolderCount) Snapshot(now int64) uint64 {
 	if t.roll(now); t.answeredAt == 0 || now-t.answeredAt > int64(SnapshotAge) {
 		return 0
 	}
 	return t.room(now).free
 }
 
-// Release returns the last report, for a tally that is not used any more. ok is false if everything is reported.
-func (t *Tally) Release(now int64) (r PoolRequest, ok bool) {
+// Release returns the last report, for a count that is not used any more. ok is false if everything is reported.
+func (t *HolderCount) Release(now int64) (r PoolRequest, ok bool) {
 	t.roll(now)
 	t.waiting = 0
 	if t.unreported() == 0 && t.past == (Past{}) {
@@ -207,7 +207,7 @@ func (t *Tally) Release(now int64) (r PoolRequest, ok bool) {
 }
 
 // Unanswered reports whether a request was sent and had no reply in time, and forgets it.
-func (t *Tally) Unanswered(now int64, rtt time.Duration) bool {
+func (t *HolderCount) Unanswered(now int64, rtt time.Duration) bool {
 	if !t.inFlight || now-t.sentAt < int64(timeout(rtt, t.tries)) {
 		return false
 	}
@@ -216,9 +216,9 @@ func (t *Tally) Unanswered(now int64, rtt time.Duration) bool {
 	return true
 }
 
-// Expired reports whether the tally is no longer needed: everything is reported, and no client's request came for a while.
-// Each new tally adds a record to the coordinator's, so that while is longer in long windows.
-func (t *Tally) Expired(now int64) bool {
+// Expired reports whether the count is no longer needed: everything is reported, and no client's request came for a while.
+// Each new count adds a record to the coordinator's, so that while is longer in long windows.
+func (t *HolderCount) Expired(now int64) bool {
 	t.roll(now)
 	idle := min(max(10*time.Second, t.rule.Window/100), time.Hour)
 	return t.unreported() == 0 && t.past == Past{} && t.waiting == 0 && now-t.offeredAt >= int64(idle)

@@ -9,15 +9,15 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// tallies are holders with mechanism approximate, a coordinator, and messages that are late, lost and repeated. Clocks are
+// countingWorld are holders with mechanism approximate, a coordinator, and messages that are late, lost and repeated. Clocks are
 // off by less than lateReport.
-type tallies struct {
+type countingWorld struct {
 	*rand.Rand
 	now     int64
 	rule    limit.Rule
 	set     EscrowSettings
 	account CountAccount
-	holders []*tallyHolder
+	holders []*countingHolder
 	mail    []func()
 	loses   bool
 	life    uint64
@@ -27,15 +27,15 @@ type tallies struct {
 	offered  map[int64]uint64
 }
 
-type tallyHolder struct {
+type countingHolder struct {
 	name   string
 	offset int64
-	tally  *Tally
+	count  *HolderCount
 }
 
-func newTallies(seed uint64, algorithm limit.Algorithm) *tallies {
+func newCountingWorld(seed uint64, algorithm limit.Algorithm) *countingWorld {
 	r := rand.New(rand.NewPCG(seed, 2))
-	w := &tallies{Rand: r, now: int64(time.Hour), admitted: map[int64]uint64{}, lives: map[int64]map[uint64]bool{}, offered: map[int64]uint64{}}
+	w := &countingWorld{Rand: r, now: int64(time.Hour), admitted: map[int64]uint64{}, lives: map[int64]map[uint64]bool{}, offered: map[int64]uint64{}}
 	w.rule = limit.Rule{Window: time.Duration(1+r.IntN(4)) * time.Second, Limit: uint32(20 + r.IntN(400)), Algorithm: algorithm}
 	w.loses = r.IntN(2) == 0
 	n := 1 + r.IntN(5)
@@ -45,13 +45,13 @@ func newTallies(seed uint64, algorithm limit.Algorithm) *tallies {
 	}}
 	for i := range n {
 		w.life++
-		w.holders = append(w.holders, &tallyHolder{fmt.Sprint("h", i), r.Int64N(int64(time.Second)), NewTally(w.life)})
+		w.holders = append(w.holders, &countingHolder{fmt.Sprint("h", i), r.Int64N(int64(time.Second)), NewHolderCount(w.life)})
 	}
 	return w
 }
 
 // later delivers f after a while, and perhaps not at all or twice.
-func (w *tallies) later(f func()) {
+func (w *countingWorld) later(f func()) {
 	if w.loses && w.IntN(8) == 0 {
 		return
 	}
@@ -61,7 +61,7 @@ func (w *tallies) later(f func()) {
 	}
 }
 
-func (w *tallies) step(restarts bool) {
+func (w *countingWorld) step(restarts bool) {
 	w.now += w.Int64N(int64(10 * time.Millisecond))
 	for w.IntN(3) > 0 && len(w.mail) > 0 {
 		i := w.IntN(len(w.mail))
@@ -72,9 +72,9 @@ func (w *tallies) step(restarts bool) {
 	h := w.holders[w.IntN(len(w.holders))]
 	if restarts && w.IntN(400) == 0 {
 		w.life++
-		h.tally = NewTally(w.life)
+		h.count = NewHolderCount(w.life)
 	}
-	now, t := w.now+h.offset, h.tally
+	now, t := w.now+h.offset, h.count
 	if hits := uint64(1 + w.IntN(5)); w.IntN(2) == 0 {
 		t.Offer(now, w.rule, w.set, hits)
 		i := w.rule.Index(now)
@@ -96,7 +96,7 @@ func (w *tallies) step(restarts bool) {
 	}
 }
 
-func (w *tallies) send(h *tallyHolder, t *Tally, r PoolRequest) {
+func (w *countingWorld) send(h *countingHolder, t *HolderCount, r PoolRequest) {
 	w.later(func() {
 		if g, ok := w.account.Grant(w.now, h.name, &r); ok {
 			w.later(func() { t.Accept(w.now+h.offset, &g, 0) })
@@ -104,11 +104,9 @@ func (w *tallies) send(h *tallyHolder, t *Tally, r PoolRequest) {
 	})
 }
 
-// bound returns how many hits more than the limit holders can admit in window i: what each of their lives but one has
-// not reported. A sliding window that weighs the window before misses as much of that one.
-func (w *tallies) bound(i int64) uint64 {
-	over := func(i int64) uint64 { return uint64(max(1, len(w.lives[i]))-1) * uint64(w.set.Store.Slack) }
-	return over(i)
+// bound returns how many hits more than the limit holders can admit in window i: the unreported ones of each life but one.
+func (w *countingWorld) bound(i int64) uint64 {
+	return uint64(max(1, len(w.lives[i]))-1) * uint64(w.set.Store.Slack)
 }
 
 // Whatever happens to messages, and whichever holders restart, a window admits at most the limit and, of each life but one,
@@ -116,7 +114,7 @@ func (w *tallies) bound(i int64) uint64 {
 func TestApproximateStaysWithinItsBound(t *testing.T) {
 	var admitted, wanted, over uint64
 	for seed := range uint64(1500) {
-		w := newTallies(seed, limit.FixedWindow)
+		w := newCountingWorld(seed, limit.FixedWindow)
 		for range 3000 {
 			w.step(seed%3 == 0)
 		}
@@ -134,11 +132,11 @@ func TestApproximateStaysWithinItsBound(t *testing.T) {
 	t.Logf("%d of %d hits admitted, at most %d above a limit", admitted, wanted, over)
 }
 
-// A sliding window weighs the hits that all holders have reported of the window before, and the last of these reports come
-// after the next window has begun.
+// A sliding window also weighs the hits that all holders have reported of the window before, some of them after the next
+// window has begun.
 func TestApproximateSlidingWindow(t *testing.T) {
 	for seed := range uint64(500) {
-		w := newTallies(seed, limit.SlidingWindow)
+		w := newCountingWorld(seed, limit.SlidingWindow)
 		for range 3000 {
 			w.step(false)
 		}
@@ -150,9 +148,9 @@ func TestApproximateSlidingWindow(t *testing.T) {
 	}
 	now, r := int64(time.Hour), limit.Rule{Window: 10 * time.Second, Limit: 100, Algorithm: limit.SlidingWindow}
 	var account CountAccount
-	a, b := NewTally(1), NewTally(2)
+	a, b := NewHolderCount(1), NewHolderCount(2)
 	set := EscrowSettings{Pool: 100, Store: StoreTerms{Approximate: true, Slack: 50}}
-	exchange := func(x *Tally, name string) {
+	exchange := func(x *HolderCount, name string) {
 		t.Helper()
 		q := x.Request(now, 0)
 		g, ok := account.Grant(now, name, &q)
@@ -179,7 +177,7 @@ func TestApproximateSlidingWindow(t *testing.T) {
 func TestWatermarkChecksEachRequest(t *testing.T) {
 	now, r := int64(time.Hour), limit.Rule{Window: time.Minute, Limit: 100}
 	set := EscrowSettings{Pool: 100, Store: StoreTerms{Approximate: true, Slack: 100, Watermark: 20}}
-	x := NewTally(1)
+	x := NewHolderCount(1)
 	if v := x.Decide(now, r, set, 80); v != Admitted {
 		t.Fatal(v)
 	}
