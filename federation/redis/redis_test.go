@@ -52,6 +52,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	federationtest.Run(t, s.empty(""))
+	federationtest.RunStore(t, s.empty(""))
 	fails(t, s.open("?layout=envoyproxy").Healthy(t.Context()), "use a single primary")
 	fails(t, s.open("?wait=1").Healthy(t.Context()), "use a single primary")
 }
