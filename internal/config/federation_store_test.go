@@ -83,3 +83,47 @@ func TestStoreFaults(t *testing.T) {
 		}
 	}
 }
+
+// A counter that is shared with envoyproxy/ratelimit has the name that its cache_key.go writes, apart from the start of the
+// window.
+func TestSharedName(t *testing.T) {
+	r, err := Load([]File{{Name: "f.yaml", Content: []byte(`domain: edge
+descriptors:
+  - key: path
+    value: /api/*
+    share_threshold: true
+    descriptors:
+      - key: user
+        rate_limit: {unit: hour, requests_per_unit: 100}
+        metadata: {keyward: {federation: {authority: shared}}}
+`)}}, Options{KeyPrefix: "pre:", Federation: sidecars()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, m := []Entry{{Key: "path", Value: "/api/a_b"}, {Key: "user", Value: "bob"}}, Match{}
+	r.Match("edge", entries, nil, &m)
+	if name := string(r.AppendSharedName(nil, "edge", entries, &m)); name != "pre:edge_path_/api/*_user_bob_" {
+		t.Error(name)
+	}
+}
+
+func TestSharedFaults(t *testing.T) {
+	shared := sidecars()
+	shared.Shared, shared.Holders, shared.Regions = []string{"shared"}, 0, 2
+	for text, want := range map[string]string{
+		"window: 10m, federation: {authority: shared}":               "which has no window: use a unit",
+		"algorithm: sliding_window, federation: {authority: shared}": "which has no sliding_window",
+		"federation: {authority: shared, floor: 10%}":                "which has no floor",
+	} {
+		if _, err := federated(t, text, shared); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, not %q", text, err, want)
+		}
+	}
+	r, err := federated(t, "federation: {authority: shared, floor: 0%}", shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if terms := r.Rules()[0].Extension.Federation.Terms; terms.Floor != 0 || !terms.Named {
+		t.Errorf("%+v", terms)
+	}
+}
