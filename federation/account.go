@@ -31,14 +31,15 @@ type ledger struct {
 // that contradicts itself, one from a window that has not begun, or one from one region too many.
 func (a *PoolAccount) Grant(now int64, region string, r *PoolRequest) (g PoolGrant, ok bool) {
 	w := r.Rule.Index(now)
-	if !r.Valid() || w < a.window || r.Window > w {
+	if !r.Valid() || r.Approximate || w < a.window || r.Window > w {
 		return g, false
 	}
 	a.roll(w, r)
 	if !a.current.receive(now, region, r, w) {
 		return g, false
 	}
-	a.past.used -= min(a.past.used, a.past.Settle(region, w-1, r))
+	a.current.credit(a.current.Reclaim(now, region))
+	a.past.credit(a.past.Settle(region, w-1, r))
 	usable := a.usable(now, w, r)
 	n := min(r.Tokens, usable-min(a.current.used, usable))
 	a.current.used += n
@@ -52,7 +53,7 @@ func (a *PoolAccount) Grant(now int64, region string, r *PoolRequest) (g PoolGra
 func (r *PoolRequest) Valid() bool {
 	return r.Rule.Validate() == nil && r.Rule.Window%time.Microsecond == 0 && Federates(r.Rule.Algorithm) && r.Seq > 0 &&
 		r.Left <= r.Have && len(r.Note) <= MaxNote && r.Pool <= uint64(r.Rule.Limit) &&
-		r.Have <= 1<<40 && r.Tokens <= 1<<40 && r.Past.Have <= 1<<40
+		r.Have <= 1<<40 && r.Tokens <= 1<<40 && r.Past.Have <= 1<<40 && r.Reclaim >= 0 && r.Reclaim%time.Microsecond == 0
 }
 
 // Federates reports whether limits of that algorithm can be divided between regions: unspent leases end only at the
@@ -98,6 +99,9 @@ func usablePart(r *limit.Rule, pool uint64, w, since int64) uint64 {
 func portion(n uint64, part, all int64) float64 {
 	return float64(float64(n)*float64(part/1000)) / float64(all/1000)
 }
+
+// credit takes back hits that are not charged any more.
+func (b *ledger) credit(hits uint64) { b.used -= min(b.used, hits) }
 
 // receive records r and charges or credits what it changes. It returns false if r is refused.
 func (b *ledger) receive(now int64, region string, r *PoolRequest, w int64) bool {

@@ -1,7 +1,6 @@
 package federation
 
 import (
-	"math"
 	"time"
 
 	"github.com/keyward/keyward/internal/lease"
@@ -42,6 +41,7 @@ type EscrowSettings struct {
 	Pool  uint64        // hits of a window that may be lent to all regions together
 	Batch time.Duration // time for which a lot lasts, if round trips are short; default 1 s
 	Floor uint64        // hits of a window that are the region's floor; only the division between tenants needs it
+	Store StoreTerms
 }
 
 // Escrow is a region's part of the pool of one key. It is at the key's owner and nowhere else (F3). The caller guards it,
@@ -61,6 +61,8 @@ type Escrow struct {
 	usable     uint64
 	rivals     int // other regions that compete for the pool
 	answeredAt int64
+
+	confirmedAt int64 // when the newest request with a reply was sent
 
 	seq      uint64
 	sentAt   int64
@@ -131,6 +133,7 @@ func (e *Escrow) roll(now int64) {
 	if now >= e.moved.endsAt {
 		e.moved.left = 0
 	}
+	e.expire(now)
 	if e.ended || now < e.endsAt {
 		return
 	}
@@ -165,6 +168,9 @@ func (e *Escrow) Due(now int64, floor uint64, rtt time.Duration) bool {
 	if e.idle(now, rtt) {
 		return e.left > 0 || !e.reported
 	}
+	if e.renews(now) {
+		return true
+	}
 	if now < e.pauseUntil {
 		return false
 	}
@@ -197,8 +203,7 @@ func (e *Escrow) lot(now int64, rtt time.Duration) uint64 {
 	if e.tenants != nil {
 		return e.fairLot(now, rtt, left)
 	}
-	n = min(n, e.mostLot(left))
-	return max(uint64(math.Ceil(n)), e.leastLot(left))
+	return e.set.Store.lot(min(n, e.mostLot(left)), left/uint64(e.rivals+1))
 }
 
 // mostLot returns how many hits a lot has at most, if left hits of the pool are not lent.
@@ -273,7 +278,7 @@ func (e *Escrow) Request(now int64, rtt time.Duration) PoolRequest {
 	e.sentAt, e.inFlight = now, true
 	r := PoolRequest{
 		Rule: e.rule, Pool: e.set.Pool, Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have,
-		Left: e.left, Tokens: e.tokens, Note: e.note(now),
+		Left: e.left, Tokens: e.tokens, Reclaim: e.set.Store.Reclaim, Note: e.note(now),
 	}
 	if now >= e.rule.End(e.past.Window) { // before, more of that window can be lent and spent
 		r.Past = e.past
@@ -289,7 +294,7 @@ func (e *Escrow) Accept(now int64, g *PoolGrant, rtt time.Duration) bool {
 		g.Left < 0 || g.Left > e.rule.Window {
 		return false
 	}
-	e.inFlight, e.tries, e.answeredAt = false, 0, now
+	e.inFlight, e.tries, e.answeredAt, e.confirmedAt = false, 0, now, e.sentAt
 	if g.Window != e.window {
 		e.window, e.have, e.left = g.Window, 0, 0
 	}

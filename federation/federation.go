@@ -58,6 +58,13 @@ type PoolRequest struct {
 	Past   Past       // of a sliding window: what the region kept of the window before
 	Note   []byte     // for the other regions; at most MaxNote bytes
 
+	// Approximate makes the request one of mechanism approximate, which only some coordinators support. Have then counts the hits
+	// that Boot has admitted in Window, and Tokens those that it wants to admit in addition if the limit has room.
+	Approximate bool
+	// Reclaim is the silence of the region after which Left is credited to the pool, in whole microseconds; 0: never. Only some
+	// coordinators support it.
+	Reclaim time.Duration
+
 	// Name is the counter's key in envoyproxy/ratelimit without the start of the window, which ends it:
 	// "domain_key_value_". Only a coordinator that shares its counts with that service needs it.
 	Name string
@@ -78,6 +85,7 @@ type PoolGrant struct {
 	Used   uint64        // hits of the pool that are charged, including everything that is lent
 	Usable uint64        // hits of the pool that can be lent in Window at most
 	Left   time.Duration // until Window ends by the coordinator's clock
+	Past   uint64        // Approximate: hits of all holders in the window before, of a sliding window
 	Others []RegionLine  // the other regions with a request in Window, in the order of their names
 }
 

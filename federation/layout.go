@@ -20,6 +20,9 @@ type Layout struct {
 	// or SpreadCoordinator.
 	Coordinator string         `yaml:"coordinator"`
 	Regions     []LayoutRegion `yaml:"regions"`
+	// Holders replaces Regions where members cannot gossip: each of them is a holder of its own, with any name, and this is about how
+	// many there are.
+	Holders uint16 `yaml:"holders"`
 }
 
 // LayoutRegion is one region of a Layout.
@@ -64,7 +67,10 @@ func (l *Layout) faults() (faults []string) {
 	add(l.Name == "", "name is missing: all regions of a federation have the same")
 	add(l.Epoch == 0, "epoch is missing: a whole number from 1 on, larger with every change of the regions or their weights")
 	add(l.Coordinator == "", "coordinator is missing: the name of an --authority")
-	add(len(l.Regions) == 0, "regions is empty")
+	add(len(l.Regions) == 0 && l.Holders == 0, "regions is empty, and so is holders: list the regions, or give the number of sidecars that are "+
+		"holders of their own")
+	add(len(l.Regions) > 0 && l.Holders > 0, "regions contradicts holders: sidecars that are holders of their own are not listed")
+	add(l.Holders > maxRegions, "%d holders, at most %d", l.Holders, maxRegions)
 	add(len(l.Regions) > maxRegions, "%d regions, at most %d", len(l.Regions), maxRegions)
 	seen, sum := map[string]bool{}, uint64(0)
 	for i, r := range l.Regions {
@@ -101,6 +107,17 @@ func (l *Layout) Weights() []uint32 {
 		ws[i] = l.Regions[i].weight()
 	}
 	return ws
+}
+
+// Admits returns why a holder of that name has no place in l, or nil.
+func (l *Layout) Admits(region string) error {
+	switch {
+	case l.Holders > 0 && len(region) > maxName:
+		return fmt.Errorf("%q has %d bytes, at most %d", region, len(region), maxName)
+	case l.Holders > 0 || l.Index(region) >= 0:
+		return nil
+	}
+	return fmt.Errorf("%q is not in the layout, which has %s", region, strings.Join(l.Names(), ", "))
 }
 
 // Index returns the position of a region, or -1.

@@ -28,6 +28,7 @@ type line struct {
 	have    uint64 // hits that boot has
 	left    uint64 // the part of them that may be unspent
 	askedAt int64
+	reclaim int64 // nanoseconds of silence after which left is credited; 0: never
 	note    []byte
 }
 
@@ -51,15 +52,36 @@ func (b *PoolLines) Receive(now int64, region string, r *PoolRequest, w int64) (
 	}
 	if l.boot != r.Boot {
 		was = 0 // what the earlier boot had stays charged
+		if l.reclaim > 0 {
+			c.Credit = l.left // apart from this: a life ends before the next one begins
+		}
 	}
 	c.First = first
 	if have > was { // the record of a grant was lost
 		c.Charge = have - was
 	} else {
-		c.Credit = was - have
+		c.Credit += was - have
 	}
-	*l = line{region: region, boot: r.Boot, seq: r.Seq, have: have, left: left, askedAt: now, note: slices.Clone(r.Note)}
+	*l = line{
+		region: region, boot: r.Boot, seq: r.Seq, have: have, left: left, askedAt: now, reclaim: int64(r.Reclaim), note: slices.Clone(r.Note),
+	}
 	return c, true
+}
+
+// Reclaim takes the unspent hits of holders that have been silent for too long, apart from that holder's own. It returns
+// the hits to credit. The hits that they have spent after their newest report are among them, so these can be admitted
+// above the limit.
+func (b *PoolLines) Reclaim(now int64, holder string) (credit uint64) {
+	for i := range b.lines {
+		l := &b.lines[i]
+		if l.region == holder || l.reclaim <= 0 || l.left == 0 || now-l.askedAt < l.reclaim+int64(reclaimMargin) {
+			continue
+		}
+		credit += l.left
+		l.have -= l.left
+		l.left = 0
+	}
+	return credit
 }
 
 // Settle records that region has spent only r.Past of window w, which is that of b and has ended. It returns the hits to

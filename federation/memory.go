@@ -18,10 +18,11 @@ type Memory struct {
 	sweptAt  int64                 // guarded by mu
 }
 
-// timedAccount is an Account and the time until which it is needed.
+// timedAccount is the accounts of a key, and the time until which they are needed.
 type timedAccount struct {
 	PoolAccount
-	until int64
+	counts CountAccount
+	until  int64
 }
 
 // sweepEvery is the time between two searches for accounts whose windows have ended.
@@ -72,8 +73,12 @@ func (m *Memory) grant(now int64, region string, r *PoolRequest) (g PoolGrant, o
 	if a == nil {
 		a = &timedAccount{PoolAccount: PoolAccount{Since: m.since}}
 	}
-	if g, ok = a.Grant(now, region, r); ok {
-		a.until = now + int64(g.Left) + int64(r.Rule.Window)
+	grant := a.Grant
+	if r.Approximate {
+		grant = a.counts.Grant
+	}
+	if g, ok = grant(now, region, r); ok {
+		a.until = max(a.until, now+int64(g.Left)+int64(r.Rule.Window)+int64(lateReport+keepCounts))
 		m.accounts[r.Key] = a
 	}
 	return g, ok

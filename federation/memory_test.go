@@ -7,3 +7,5 @@ import (
 )
 
 func TestMemory(t *testing.T) { federationtest.Run(t, federationtest.Memory) }
+
+func TestMemoryAsStore(t *testing.T) { federationtest.RunStore(t, federationtest.Memory) }

@@ -11,6 +11,8 @@ type RuleTerms struct {
 	Floor     uint8         // percent of a region's slice that is its floor; 100: nothing is lent
 	Outage    Outage        // what happens while the coordinator is away
 	Batch     time.Duration // time for which a lot lasts; default 1 s
+	Store     StoreTerms
+	Named     bool // the coordinator needs the name of each counter, since another service counts in it too
 }
 
 // AuthorityID returns the number by which members name a coordinator to each other. It is not 0.

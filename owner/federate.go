@@ -2,6 +2,7 @@ package owner
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ type FederationPlace struct {
 	Epoch       uint32   // of the layout
 	Weights     []uint32 // of all regions
 	Index       int      // of this region in Weights
+	Holders     int      // with it, each member is a holder of its own, of about that many, and no part of a limit is a member's
 	Authorities []string // names of the coordinators that this member can reach
 	// Homes chooses among Authorities for rules whose authority is federation.SpreadCoordinator; nil: it is one of them.
 	Homes *federation.Homes
@@ -87,8 +89,10 @@ type escrows struct {
 // escrow is the escrow of one key.
 type escrow struct {
 	*federation.Escrow
-	authority uint32 // that lends
-	named     uint32 // authority of the rule
+	count     *federation.HolderCount // instead of Escrow, with mechanism approximate
+	authority uint32                  // that lends
+	named     uint32                  // authority of the rule
+	name      string
 	ringPos   uint64
 	queued    bool
 }
@@ -97,6 +101,7 @@ type escrow struct {
 type poolOp struct {
 	*shardOp
 	budget federation.Budget
+	store  federation.StoreTerms
 	link   *authorityLink
 	escrow *escrow // nil if nothing can be borrowed
 	left   uint64  // of the floor
@@ -146,7 +151,7 @@ func (n *Node) decideFromEscrow(s *shard, q *poolOp, res *Result) {
 // poolOp returns op with its budget and escrow.
 func (n *Node) poolOp(s *shard, op *shardOp) poolOp {
 	f, t := &n.federation, op.Federation
-	q := poolOp{shardOp: op, budget: f.budget(op.Request.Rule.Limit, t.Floor)}
+	q := poolOp{shardOp: op, budget: f.budget(op.Request.Rule.Limit, t.Floor), store: f.store(t)}
 	x := s.escrows.keys[op.Key]
 	if x != nil && x.named != t.Authority {
 		n.dropEscrow(s, op.Key) // the rule has another authority now: what the former has lent stays charged there
@@ -157,10 +162,10 @@ func (n *Node) poolOp(s *shard, op *shardOp) poolOp {
 	} else {
 		q.link = f.links[f.authorityOf(t, op.Key)]
 	}
-	if q.link != nil && q.budget.Pool > 0 {
+	if q.link != nil && q.budget.Pool > 0 && (op.Name != "" || !t.Named) {
 		q.escrow = n.escrowOf(s, op)
 	}
-	if len(s.escrows.moves) > 0 && q.escrow != nil {
+	if len(s.escrows.moves) > 0 && q.escrow != nil && q.escrow.count == nil {
 		n.takeMoves(s, &q)
 	}
 	return q
@@ -176,6 +181,9 @@ func (f *federated) authorityOf(t *federation.RuleTerms, key Key) uint32 {
 
 // budget divides a limit, of whose slices the given percentage are floors.
 func (f *federated) budget(n uint32, floor uint8) federation.Budget {
+	if h := f.options.Holders; h > 0 {
+		return federation.Budget{Pool: n, Slice: n / uint32(h)}
+	}
 	if len(f.options.Weights) == 0 {
 		return federation.Budget{Pool: n} // this member does not know its region
 	}
@@ -184,8 +192,10 @@ func (f *federated) budget(n uint32, floor uint8) federation.Budget {
 
 // escrowOf returns the escrow of op's key, which it adds if there is none. It returns nil if there are too many.
 func (n *Node) escrowOf(s *shard, op *shardOp) *escrow {
-	if x := s.escrows.keys[op.Key]; x != nil {
+	if x := s.escrows.keys[op.Key]; x != nil && x.serves(op.Federation) {
 		return x
+	} else if x != nil {
+		n.dropEscrow(s, op.Key) // what it had stays charged
 	}
 	if n.federation.held.Add(1) > maxEscrows {
 		n.federation.held.Add(-1)
@@ -198,10 +208,9 @@ func (n *Node) escrowOf(s *shard, op *shardOp) *escrow {
 	s.escrows.lives++
 	// Boot IDs are random, so those of two members, or of two lives, differ.
 	boot := n.options.BootID + s.escrows.lives*counter.Shards + uint64(counter.ShardOf(op.hash))
-	x := &escrow{
-		Escrow: federation.NewEscrow(boot), authority: n.federation.authorityOf(op.Federation, op.Key), named: op.Federation.Authority,
-		ringPos: op.RingPos,
-	}
+	x := newEscrow(op.Federation, boot)
+	x.authority, x.named = n.federation.authorityOf(op.Federation, op.Key), op.Federation.Authority
+	x.ringPos, x.name = op.RingPos, strings.Clone(op.Name) // of a request that does not escape
 	s.escrows.keys[op.Key] = x
 	return x
 }
@@ -280,7 +289,7 @@ func (q *poolOp) decide() federation.Verdict {
 
 func (q *poolOp) settings() federation.EscrowSettings {
 	return federation.EscrowSettings{
-		Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch, Floor: uint64(q.budget.Floor),
+		Pool: uint64(q.budget.Pool), Batch: q.Federation.Batch, Floor: uint64(q.budget.Floor), Store: q.store,
 	}
 }
 
@@ -396,7 +405,7 @@ func (n *Node) ask(now int64, key Key, x *escrow, fx *Ready) {
 
 // addPoolRequest adds r, a request for the escrow x of key, to fx.
 func (n *Node) addPoolRequest(key Key, x *escrow, r federation.PoolRequest, fx *Ready) {
-	r.Key, r.Epoch = key, n.federation.options.Epoch
+	r.Key, r.Epoch, r.Name = key, n.federation.options.Epoch, x.name
 	fx.PoolRequests = append(fx.PoolRequests, CoordinatorRequest{x.authority, r})
 }
 
@@ -431,7 +440,9 @@ func (n *Node) tickEscrows(now int64, fx *Ready) {
 }
 
 func (n *Node) dropEscrow(s *shard, key Key) {
-	n.federation.rows.Add(int64(-s.escrows.keys[key].TenantRows()))
+	if x := s.escrows.keys[key]; x.count == nil {
+		n.federation.rows.Add(int64(-x.TenantRows()))
+	}
 	delete(s.escrows.keys, key)
 	n.federation.held.Add(-1)
 }
@@ -455,7 +466,7 @@ func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
 
 // passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none.
 func (n *Node) passOn(key Key, x *escrow, now int64, o handoff.Ownership, fx *Ready) {
-	if o.State != handoff.OwnedElsewhere || o.Member == "" {
+	if x.count != nil || o.State != handoff.OwnedElsewhere || o.Member == "" {
 		if r, ok := x.Release(now); ok {
 			n.addPoolRequest(key, x, r, fx)
 		}

@@ -8,7 +8,7 @@ import (
 
 // divides reports whether the escrow divides q's limit between tenants. Without an escrow, the region's floor is divided
 // as any limit of the cluster is.
-func (q *poolOp) divides() bool { return q.escrow != nil && q.Tenant != 0 }
+func (q *poolOp) divides() bool { return q.escrow != nil && q.escrow.count == nil && q.Tenant != 0 }
 
 // maxTenantRows is the most rows of tenants in all escrows. Further tenants of a key share one row.
 const maxTenantRows = 131_072
@@ -92,13 +92,16 @@ func (q *poolOp) recordTenant(res *Result, floor bool) {
 
 // dealWaiting decides the requests that wait for an escrow again, when what it has is to be divided again.
 func (n *Node) dealWaiting(s *shard, now int64, key Key, x *escrow, fx *Ready) {
-	if x.TenantsWait() && x.DealDue(now) {
+	if x.count == nil && x.TenantsWait() && x.DealDue(now) {
 		n.decideCoordinated(s, now, key, x, fx)
 	}
 }
 
 // federatedTenants returns the tenants of an escrow.
 func (x *escrow) federatedTenants(now int64) (all []Tenant) {
+	if x.count != nil {
+		return nil
+	}
 	for _, t := range x.Tenants(now) {
 		all = append(all, fair.Tenant{
 			Digest: t.Tenant, Weight: t.Weight, Used: t.Got, Offered: t.Offered, Last: t.Last, Left: t.Left,

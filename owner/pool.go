@@ -88,7 +88,7 @@ func (n *Node) StepPool(now int64, region string, r *federation.PoolRequest, to 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	extent, _, _ := n.authority(now, s.view, 0)
-	if !r.Valid() || r.Pool == 0 {
+	if !r.Valid() || r.Extended() || r.Pool == 0 {
 		return res, fx
 	}
 	if extent != handoff.ExtentFull {

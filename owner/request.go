@@ -51,6 +51,8 @@ type Request struct {
 	Partition policy.PartitionChoice
 	// Federation holds the rule's settings of a limit that several regions share; nil: the limit is the cluster's own.
 	Federation *federation.RuleTerms
+	// Name is the counter's name for a coordinator that needs it; see federation.PoolRequest.
+	Name string
 	// Strict requires that no charge is admitted that only this member has recorded, or that a journal of the rule's
 	// counters lacks (durability: strict).
 	Strict bool

@@ -51,7 +51,7 @@ func (n *Node) EscrowBalance(key Key) (b federation.EscrowBalance, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.escrows.keys[key]
-	if x == nil {
+	if x == nil || x.count != nil {
 		return b, false
 	}
 	return x.Balance(), true

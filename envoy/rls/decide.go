@@ -73,6 +73,10 @@ func (s *Service) buildRequests(c *Call, v *view) {
 		}
 		l.request = len(c.requests)
 		q := NewRequest(domain, v.version, &l.match)
+		if q.Federation != nil && q.Federation.Named {
+			var space [128]byte
+			q.Name = string(v.rules.AppendSharedName(space[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, &l.match))
+		}
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
 		c.requests = append(c.requests, q)
 	}

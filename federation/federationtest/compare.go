@@ -20,11 +20,22 @@ const compared = 6000
 // grant exactly the same: regions that lose replies, return hits and restart; late, repeated and contradictory requests;
 // numbers beyond 2^32; and a clock that jumps.
 func Compare(t *testing.T, open Open, seed uint64) {
+	compare(t, open, newAdversary(seed), seed)
+}
+
+// source generates requests, and learns the grants of those that it sent last.
+type source interface {
+	time(now int64) int64
+	requests(now int64) (region string, rs []federation.PoolRequest)
+	learn(region string, gs []federation.PoolGrant)
+}
+
+func compare(t *testing.T, open Open, a source, seed uint64) {
+	t.Helper()
 	var now atomic.Int64
 	now.Store(start)
 	o := Options{Epoch: epoch, Since: start + int64(3700*time.Millisecond), Now: now.Load}
 	reference, c := Memory(t, o), open(t, o)
-	a := newAdversary(seed)
 	granted := 0
 	for sent := 0; sent < compared; {
 		now.Store(a.time(now.Load()))
@@ -79,7 +90,8 @@ const regions = 4
 // adversary generates requests.
 type adversary struct {
 	*rand.Rand
-	escrows [regions][]escrow // by key
+	escrows  [regions][]escrow // by key
+	reclaims bool              // some hits can be reclaimed
 }
 
 // escrow is the state of a region for a key.
@@ -162,6 +174,9 @@ func (a *adversary) honest(e *escrow, key int, now int64) federation.PoolRequest
 	}
 	if a.IntN(4) == 0 {
 		r.Tokens = 0
+	}
+	if a.reclaims && a.IntN(3) > 0 {
+		r.Reclaim = time.Duration(a.IntN(3000)) * time.Millisecond
 	}
 	if a.IntN(3) == 0 {
 		r.Note = make([]byte, a.IntN(40))

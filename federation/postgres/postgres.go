@@ -76,7 +76,7 @@ func (c *Coordinator) Repaired() uint64 { return c.repaired.Load() }
 func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
 	requests := make([]*federation.PoolRequest, 0, len(rs))
 	for i := range rs {
-		if r := &rs[i]; r.Epoch == c.epoch && r.Valid() {
+		if r := &rs[i]; r.Epoch == c.epoch && r.Valid() && !r.Extended() {
 			requests = append(requests, r)
 		}
 	}

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"crypto/sha1"
+	_ "embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -19,9 +20,24 @@ import (
 // call is a request as arguments of the script.
 type call struct {
 	request    *federation.PoolRequest
+	script     *script
 	key, since string
 	args       []string
 }
+
+// script is a script by its source, and by the name under which Redis keeps it.
+type script struct{ source, digest string }
+
+//go:embed grant.lua
+var grantSource string
+
+//go:embed count.lua
+var countSource string
+
+var (
+	grantScript = script{grantSource, digest(grantSource)}
+	countScript = script{countSource, digest(countSource)}
+)
 
 func (c *Coordinator) call(region string, r *federation.PoolRequest) call {
 	name, now, sliding := "", "", "0"
@@ -37,11 +53,16 @@ func (c *Coordinator) call(region string, r *federation.PoolRequest) call {
 	prefix := tag(byte(r.Key[1]))
 	unsigned := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	signed := func(n int64) string { return strconv.FormatInt(n, 10) }
-	return call{r, fmt.Sprintf("%s:fed:%016x%016x", prefix, r.Key[0], r.Key[1]), prefix + sinceName, []string{
+	run := &grantScript
+	if r.Approximate {
+		run = &countScript
+	}
+	return call{r, run, fmt.Sprintf("%s:fed:%016x%016x", prefix, r.Key[0], r.Key[1]), prefix + sinceName, []string{
 		region, fmt.Sprintf("%020d", r.Boot), fmt.Sprintf("%020d", r.Seq), string(r.Note), name,
 		unsigned(uint64(r.Epoch)), signed(r.Rule.Window.Microseconds()), sliding, unsigned(r.Pool),
 		signed(r.Window), unsigned(r.Have), unsigned(r.Left), unsigned(r.Tokens),
 		signed(r.Past.Window), unsigned(r.Past.Have), now,
+		signed(r.Reclaim.Microseconds()),
 	}}
 }
 
@@ -58,7 +79,11 @@ func (c *call) grant(reply rueidis.RedisResult) (g federation.PoolGrant, lost ui
 	if err != nil {
 		return g, 0, err
 	}
-	const head, line = 6, 5
+	const line = 5
+	head := 6
+	if c.request.Approximate {
+		head = 7
+	}
 	if len(fields) < head || (len(fields)-head)%line != 0 {
 		return g, 0, fmt.Errorf("script returned %d fields", len(fields))
 	}
@@ -77,6 +102,9 @@ func (c *call) grant(reply rueidis.RedisResult) (g federation.PoolGrant, lost ui
 		Usable: uint64(number(3)), Left: time.Duration(number(4)) * time.Microsecond,
 	}
 	lost = uint64(number(5))
+	if c.request.Approximate {
+		g.Past = uint64(number(6))
+	}
 	for i := head; i < len(fields); i += line {
 		g.Others = append(g.Others, federation.RegionLine{
 			Region: text(i), Granted: uint64(number(i + 1)), Left: uint64(number(i + 2)),

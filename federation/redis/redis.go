@@ -13,7 +13,6 @@ package redis
 import (
 	"context"
 	"crypto/tls"
-	_ "embed"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -31,9 +30,6 @@ const (
 	ackTimeout  = time.Second     // for replicas to confirm writes
 )
 
-//go:embed grant.lua
-var source string
-
 // Options configure a Coordinator.
 type Options struct {
 	// URL is redis://[user:password@]host:port[/database], or rediss:// for TLS. Its query may contain wait=N: a grant
@@ -50,7 +46,6 @@ type Coordinator struct {
 	server   server
 	dialing  chan struct{}  // holds a value while client is used or set
 	client   rueidis.Client // nil until the first connection
-	script   string         // SHA-1 of source
 	repaired atomic.Uint64
 	now      func() int64 // nil outside of tests: the script reads the server's clock
 }
@@ -62,7 +57,7 @@ func Open(_ context.Context, o Options) (*Coordinator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open redis: %w", err)
 	}
-	return &Coordinator{epoch: o.Epoch, server: s, dialing: make(chan struct{}, 1), script: digest(source)}, nil
+	return &Coordinator{epoch: o.Epoch, server: s, dialing: make(chan struct{}, 1)}, nil
 }
 
 // Close closes the connections. Calls that wait for a reply return an error.
@@ -76,6 +71,10 @@ func (c *Coordinator) Close() {
 
 // Repaired returns how many hits were charged because a region had them and Redis had lost their record.
 func (c *Coordinator) Repaired() uint64 { return c.repaired.Load() }
+
+// Counts reports whether c supports mechanism approximate. With layout=envoyproxy there is one counter for all, without the parts
+// of holders.
+func (c *Coordinator) Counts() bool { return c.server.layout == keyward }
 
 // Lease implements federation.Coordinator. Requests for one key are processed in their order.
 func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
@@ -127,7 +126,7 @@ func (c *Coordinator) lease(ctx context.Context, region string, rs []federation.
 // run calls the script for each request in one round trip, and once more with its source for those for which the server
 // did not have it.
 func (c *Coordinator) run(ctx context.Context, client rueidis.Client, calls []call) ([]rueidis.RedisResult, error) {
-	replies, err := c.send(ctx, client, "EVALSHA", c.script, calls)
+	replies, err := c.send(ctx, client, false, calls)
 	if err != nil {
 		return nil, err
 	}
@@ -141,19 +140,21 @@ func (c *Coordinator) run(ctx context.Context, client rueidis.Client, calls []ca
 	if len(again) == 0 {
 		return replies, nil
 	}
-	repeated, err := c.send(ctx, client, "EVAL", source, again)
+	repeated, err := c.send(ctx, client, true, again)
 	for i, reply := range repeated {
 		replies[places[i]] = reply
 	}
 	return replies, err
 }
 
-// send sends commands, and WAIT after them if replicas have to confirm.
-func (c *Coordinator) send(
-	ctx context.Context, client rueidis.Client, command, script string, calls []call,
-) ([]rueidis.RedisResult, error) {
+// send sends the calls, with the source of their scripts if whole is set, and WAIT after them if replicas have to confirm.
+func (c *Coordinator) send(ctx context.Context, client rueidis.Client, whole bool, calls []call) ([]rueidis.RedisResult, error) {
 	commands := make([]rueidis.Completed, 0, len(calls)+1)
 	for _, call := range calls {
+		command, script := "EVALSHA", call.script.digest
+		if whole {
+			command, script = "EVAL", call.script.source
+		}
 		b := client.B().Arbitrary(command, script, "2").Keys(call.key, call.since).Args(call.args...)
 		commands = append(commands, b.Build())
 	}

@@ -24,6 +24,18 @@ func TestEqualsReference(t *testing.T) {
 	}
 }
 
+func TestStoreContract(t *testing.T) {
+	s := startServer(t)
+	federationtest.RunStore(t, s.empty(""))
+}
+
+func TestStoreEqualsReference(t *testing.T) {
+	s := startServer(t)
+	for seed := range uint64(2) {
+		federationtest.CompareStore(t, s.empty(""), seed)
+	}
+}
+
 // TestCluster runs on a Redis Cluster of one node, which requires that the keys of a request are in one slot.
 func TestCluster(t *testing.T) {
 	s := startServer(t, "--cluster-enabled", "yes")
@@ -40,6 +52,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	federationtest.Run(t, s.empty(""))
+	federationtest.RunStore(t, s.empty(""))
 	fails(t, s.open("?layout=envoyproxy").Healthy(t.Context()), "use a single primary")
 	fails(t, s.open("?wait=1").Healthy(t.Context()), "use a single primary")
 }

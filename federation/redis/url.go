@@ -34,7 +34,7 @@ const day = 24 * time.Hour
 
 // accepts reports whether requests like r can be recorded.
 func (l layout) accepts(r *federation.PoolRequest) bool {
-	return l == keyward || r.Name != "" && r.Rule.Algorithm == limit.FixedWindow && units[r.Rule.Window]
+	return l == keyward || !r.Approximate && r.Name != "" && r.Rule.Algorithm == limit.FixedWindow && units[r.Rule.Window]
 }
 
 // server is the content of a URL.

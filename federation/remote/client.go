@@ -99,8 +99,8 @@ func (c *CoordinatorClient) send(
 		const text = "lease from coordinator %s: this client calls for region %q, not %q"
 		return nil, fmt.Errorf(text, c.o.Address, c.o.Region, region)
 	}
-	invalid := func(r federation.PoolRequest) bool { return !r.Valid() }
-	if slices.ContainsFunc(rs, invalid) { // every coordinator would refuse them
+	invalid := func(r federation.PoolRequest) bool { return !r.Valid() || r.Extended() } // the protocol has no place for the latter
+	if slices.ContainsFunc(rs, invalid) {                                                // every coordinator would refuse them
 		rs = slices.DeleteFunc(slices.Clone(rs), invalid)
 	}
 	for len(rs) > 0 {

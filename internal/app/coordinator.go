@@ -104,6 +104,9 @@ func readLayout(file string) (*federation.Layout, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--federation: %w", err)
 	}
+	if l.Holders > 0 {
+		return nil, fmt.Errorf("--federation: %s has holders, which use a Redis without a coordinator: sidecar --authority NAME=redis://host:port", file)
+	}
 	return l, nil
 }
 

@@ -43,9 +43,8 @@ type federationFlags struct {
 
 // validateFederation checks the flags of the federation. It does not read files.
 func (f *federationFlags) validateFederation(e *faults) {
-	e.unless((f.Region == "") == (f.Federation == ""), "--region and --federation need each other: the file names all regions, and "+
-		"--region is this one's name")
-	e.unless(f.FederationListen == "" || f.Federation != "", "--federation-listen needs --federation FILE and --region NAME")
+	e.unless(f.Region == "" || f.Federation != "", "--region needs --federation: the file names all regions, and --region is this one's name")
+	e.unless(f.FederationListen == "" || f.Federation != "", "--federation-listen needs --federation FILE")
 	if err := hostPort(f.FederationListen); err != nil {
 		e.add("--federation-listen %q: %w", f.FederationListen, err)
 	}
@@ -78,8 +77,8 @@ type federations struct {
 	server   *remote.CoordinatorServer
 }
 
-// open reads the layout and opens the coordinators. It returns all faults.
-func (x *federations) open(f *federationFlags, s *security) (err error) {
+// open reads the layout and opens the coordinators, for the member of that name. It returns all faults.
+func (x *federations) open(f *federationFlags, node string, s *security) (err error) {
 	x.region = f.Region
 	if f.Federation == "" {
 		if len(f.Authorities) > 0 {
@@ -95,8 +94,11 @@ func (x *federations) open(f *federationFlags, s *security) (err error) {
 		return fmt.Errorf("--federation: %w", err)
 	}
 	var errs []error
-	if x.layout.Index(x.region) < 0 {
-		errs = append(errs, fmt.Errorf("--region %q is not in %s, which has %s", x.region, f.Federation, strings.Join(x.layout.Names(), ", ")))
+	if x.region == "" && x.layout.Holders > 0 {
+		x.region = node // the holders' names must differ, as those of members
+	}
+	if err := x.layout.Admits(x.region); err != nil {
+		errs = append(errs, fmt.Errorf("--region: %w", err))
 	}
 	x.openHome()
 	errs = append(errs, x.openRegions(s))
@@ -149,6 +151,9 @@ func (x *federations) openAuthority(at string, s *security) (federation.Coordina
 	case "redis", "rediss":
 		return redis.Open(context.Background(), redis.Options{URL: at, Epoch: x.layout.Epoch})
 	case keywardScheme:
+		if x.layout.Holders > 0 {
+			return nil, errors.New("a coordinator process lends to regions only; with holders, want a URL that begins with redis:// or rediss://")
+		}
 		return x.dialCoordinator(at, s)
 	}
 	return nil, errors.New("want a URL that begins with keyward://, redis:// or rediss://")
@@ -160,7 +165,8 @@ func (x *federations) options() owner.FederationPlace {
 		return owner.FederationPlace{}
 	}
 	p := owner.FederationPlace{
-		Epoch: x.layout.Epoch, Weights: x.layout.Weights(), Index: x.layout.Index(x.region), Authorities: x.names(),
+		Epoch: x.layout.Epoch, Weights: x.layout.Weights(), Index: x.layout.Index(x.region), Holders: int(x.layout.Holders),
+		Authorities: x.names(),
 	}
 	if x.layout.Coordinator == federation.SpreadCoordinator {
 		p.Homes = federation.NewHomes(x.layout)
@@ -184,7 +190,24 @@ func (x *federations) rules() *config.FederationOptions {
 	if x.layout.Coordinator == federation.SpreadCoordinator {
 		names = append(names, federation.SpreadCoordinator)
 	}
-	return &config.FederationOptions{Name: x.layout.Name, Coordinator: x.layout.Coordinator, Authorities: names}
+	o := &config.FederationOptions{
+		Name: x.layout.Name, Coordinator: x.layout.Coordinator, Authorities: names,
+		Regions: len(x.layout.Regions), Holders: int(x.layout.Holders),
+	}
+	for i := range x.authorities {
+		a := &x.authorities[i]
+		c, ok := a.coordinator.(*redis.Coordinator)
+		if !ok {
+			continue
+		}
+		o.Reclaims = append(o.Reclaims, a.name)
+		if c.Counts() {
+			o.Counts = append(o.Counts, a.name)
+		} else {
+			o.Shared = append(o.Shared, a.name)
+		}
+	}
+	return o
 }
 
 // poolReply is called with the replies of a coordinator; see owner.Node.StepFederation.

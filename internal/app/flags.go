@@ -275,7 +275,8 @@ func (f *dataFlags) define(s *pflag.FlagSet) {
 }
 
 func (f *federationFlags) define(s *pflag.FlagSet) {
-	s.StringVar(&f.Region, "region", "", "`name` of the region of this cluster in the file of --federation")
+	s.StringVar(&f.Region, "region", "",
+		"`name` of the region of this cluster in the file of --federation; if that has holders instead of regions, the default is --node")
 	s.StringVar(&f.Federation, "federation", "",
 		"`file` with the regions that share limits: name, epoch, coordinator, and regions with name and weight; empty: limits are "+
 			"this cluster's own")

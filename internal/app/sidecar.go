@@ -195,7 +195,7 @@ func (m *sidecar) startCounting() error {
 		o.DataWindow = m.Flags.DataWindow
 	}
 	var err error
-	if err = m.federation.open(&m.Flags.federationFlags, m.security); err != nil {
+	if err = m.federation.open(&m.Flags.federationFlags, m.Flags.Node, m.security); err != nil {
 		return err
 	}
 	o.Federation = m.federation.options()

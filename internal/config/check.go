@@ -229,7 +229,7 @@ func (r *RuleSpec) extend(x Extension, of *Rules) (faults []extensionFault) {
 		faults = append(faults, extensionFault{key: "epsilon", text: fault})
 	}
 	if x.Federation != nil {
-		if fault := x.Federation.bind(of.federation); fault != "" {
+		if fault := x.Federation.bind(of.federation, &x, r.Limit.Limit); fault != "" {
 			faults = append(faults, extensionFault{key: "federation", text: fault})
 		}
 	}

@@ -18,6 +18,11 @@ type Federation struct {
 	Static    bool   // mechanism: static. Each region has its slice, and nothing is lent
 	Fair      *Fair  // how the limit is divided between tenants; nil: it is not
 	Terms     *federation.RuleTerms
+	Epsilon   float64 // mechanism: approximate; the fraction of the limit that may be admitted above it
+
+	ttl        time.Duration
+	reclaim    string // as the rule has it
+	floorGiven bool
 }
 
 // failsOpen reports whether local_cap has an effect: while the coordinator is away.
@@ -30,9 +35,15 @@ type FederationOptions struct {
 	Name        string   // of the federation; empty: the members are in none
 	Coordinator string   // the authority of rules that name none
 	Authorities []string // names of the coordinators that the members can reach
+	Reclaims    []string // those of them that support reclaim
+	Counts      []string // those of them that support mechanism: approximate
+	Shared      []string // those of them that share their counters with envoyproxy/ratelimit
+	Regions     int      // in the layout
+	Holders     int      // in the layout; 0: its regions are the holders
 }
 
-var federationKeys = []string{"authority", "batch", "fair_by", "floor", "mechanism", "outage", "weight", "weights"}
+var federationKeys = slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(storeKeys)),
+	"authority", "batch", "fair_by", "floor", "mechanism", "outage", "weight", "weights")))
 
 // parseFederation reads the map of metadata.keyward.federation.
 func parseFederation(v any, path []*node) (*Federation, string) {
@@ -53,8 +64,8 @@ func parseFederation(v any, path []*node) (*Federation, string) {
 			return nil, fault
 		}
 	}
-	if f.Static {
-		f.Terms.Floor = 100
+	if fault := f.complete(m); fault != "" {
+		return nil, fault
 	}
 	return f, ""
 }
@@ -72,10 +83,10 @@ func (f *Federation) set(key string, v any) (fault string) {
 		}
 		f.Authority = name
 	case "mechanism":
-		if v != "lease" && v != "static" {
-			return fmt.Sprintf("federation.mechanism must be one of lease, static, not '%v'", v)
+		if v != "lease" && v != "approximate" && v != "static" {
+			return fmt.Sprintf("federation.mechanism must be one of lease, approximate, static, not '%v'", v)
 		}
-		f.Static = v == "static"
+		f.Static, f.Terms.Store.Approximate = v == "static", v == "approximate"
 	case "floor":
 		f.Terms.Floor, fault = parseFloor(v)
 	case "batch":
@@ -91,6 +102,9 @@ func (f *Federation) set(key string, v any) (fault string) {
 	case "weight", "weights":
 		return f.setWeights(key, v)
 	default:
+		if storeKeys[key] != "" {
+			return f.setStore(key, v)
+		}
 		return fmt.Sprintf("federation must be a map with the keys %s, not '%s'", strings.Join(federationKeys, ", "), key)
 	}
 	return fault
@@ -140,14 +154,16 @@ func (x *Extension) federationConflict() string {
 
 // bind completes the federation of a rule by that of the members. It returns a fault if they are in none, or do not know
 // the rule's coordinator. Without o, as when rules are only checked, it returns none.
-func (f *Federation) bind(o *FederationOptions) (fault string) {
+func (f *Federation) bind(o *FederationOptions, x *Extension, limit uint32) (fault string) {
 	if o == nil {
 		return ""
 	}
-	if o.Name == "" {
+	switch {
+	case o.Name == "":
 		return "federation needs a member that knows its region: start it with --federation FILE and --region NAME"
-	}
-	if f.Static {
+	case f.Static && o.Holders > 0:
+		return "federation: {mechanism: static} needs a layout with regions: with holders, no sidecar has a part of the limit of its own"
+	case f.Static:
 		return ""
 	}
 	if f.Authority == "" {
@@ -157,7 +173,10 @@ func (f *Federation) bind(o *FederationOptions) (fault string) {
 		return fmt.Sprintf("federation.authority '%s' is not known to this member: add --authority %s=URL", f.Authority, f.Authority)
 	}
 	f.Terms.Authority = federation.AuthorityID(f.Authority)
-	return ""
+	if fault := f.bindShared(o, x); fault != "" {
+		return fault
+	}
+	return f.bindStore(o, limit)
 }
 
 // String returns f as /rlconfig prints it: "home (floor 5%, outage fail_closed)".
@@ -169,5 +188,5 @@ func (f *Federation) String() string {
 	if name == "" {
 		name = "the layout's coordinator"
 	}
-	return fmt.Sprintf("%s (floor %d%%, outage %s)", name, f.Terms.Floor, f.Terms.Outage)
+	return fmt.Sprintf("%s (floor %d%%, outage %s%s)", name, f.Terms.Floor, f.Terms.Outage, f.storeText())
 }

@@ -48,6 +48,17 @@ func (r *Rules) digest(d *domain, entries []Entry, m *Match) [2]uint64 {
 	return [2]uint64{h0, h1}
 }
 
+// AppendSharedName appends the name of the counter in envoyproxy/ratelimit, without the start of the window: all of
+// "prefixdomain_key_value_". m is the result of Match for the same domain and entries.
+func (r *Rules) AppendSharedName(dst []byte, domain string, entries []Entry, m *Match) []byte {
+	dst = append(append(append(dst, r.prefix...), domain...), '_')
+	for i := range entries {
+		dst = append(append(dst, entries[i].Key...), '_')
+		dst = append(append(dst, m.counted(i, &entries[i])...), '_')
+	}
+	return dst
+}
+
 // placeOwner selects the levels that form the rule's owner string: those of shard_by, or else the first variable one
 // that is not the tenant's. If there is none, all requests of the rule have the same owner string.
 func (r *RuleSpec) placeOwner() {

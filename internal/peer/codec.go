@@ -51,6 +51,8 @@ const (
 	requestExtraSize = 3  // a flags byte follows the record if a flag is set; a hot factor, if the rule has one
 	tenantSize       = 12 // of the tenant and its weight, which follow the hot factor
 	federationSize   = 10 // of the federation's terms, which follow the tenant
+	storeSize        = 24 // of how the federation uses its store, and of the length of a name of the counter, if the rule says anything about it
+	maxSharedName    = 256
 	resultSize       = 32
 	recordHead       = 2
 )

@@ -112,7 +112,7 @@ func TestRequestRoundTrip(t *testing.T) {
 		if string(rest) != "next" {
 			t.Fatalf("rest %q", rest)
 		}
-		whole := append(bytes.Clone(record), make([]byte, requestSize+requestExtraSize+tenantSize+federationSize-len(record))...)
+		whole := append(bytes.Clone(record), make([]byte, requestSize+requestExtraSize+tenantSize+federationSize+storeSize-len(record))...)
 		for _, record := range [][]byte{record, append(whole, "fields of a later version"...)} {
 			var got owner.Request
 			o, err := parseRequest(wire.NewReader(record), &got)

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ func sampleFederatedTenant() []byte {
 func TestGoldenFederation(t *testing.T) {
 	golden(t, map[string][]byte{
 		"federated-request": sampleFederatedRequest(), "federated-tenant-request": sampleFederatedTenant(),
+		"store-request": sampleStoreRequest(),
 	})
 }
 
@@ -41,6 +43,36 @@ func TestFederatedTenant(t *testing.T) {
 	}
 	if q.Tenant != 0x1112131415161718 || q.TenantWeight != 9 || q.Federation == nil || q.Federation.Floor != 5 {
 		t.Errorf("%+v, %+v", q, q.Federation)
+	}
+}
+
+// storeRequest returns a request of a rule with settings of its store.
+func storeRequest() owner.Request {
+	return owner.Request{
+		Key: owner.Key{1, 2}, RingPos: 3, Hits: 4, Rule: limit.Rule{Window: time.Second, Limit: 5}, Name: "edge_key_value_",
+		Federation: &federation.RuleTerms{Authority: 0x0a0b0c0d, Named: true, Store: federation.StoreTerms{
+			Approximate: true, Slack: 1000, Watermark: 20, Sync: 100 * time.Millisecond, LotMin: 2, LotMax: 1 << 20, Reclaim: 3 * time.Second,
+		}},
+	}
+}
+
+func sampleStoreRequest() []byte {
+	return appendRequests(nil, requestGroup{id: 7, sent: 9, ttl: time.Millisecond, count: 1}, []owner.Request{storeRequest()}, []uint16{0})
+}
+
+// The owner learns how the rule's federation uses its store, and the name of the counter.
+func TestStoreRequest(t *testing.T) {
+	var q owner.Request
+	if o, err := parseRequest(wire.NewReader(firstRecord(t, sampleStoreRequest())), &q); err != nil || o != groupServed {
+		t.Fatalf("%d, %v", o, err)
+	}
+	if want := storeRequest(); q.Federation == nil || *q.Federation != *want.Federation || q.Name != want.Name {
+		t.Errorf("%+v of %q, not %+v", q.Federation, q.Name, want.Federation)
+	}
+	long := storeRequest()
+	long.Name = strings.Repeat("x", maxSharedName+1)
+	if o, err := parseRequest(wire.NewReader(firstRecord(t, appendRequests(nil, requestGroup{count: 1}, []owner.Request{long}, []uint16{0}))), &q); err != nil || o != groupServed || q.Name != "" || !q.Federation.Named {
+		t.Errorf("a name that is too long: %+v, %v", q, err)
 	}
 }
 

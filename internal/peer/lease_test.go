@@ -208,7 +208,7 @@ func TestLeaseMalformed(t *testing.T) {
 		}
 	}
 	// A notice of a later version is skipped, and times are never negative.
-	m := lease.Batch{Kind: lease.Notify, Notices: []lease.Notice{{Kind: lease.Cool + 1}, {Kind: lease.Lift, Left: -1}}}
+	m := lease.Batch{Kind: lease.Notify, Notices: []lease.Notice{{Kind: lease.Move + 1}, {Kind: lease.Lift, Left: -1}}}
 	k, payload := leasePayload(t, &m)
 	if got, _, err := r.parse(k, payload); err != nil || !reflect.DeepEqual(got.Notices,
 		[]lease.Notice{{Kind: lease.Lift}}) {

@@ -95,6 +95,9 @@ func (l *link) send(c *call, n int) forwardStatus {
 		return forwardUnreachable
 	}
 	size := frameHead + requestHeadSize + len(g.index)*(recordHead+requestSize+requestExtraSize+tenantSize+federationSize)
+	for _, i := range g.index {
+		size += storeRecordSize(&c.reqs[i])
+	}
 	ahead, ttl := l.sentGroups.len(), c.giveUpAt-g.sent
 	if len(l.out)+size > l.bounds.bytes || ahead >= l.bounds.groups || l.queueTooLong(ttl) {
 		if l.isAlive(g.sent) {

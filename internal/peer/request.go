@@ -57,7 +57,7 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 	size := requestSize
 	switch {
 	case q.Federation != nil:
-		size += requestExtraSize + tenantSize + federationSize
+		size += requestExtraSize + tenantSize + federationSize + storeRecordSize(q)
 	case q.Tenant != 0:
 		size += requestExtraSize + tenantSize
 	case q.HotFactor > 0:
@@ -80,6 +80,7 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 	}
 	if t := q.Federation; t != nil {
 		w = w.U32(t.Authority).U8(t.Floor).U8(byte(t.Outage)).U32(uint32(min(t.Batch.Milliseconds(), math.MaxUint32)))
+		w = appendStoreTerms(w, q)
 	}
 	return w
 }
@@ -149,6 +150,7 @@ func parseRequestExtra(r *wire.Reader, q *owner.Request) {
 		Authority: r.U32(), Floor: min(r.U8(), 100), Outage: federation.Outage(r.U8()),
 		Batch: time.Duration(r.U32()) * time.Millisecond,
 	}
+	q.Name = parseStoreTerms(r, &t)
 	if t != (federation.RuleTerms{}) {
 		q.Federation = &t
 	}
