@@ -178,6 +178,9 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 		*res = Result{}
 		return false
 	}
+	if op.charges() && s.floor.Rule.Limit > q.budget.Floor {
+		s.recordOutageBound(q, res.After)
+	}
 	authority := res.Authority
 	q.report(res, authority, false)
 	s.counts.Decided[authority]++

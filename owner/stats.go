@@ -62,6 +62,9 @@ type Stats struct {
 	ReclaimBound uint64
 	// RestartBound bounds the hits that were admitted before all members restarted and that no journal contained.
 	RestartBound uint64
+	// OutageBound bounds the hits that this member, as the owner, has admitted above its region's floor because the
+	// coordinator of its federation is away (outage: regional_only and snapshot).
+	OutageBound uint64
 	// OpenAdmitted bounds the same for fail_open, which no limit bounds. It is not a part of Bound.
 	OpenAdmitted uint64
 
@@ -92,6 +95,7 @@ type counts struct {
 func (f Stats) Bound() uint64 {
 	sum := limit.SaturatingAdd(f.MovedBound, limit.SaturatingAdd(f.ShareBound, f.ClosedBound))
 	sum = limit.SaturatingAdd(sum, limit.SaturatingAdd(f.ReclaimBound, f.RestartBound))
+	sum = limit.SaturatingAdd(sum, f.OutageBound)
 	return limit.SaturatingAdd(sum, limit.SaturatingAdd(f.CrashBound, f.PartitionBound))
 }
 
@@ -129,6 +133,7 @@ func (n *Node) Stats(now int64) Stats {
 		f.ClosedBound = max(f.ClosedBound, s.bounds[closedBound].at(now))
 		f.ReclaimBound = max(f.ReclaimBound, s.bounds[reclaimBound].at(now))
 		f.RestartBound = max(f.RestartBound, s.bounds[restartBound].at(now))
+		f.OutageBound = max(f.OutageBound, s.bounds[outageBound].at(now))
 		f.OpenAdmitted = max(f.OpenAdmitted, s.bounds[openAdmitted].at(now))
 		s.leases.AddStats(now, &f.Lease)
 		f.counts.add(&s.counts)

@@ -126,7 +126,7 @@ func tables(s *owner.Stats) map[string]uint64 {
 func causes(s *owner.Stats) map[string]uint64 {
 	return map[string]uint64{
 		"share": s.ShareBound, "fail_closed": s.ClosedBound, "crash": s.CrashBound, "partition": s.PartitionBound, "old_version": s.MovedBound,
-		"reclaim": s.ReclaimBound, "restart": s.RestartBound,
+		"reclaim": s.ReclaimBound, "restart": s.RestartBound, "outage": s.OutageBound,
 	}
 }
 
