@@ -180,6 +180,7 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 	}
 	if op.charges() && s.floor.Rule.Limit > q.budget.Floor {
 		s.recordOutageBound(q, res.After)
+		s.counts.Outages[q.Federation.Outage]++
 	}
 	authority := res.Authority
 	q.report(res, authority, false)
@@ -232,6 +233,9 @@ func (q *poolOp) settings() federation.EscrowSettings {
 
 // decideWithoutPool makes q wait for the coordinator, or decides it by the rule's outage policy.
 func (n *Node) decideWithoutPool(s *shard, q *poolOp, res *Result) {
+	if q.link.isAway() && q.charges() {
+		s.counts.Outages[q.Federation.Outage]++
+	}
 	switch {
 	case q.link.isAway() && q.Federation.Outage == federation.FailOpen:
 		n.decideOpen(s, q.shardOp, res)

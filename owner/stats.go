@@ -84,10 +84,11 @@ type counts struct {
 	DenyHits   uint64 // requests decided by the deny cache
 	DenyMisses uint64 // requests whose keys it did not contain
 
-	EscrowsRefused  uint64 // requests for keys without an escrow, because there were too many
-	Refused         uint64 // charges refused because there was no room for their records
-	ShareUnreported uint64 // hits admitted from local shares that are never reported to the owner, for lack of room
-	PendingRefused  uint64 // requests that could not wait, because too many did
+	Outages         [4]uint64 // decisions that would have been others if the coordinator were not away, by federation.Outage
+	EscrowsRefused  uint64    // requests for keys without an escrow, because there were too many
+	Refused         uint64    // charges refused because there was no room for their records
+	ShareUnreported uint64    // hits admitted from local shares that are never reported to the owner, for lack of room
+	PendingRefused  uint64    // requests that could not wait, because too many did
 }
 
 // Bound returns an upper bound of the hits that this member may have added to any one key's window beyond its limit,

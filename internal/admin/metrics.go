@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -71,6 +72,7 @@ func handoffMetrics() []metric {
 		gauge("waiting_questions", "Requests that wait for the replica of a charge, or for the handoff of a key.", func(s *owner.Stats) int { return s.Pending }),
 		gauge("federation_escrows", "Keys of which this member has an escrow of a federation's pool.", func(s *owner.Stats) int { return s.Escrows }),
 		counter("federation_escrows_refused_total", "Requests for keys without an escrow, because there were too many; only their floors are spent.", func(s *owner.Stats) uint64 { return s.EscrowsRefused }),
+		{"federation_outage_decisions_total", "Decisions by a rule's outage policy, because the coordinator was away.", "outage", false, outages},
 		counter("waits_refused_total", "Requests that had to wait and found no room. Their rule's degraded policy decides.", func(s *owner.Stats) uint64 { return s.PendingRefused }),
 		{"copies_total", "Replicas and counters received from other members, by result.", "result", false, func(s *owner.Stats) map[string]uint64 {
 			return map[string]uint64{"merged": s.CopiesMerged, "dropped": s.CopiesDropped}
@@ -128,6 +130,15 @@ func causes(s *owner.Stats) map[string]uint64 {
 		"share": s.ShareBound, "fail_closed": s.ClosedBound, "crash": s.CrashBound, "partition": s.PartitionBound, "old_version": s.MovedBound,
 		"reclaim": s.ReclaimBound, "restart": s.RestartBound, "outage": s.OutageBound,
 	}
+}
+
+// outages returns the decisions by outage policies.
+func outages(s *owner.Stats) map[string]uint64 {
+	v := map[string]uint64{}
+	for i, n := range s.Outages {
+		v[federation.Outage(i).String()] = n
+	}
+	return v
 }
 
 // authorities returns the names of owner.Authority, by number.
