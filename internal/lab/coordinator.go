@@ -56,3 +56,20 @@ func (l *Lab) RegionArgs(c *Coordinator, region, addr string) []string {
 	cert := l.CertFile("region-"+region, ".crt")
 	return append(args, "--tls-cert", cert, "--tls-key", strings.TrimSuffix(cert, ".crt")+".key")
 }
+
+// AddRegion starts the only member of a cluster of its own, which is a region and reaches the coordinator at addr.
+func (l *Lab) AddRegion(c *Coordinator, region, addr string) (*Sidecar, error) {
+	s := &Sidecar{Runtime: l.path("runtime-" + region)}
+	if err := l.ports.fill(&s.RLS, &s.Direct, &s.HTTP, &s.Debug, &s.Metrics, &s.Gossip, &s.Peer, &s.XDS, &s.Route); err != nil {
+		return nil, err
+	}
+	if err := l.WriteRules(s, l.Rules); err != nil {
+		return nil, err
+	}
+	args := append([]string{"--cluster", region, "--join", s.Gossip}, l.RegionArgs(c, region, addr)...)
+	if err := l.startSidecar(s, region, args); err != nil {
+		return nil, err
+	}
+	l.Sidecars = append(l.Sidecars, s)
+	return s, nil
+}
