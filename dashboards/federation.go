@@ -101,7 +101,7 @@ func coordinatorCalls() []panel {
 			Queries: quantiles(`keyward_federation_call_seconds_bucket{@}`, "5m", "0.5", "0.99"),
 		}, {
 			Kind: seriesPanel, Title: "Clocks", Unit: "s", Width: 12, Runbook: "KeywardFederationClock",
-			About: "By how much the coordinator's clock is ahead of each member's, as far as the duration of the calls does not explain it. " +
+			About: "By how much the coordinator's clock is at least ahead of each member's: the part that the duration of a call does not explain. " +
 				"250 ms are tolerated.",
 			Queries: []query{ask(`keyward_federation_clock_offset_seconds{@}`, "{{instance}} {{authority}}")},
 		}, {

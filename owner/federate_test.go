@@ -215,6 +215,9 @@ func TestOutageBound(t *testing.T) {
 		if n := bound(); n < want[0] || n > want[1] || outage != federation.FailClosed && admitted > 15+escrow+n {
 			t.Errorf("%v: the bound is %d, want %d to %d; %d admitted, %d lent", outage, n, want[0], want[1], admitted, escrow)
 		}
+		if f := w.nodes[0].Stats(w.now); f.Outages[outage] == 0 || f.Outages[federation.FailOpen] != 0 {
+			t.Errorf("%v: %v decisions by outage policies", outage, f.Outages)
+		}
 		if f := w.nodes[0].Stats(w.now); f.Bound() != f.OutageBound {
 			t.Errorf("%v: the sum is %d, the outage %d", outage, f.Bound(), f.OutageBound)
 		}
@@ -258,5 +261,36 @@ func TestDryRunsDoNotWait(t *testing.T) {
 	w.nodes[0].DecideAll(w.now, true, []Request{q}, results)
 	if done := w.wait(200); results[0].Kind != Pending || len(done) != 1 || done[0].Result.Over {
 		t.Errorf("stop mode: %+v, then %+v", results[0], done)
+	}
+}
+
+// TestEscrows requires that the description of escrows has what the coordinator has lent to each region, and no more keys
+// than requested.
+func TestEscrows(t *testing.T) {
+	w := newRegions(t, 1, 1)
+	q := w.ask(200, time.Hour)
+	for i := range 300 {
+		for r := range w.nodes {
+			q.Waiter = i
+			take(w.nodes[r], w.now, q)
+		}
+		w.wait(5)
+	}
+	held, all := w.nodes[0].Escrows(w.now, 5)
+	if len(held) != 1 || all != 1 || held[0].Key != q.Key || held[0].Authority != w.terms.Authority || held[0].Rule.Limit != 200 {
+		t.Fatalf("%d, %+v", all, held)
+	}
+	e := held[0]
+	if e.Usable != 190 || e.Used < e.Have || e.Have == 0 || e.Left > e.Have || !e.UsedUp || e.Demand < 100 || len(e.Others) != 1 || e.Others[0].Region != "r1" || e.Others[0].Granted == 0 {
+		t.Errorf("%+v", e)
+	}
+	if none, all := w.nodes[0].Escrows(w.now, 0); len(none) != 0 || all != 1 {
+		t.Errorf("%d of %d", len(none), all)
+	}
+	if away, rtt := w.nodes[0].CoordinatorState(e.Authority); away || rtt < 100*time.Millisecond || rtt > 200*time.Millisecond {
+		t.Errorf("away %v, %v", away, rtt)
+	}
+	if away, _ := w.nodes[0].CoordinatorState(e.Authority + 1); !away {
+		t.Error("an unknown coordinator is not away")
 	}
 }

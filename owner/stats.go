@@ -182,6 +182,10 @@ func (c *counts) add(o *counts) {
 	c.RefundsDropped += o.RefundsDropped
 	c.DenyHits += o.DenyHits
 	c.DenyMisses += o.DenyMisses
+	for i := range c.Outages {
+		c.Outages[i] += o.Outages[i]
+	}
+	c.EscrowsRefused += o.EscrowsRefused
 	c.Refused += o.Refused
 	c.ShareUnreported += o.ShareUnreported
 	c.PendingRefused += o.PendingRefused

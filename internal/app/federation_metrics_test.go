@@ -11,8 +11,8 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// TestClockOffset requires that the metric shows a difference of clocks only as far as the duration of a call cannot
-// explain it.
+// TestClockOffset requires that the metric shows only the part of a difference of clocks that the duration of a call cannot
+// explain.
 func TestClockOffset(t *testing.T) {
 	began, took := time.Unix(1_000_000, 0), 150*time.Millisecond
 	for at, want := range map[time.Duration]time.Duration{
