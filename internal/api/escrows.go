@@ -37,7 +37,7 @@ type KeyEscrow struct {
 	Others      []OtherRegion `json:"others,omitempty"`
 }
 
-// OtherRegion is what another region has of a key, by the newest reply of the coordinator.
+// OtherRegion describes the part of a key that another region has, by the newest reply of the coordinator.
 type OtherRegion struct {
 	Region string  `json:"region"`
 	Have   uint64  `json:"have"`
