@@ -19,7 +19,7 @@ build: ## Build bin/sidecar, bin/xds, bin/keyward, bin/coordinator and bin/ratel
 
 .PHONY: demo
 demo: build ## Start three sidecars, xDS and a real Envoy on loopback and watch them limit (about a minute)
-	@ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" KEYWARD_DEMO_ENDS_WITH_PARENT=1 exec $(BIN)/keyward demo
+	@ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" KEYWARD_DEMO_ENDS_WITH_PARENT=1 exec $(BIN)/keyward demo $(ARGS)
 
 RUN := $(GO) run ./test/run
 .PHONY: test quick deep

@@ -128,7 +128,7 @@ func alike(t *testing.T, path string, schema, values map[string]any) {
 }
 
 // optional are the groups whose fields may be missing in values.yaml.
-var optional = map[string]bool{".resources": true, ".xds.resources": true, ".envoy.resources": true, ".tls.issuerRef": true}
+var optional = map[string]bool{".resources": true, ".xds.resources": true, ".coordinator.resources": true, ".envoy.resources": true, ".tls.issuerRef": true}
 
 // TestREADME requires that the table of values equals values.yaml.
 func TestREADME(t *testing.T) {
@@ -254,6 +254,19 @@ func TestRefused(t *testing.T) {
 		{"data.volume=pvc,preset=envoy-gateway", "with preset envoy-gateway, the members are not in a StatefulSet"},
 		{"data.volume=hostPath", "data.volume hostPath is for the modes daemonset and sidecar: with mode deployment,"},
 		{"data.volume=hostPath,preset=envoy-gateway,mode=daemonset", "with preset envoy-gateway"},
+		{"mode=coordinator", "set one of coordinator.store.secretName and coordinator.store.memory\n* federation.layout.name is missing\n* federation.layout.coordinator is missing\n* federation.layout.regions is missing\n* port 7948 needs certificates"},
+		{"mode=coordinator,coordinator.store.memory=true,coordinator.store.secretName=a", "set one of coordinator.store"},
+		{"mode=coordinator,coordinator.store.memory=true,coordinator.replicas=2", "coordinator.replicas is 2, and coordinator.store.memory needs 1"},
+		{"mode=coordinator,preset=istio,envoy.enabled=true", "preset is istio: leave out preset\n* mode coordinator has no members"},
+		{"mode=coordinator,tls.mode=secret", "tls.crt, tls.key, ca.crt) of the coordinator"},
+		{strings.Join(regions, ",") + ",federation.region=ap", `federation.region "ap" is not in federation.layout.regions, which has eu, us`},
+		{strings.Join(layout, ",") + ",federation.region=eu,federation.layout.regions[1].name=eu", "two regions have the same name"},
+		{strings.Join(regions, ",") + ",federation.authorities[0].url=redis://a", "home needs one of url and secretName"},
+		{strings.Join(regions, ",") + ",federation.authorities[1].url=redis://:hidden@a", "the url of near has a password"},
+		{strings.Join(regions, ",") + ",preset=envoy-gateway", "Envoy Gateway runs the members"},
+		{strings.Join(regions, ","), "port 7948 needs certificates of a CA that all regions share"},
+		{"federation.listen.enabled=true", "federation.listen.enabled needs federation.region"},
+		{"federation.layout.from=tomorrow", "from"},
 		{"rules.shop=3", "rules"},
 		{rules("domain: shop\ndescriptors: 3\n"), "rules.shop.yaml: descriptors: want a list, not 3"},
 		{rules("domain: {}\ndescriptors: [3, {key: a, rate_limit: 5}, {key: b, rate_limit: {unit: 5}, descriptors: [{key: []}]}]\n"),
@@ -476,16 +489,19 @@ func decoded(t *testing.T, data map[string]string) map[string][]byte {
 }
 
 // TestInject requires that keyward inject adds the same as the library's template.
-func TestInject(t *testing.T) {
-	for _, d := range documents(t, "", read(t, "testdata/sidecar-envoy.yaml")) {
+func TestInject(t *testing.T) { sameAsLibrary(t, "testdata/sidecar-envoy.yaml", inject.Options{}) }
+
+// sameAsLibrary compares the sidecar that keyward inject adds with that of a rendering.
+func sameAsLibrary(t *testing.T, file string, o inject.Options) {
+	t.Helper()
+	o.Image, o.TLS, o.EnvoyAdmin, o.CPU, o.MemoryRequest, o.Memory = "ghcr.io/keyward/keyward:v0.1.0", true, "127.0.0.1:9901", "50m", "128Mi", "512Mi"
+	for _, d := range documents(t, "", read(t, file)) {
 		if d["kind"] != "StatefulSet" {
 			continue
 		}
 		spec := at(d, "spec", "template", "spec").(map[string]any)
 		want, volumes := spec["initContainers"].([]any)[0], spec["volumes"].([]any)
-		out, _, err := inject.Inject([]byte("{kind: Pod, metadata: {name: a}, spec: {containers: []}}"), inject.Options{
-			Image: "ghcr.io/keyward/keyward:v0.1.0", TLS: true, EnvoyAdmin: "127.0.0.1:9901", CPU: "50m", MemoryRequest: "128Mi", Memory: "512Mi",
-		})
+		out, _, err := inject.Inject([]byte("{kind: Pod, metadata: {name: a}, spec: {containers: []}}"), o)
 		if err != nil {
 			t.Fatal(err)
 		}

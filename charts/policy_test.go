@@ -67,6 +67,8 @@ func cases(t *testing.T) map[string]access {
 	all["http"] = access{set: []string{"service.http=true", "networkPolicy.envoyFrom[0].namespaceSelector.matchLabels.edge=yes"}, askers: []string{edge}, http: true}
 	all["sidecar/named"] = access{set: []string{"mode=sidecar", "networkPolicy.openAppPorts=false", "networkPolicy.envoyFrom[0].ipBlock.cidr=10.0.0.0/8"},
 		askers: []string{`{"ipBlock":{"cidr":"10.0.0.0/8"}}`}, closed: true}
+	all["regions"] = access{set: append([]string{"mode=sidecar", "federation.listen.enabled=true", "tls.mode=off", "networkPolicy.regionsFrom[0].ipBlock.cidr=10.2.0.0/16"}, regions...)}
+	all["coordinator without regions"] = access{set: append([]string{"mode=coordinator", "coordinator.store.memory=true", "tls.mode=off"}, layout...)}
 	all["metricsFrom"] = access{set: []string{"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.edge=yes"}, metrics: []string{edge}}
 	all["istio-ingress"] = access{set: []string{"preset=istio"}, namespace: "istio-ingress", askers: []string{inNamespace("istio-ingress")}}
 	all["another Envoy Gateway"] = access{set: []string{"preset=envoy-gateway", "gateway.allowOtherNamespace=true"}, namespace: "eg", askers: []string{inNamespace("eg")}}
@@ -184,6 +186,12 @@ func (a access) want(p pod, port string) []string {
 		if a.tests && !slices.Contains(who, everyone) {
 			who = append(who, component("test"))
 		}
+	case port == "TCP/7948" && (member || p.runs("/bin/coordinator")):
+		if slices.Contains(a.set, "networkPolicy.regionsFrom[0].ipBlock.cidr=10.2.0.0/16") {
+			who = []string{`{"ipBlock":{"cidr":"10.2.0.0/16"}}`}
+		}
+	case port == "TCP/9090" && p.runs("/bin/coordinator"):
+		who = a.metrics
 	case port == "TCP/18000" && xds:
 		who = slices.Clone(a.askers)
 		if !slices.Contains(who, everyone) {
@@ -242,6 +250,9 @@ func flagsOf(t *testing.T, words []string, rules string) (a access) {
 		case "--set-file":
 			key, _, _ := strings.Cut(value(), "=")
 			a.set = append(a.set, "file:"+strings.ReplaceAll(key, `\\`, `\`)+"="+rules)
+		case "--values":
+			value()
+			a.set = append(a.set, layout...)
 		case "--timeout":
 			value()
 		case "--create-namespace", "--wait":

@@ -20,6 +20,14 @@ var update = flag.Bool("update", false, "write the renderings, the chart's copie
 // given are fixed values for what is otherwise random: a gossip key, certificates.
 var given = []string{"gossip.key=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "tls.mode=secret", "tls.existingSecret=keyward-tls", "tls.xdsSecret=keyward-xds-tls", "tls.envoySecret=keyward-envoy-tls"}
 
+// layout is a federation of two regions, and regions those of a member in it.
+var (
+	layout = []string{"federation.layout.name=shop", "federation.layout.epoch=2", "federation.layout.coordinator=home",
+		"federation.layout.regions[0].name=eu", "federation.layout.regions[0].weight=2", "federation.layout.regions[1].name=us"}
+	regions = append([]string{"federation.region=eu", "federation.authorities[0].name=home", "federation.authorities[0].secretName=keyward-home-authority",
+		"federation.authorities[0].secretKey=redis-url", "federation.authorities[1].name=near", "federation.authorities[1].url=keyward://coordinator.example:7948"}, layout...)
+)
+
 // renderings maps a golden file to its values, in addition to given.
 var renderings = map[string][]string{
 	"deployment":              nil,
@@ -34,6 +42,10 @@ var renderings = map[string][]string{
 	"cert-manager":            {"tls.mode=cert-manager", "service.tls=true", "service.clientCertificates=true"},
 	"monitoring":              {"podMonitor.enabled=true", "serviceMonitor.enabled=true"},
 	"custom":                  {"fullnameOverride=limits", "image.registry=registry.example", "image.digest=sha256:" + strings.Repeat("ab", 32), "imagePullSecrets={pull}", "rulesConfigMap=mine", "test.domain=shop", "commonLabels.team=edge", "extraEnv[0].name=X", "extraEnv[0].value=y", "environment.CACHE_KEY_PREFIX=p", "audit.log=otlp", "audit.otlpEndpoint=http://collector:4318/v1/logs", "extraArgs={--partition=quorum}", "podAnnotations.a=b", "nodeSelector.pool=edge", "priorityClassName=high", "zoneLabel=topology.kubernetes.io/zone", "networkPolicy.envoyFrom[0].namespaceSelector.matchLabels.edge=yes"},
+	"federation":              append([]string{"networkPolicy.regionsFrom[0].ipBlock.cidr=10.2.0.0/16", "federation.listen.enabled=true", "federation.listen.service.type=LoadBalancer"}, regions...),
+	"federation-sidecar":      append([]string{"mode=sidecar", "envoy.enabled=true"}, regions...),
+	"coordinator":             append([]string{"mode=coordinator", "coordinator.replicas=2", "coordinator.store.secretName=keyward-store", "networkPolicy.regionsFrom[0].ipBlock.cidr=10.2.0.0/16", "podMonitor.enabled=true", "serviceMonitor.enabled=true"}, layout...),
+	"coordinator-memory":      append([]string{"mode=coordinator", "coordinator.store.memory=true", "coordinator.init=true"}, layout...),
 	"preset-envoy":            {"preset=envoy", "mode=sidecar"},
 	"preset-envoy-gateway":    {"preset=envoy-gateway"},
 	"preset-envoy-ai-gateway": {"preset=envoy-ai-gateway"},

@@ -19,7 +19,9 @@ var readers = []struct {
 	{"-xds-tls", []string{"/bin/xds"}},
 	{"-envoy-tls", []string{"/usr/local/bin/envoy", "/bin/keyward"}},
 	{"-ca", nil},
-	{"-tls", []string{"/bin/sidecar", "/bin/ratelimit"}}, // of members; after the Secrets with the same suffix
+	{"-tls", []string{"/bin/sidecar", "/bin/ratelimit", "/bin/coordinator"}}, // of members; after the Secrets with the same suffix
+	{"-store", []string{"/bin/coordinator"}},
+	{"-authority", []string{"/bin/sidecar"}},
 	{"members", []string{"/bin/sidecar", "/bin/ratelimit"}},
 	{"envoys", []string{"/usr/local/bin/envoy", "/bin/keyward"}},
 	{"xds", []string{"/bin/xds"}},

@@ -16,6 +16,8 @@ type board struct {
 	Who   string // label of the instance variable
 	More  []variable
 	Rows  []row
+
+	Optional bool // for a part of Keyward that many clusters do not use
 }
 
 // variable is an additional choice at the top of a board: the values of a label of a metric.
@@ -117,7 +119,7 @@ func Files() (map[string][]byte, error) {
 }
 
 // boards returns the boards in the order of their links.
-func boards() []board { return []board{overview(), ringAndHotKeys(), edge(), capacity()} }
+func boards() []board { return []board{overview(), ringAndHotKeys(), edge(), capacity(), regions()} }
 
 // ask returns a query.
 func ask(expr, legend string) query { return query{Expr: expr, Legend: legend} }

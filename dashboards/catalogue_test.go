@@ -111,6 +111,7 @@ func metricsOfTheCode(t *testing.T) catalogue {
 	trail.Close()
 	connguard.New(r)
 	certs.NewMetrics(r, nil)
+	maps.Copy(r.all, federated())
 	if len(r.all) < 60 {
 		t.Fatalf("only %d metrics found: a part is missing here", len(r.all))
 	}
@@ -205,3 +206,23 @@ func (c catalogue) faults(expr string) []string {
 }
 
 var countValues = regexp.MustCompile(`count_values\("([a-z_]+)"`)
+
+// federated returns the metrics of members in a federation and of coordinators, which their programs create. TestLive reads
+// them from real ones.
+func federated() catalogue {
+	of := func(label string, names ...string) catalogue {
+		all := catalogue{}
+		for _, n := range names {
+			all["keyward_"+n] = []string{label}
+		}
+		return all
+	}
+	all := of("authority", "federation_up", "federation_requests_total", "federation_errors_total", "federation_dropped_total",
+		"federation_refused_total", "federation_call_seconds", "federation_clock_offset_seconds", "federation_repaired_hits_total")
+	maps.Copy(all, of("region", "coordinator_requests_total", "coordinator_grants_hits_total", "coordinator_refused_total", "coordinator_connections"))
+	for _, n := range []string{"coordinator_up", "coordinator_store_seconds", "coordinator_store_errors_total", "coordinator_repaired_hits_total"} {
+		all["keyward_"+n] = []string{}
+	}
+	all["keyward_federation_epoch"] = []string{"federation", "region"}
+	return all
+}

@@ -45,6 +45,8 @@ descriptors:
 - {key: strict, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {durability: strict}}}
 - {key: flood, rate_limit: {unit: hour, requests_per_unit: 5}}
 - {key: quota, rate_limit: {unit: hour, requests_per_unit: 100}}
+- {key: shared, rate_limit: {unit: minute, requests_per_unit: 60000}, metadata: {keyward: {federation: {outage: regional_only}}}}
+- {key: loose, rate_limit: {unit: minute, requests_per_unit: 6000}, metadata: {keyward: {federation: {outage: fail_open, floor: 0%%}}}}
 `
 
 // tables is the members' --max-keys: more than the keys of the load, fewer than those of the flood.
@@ -57,6 +59,7 @@ type town struct {
 	*lab.Lab
 	edge, open *lab.Envoy
 	guest      *lab.Sidecar // leaves and returns
+	pool       *lab.Coordinator
 }
 
 func newTown(t *testing.T, envoy string) *town {
@@ -67,7 +70,7 @@ func newTown(t *testing.T, envoy string) *town {
 	}
 	dir := t.TempDir()
 	l, err := lab.New(lab.Options{
-		Dir: dir, Bin: bin, Rules: map[string]string{"app.yaml": fmt.Sprintf(liveRules, 300)}, Expect: 4,
+		Dir: dir, Bin: bin, Rules: map[string]string{"app.yaml": fmt.Sprintf(liveRules, 300)}, Expect: 4, Regions: []string{"eu", "us"},
 		Env:  []string{"LOCAL_CACHE_SIZE_IN_BYTES=1000000"}, // enables the deny cache
 		Args: []string{"--hot-rate", "20", "--max-keys", fmt.Sprint(tables), "--decision-timeout", "50ms", "--nref-decay", "10s", "--data", filepath.Join(dir, "data")},
 	})
@@ -85,6 +88,9 @@ func newTown(t *testing.T, envoy string) *town {
 			}
 		}
 	})
+	c.pool, err = l.AddCoordinator()
+	c.must(err)
+	l.Args = append(l.Args, l.RegionArgs(c.pool, "eu", c.pool.Addr)...)
 	for _, name := range []string{"pod-a", "pod-b", "pod-c", "pod-d"} {
 		c.guest, err = l.AddSidecar(name, "--admin", "unix:"+c.socket(name))
 		c.must(err)
@@ -138,7 +144,7 @@ func (c *town) wait(d time.Duration) {
 
 // targets returns all targets of Prometheus.
 func (c *town) targets() []target {
-	all := []target{{"keyward-xds", "/metrics", "xds", c.XDS[0].Metrics}}
+	all := []target{{"keyward-xds", "/metrics", "xds", c.XDS[0].Metrics}, {"coordinator", "/metrics", "coordinator", c.pool.Metrics}}
 	for _, s := range c.Sidecars {
 		all = append(all, target{"keyward", "/metrics", s.Name, s.Metrics})
 	}
@@ -177,7 +183,8 @@ func (c *town) load(ctx context.Context) {
 		every(ctx, 200*time.Millisecond, func() { _ = say(ctx, rls, "path", fmt.Sprint(rand.IntN(3))) })
 		every(ctx, 25*time.Millisecond, func() { _ = say(ctx, rls, "address", fmt.Sprint(rand.IntN(20))) })
 		every(ctx, 200*time.Millisecond, func() { _ = say(ctx, rls, "quota", fmt.Sprint(rand.IntN(100))) }) // in the journal
-		for _, key := range []string{"open", "closed", "strict"} {
+		every(ctx, 10*time.Millisecond, func() { _ = say(ctx, rls, "shared", fmt.Sprint(rand.IntN(3))) })
+		for _, key := range []string{"open", "closed", "strict", "loose"} {
 			every(ctx, 40*time.Millisecond, func() { _ = say(ctx, rls, key, fmt.Sprint(rand.IntN(20))) })
 		}
 	}
@@ -274,6 +281,9 @@ func (c *town) faults() {
 	c.must(b.Signal(syscall.SIGSTOP)) // longer than a member may be silent
 	c.wait(6 * time.Second)
 	c.must(b.Signal(syscall.SIGCONT))
+	c.pool.Kill() // long enough that floors are used up
+	c.wait(6 * time.Second)
+	c.must(c.RestartCoordinator(c.pool))
 	c.noise(a) // again: Prometheus detects an increase only in an existing series
 	c.rules(fmt.Sprintf(liveRules, 320), victim)
 	c.must(c.Restart(victim)) // it starts with rules that no other member has

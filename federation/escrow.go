@@ -59,6 +59,7 @@ type Escrow struct {
 	past       Past // to be reported with the next requests
 	used       uint64
 	usable     uint64
+	others     []RegionLine
 	rivals     int // other regions that compete for the pool
 	answeredAt int64
 
@@ -309,6 +310,7 @@ func (e *Escrow) Accept(now int64, g *PoolGrant, rtt time.Duration) bool {
 	// F1: by the owner's clock, or the coordinator's with a margin, whichever comes first.
 	e.endsAt = min(e.rule.End(g.Window), e.sentAt+int64(g.Left)+int64(clockMargin))
 	e.ended, e.used, e.usable, e.rivals = false, g.Used, g.Usable, 0
+	e.others = g.Others
 	for i := range g.Others {
 		if g.Others[i].Age < active {
 			e.rivals++

@@ -15,6 +15,7 @@ const (
 	closedBound
 	reclaimBound
 	restartBound
+	outageBound
 	openAdmitted
 	boundKinds
 )
@@ -70,6 +71,19 @@ func (n *Node) recordBounds(s *shard, op *shardOp, end int64) {
 	}
 	if crashed {
 		s.bounds[crashBound].push(op.now, end, tolerance(op.Request))
+	}
+}
+
+// recordOutageBound records that the counter of a region's floor has that many hits, of which those above the floor were
+// admitted because the coordinator is away: other regions may have been lent the same hits.
+func (s *shard) recordOutageBound(q *poolOp, charged uint64) {
+	if over := saturatingSub(charged, uint64(q.budget.Floor)); over > 0 {
+		r := q.Request.Rule
+		end := r.End(r.Index(q.now))
+		if r.Algorithm == limit.SlidingWindow { // it weighs in the next one, too
+			end += int64(r.Window)
+		}
+		s.bounds[outageBound].push(q.now, end, over)
 	}
 }
 

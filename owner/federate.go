@@ -88,7 +88,7 @@ type escrows struct {
 
 // escrow is the escrow of one key.
 type escrow struct {
-	*federation.Escrow
+	Escrow    *federation.Escrow // nil with mechanism approximate
 	count     *federation.HolderCount // instead of Escrow, with mechanism approximate
 	authority uint32                  // that lends
 	named     uint32                  // authority of the rule
@@ -234,6 +234,10 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 		*res = Result{}
 		return false
 	}
+	if op.charges() && s.floor.Rule.Limit > q.budget.Floor {
+		s.recordOutageBound(q, res.After)
+		s.counts.Outages[q.Federation.Outage]++
+	}
 	s.counts.Decided[res.Authority]++
 	out := res
 	if (s.view.copies || n.options.DataWindow > 0) && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
@@ -295,6 +299,9 @@ func (q *poolOp) settings() federation.EscrowSettings {
 
 // decideWithoutPool makes q wait for the coordinator, or decides it by the rule's outage policy.
 func (n *Node) decideWithoutPool(s *shard, q *poolOp, res *Result) {
+	if q.link.isAway() && q.charges() {
+		s.counts.Outages[q.Federation.Outage]++
+	}
 	switch {
 	case q.link.isAway() && q.Federation.Outage == federation.FailOpen:
 		n.decideOpen(s, q.shardOp, res)
@@ -441,7 +448,7 @@ func (n *Node) tickEscrows(now int64, fx *Ready) {
 
 func (n *Node) dropEscrow(s *shard, key Key) {
 	if x := s.escrows.keys[key]; x.count == nil {
-		n.federation.rows.Add(int64(-x.TenantRows()))
+		n.federation.rows.Add(int64(-x.Escrow.TenantRows()))
 	}
 	delete(s.escrows.keys, key)
 	n.federation.held.Add(-1)
@@ -472,7 +479,7 @@ func (n *Node) passOn(key Key, x *escrow, now int64, o handoff.Ownership, fx *Re
 		}
 		return
 	}
-	for m, ok := x.Move(now); ok; m, ok = x.Move(now) {
+	for m, ok := x.Escrow.Move(now); ok; m, ok = x.Escrow.Move(now) {
 		fx.SendNotice(o.Member, lease.Notice{
 			Key: key, Kind: lease.Move, Window: m.Window, Left: time.Duration(m.EndsAt - now), Limit: uint32(m.Hits), Boot: m.Boot,
 		})
@@ -496,7 +503,7 @@ func (n *Node) acceptMove(s *shard, now int64, m *lease.Notice) {
 func (n *Node) takeMoves(s *shard, q *poolOp) {
 	for _, m := range s.escrows.moves[q.Key] {
 		q.escrow.Offer(q.now, q.Request.Rule, q.settings(), 0)
-		q.escrow.AcceptMove(q.now, m)
+		q.escrow.Escrow.AcceptMove(q.now, m)
 	}
 	delete(s.escrows.moves, q.Key)
 }

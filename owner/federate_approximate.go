@@ -57,6 +57,14 @@ func (x *escrow) RemoveWaiting(hits uint64) {
 	x.Escrow.RemoveWaiting(hits)
 }
 
+func (x *escrow) RemoveTenantWaiting(tenant, hits uint64) {
+	if x.count != nil {
+		x.count.RemoveWaiting(hits)
+		return
+	}
+	x.Escrow.RemoveTenantWaiting(tenant, hits)
+}
+
 func (x *escrow) TakeWaiting() {
 	if x.count != nil {
 		x.count.TakeWaiting()
@@ -133,4 +141,13 @@ func (x *escrow) Snapshot(now int64) uint64 {
 		return x.count.Snapshot(now)
 	}
 	return x.Escrow.Snapshot(now)
+}
+
+// AddTenantWaiting records a waiting request of a tenant, which a count does not distinguish.
+func (x *escrow) AddTenantWaiting(tenant, hits uint64) {
+	if x.count != nil {
+		x.count.AddWaiting(hits)
+		return
+	}
+	x.Escrow.AddTenantWaiting(tenant, hits)
 }

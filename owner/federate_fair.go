@@ -21,9 +21,9 @@ func (n *Node) offer(q *poolOp) {
 		return
 	}
 	rows := &n.federation.rows
-	before := x.TenantRows()
-	x.OfferTenant(q.now, q.Tenant, q.TenantWeight, q.Hits, rows.Load() < maxTenantRows)
-	rows.Add(int64(x.TenantRows() - before))
+	before := x.Escrow.TenantRows()
+	x.Escrow.OfferTenant(q.now, q.Tenant, q.TenantWeight, q.Hits, rows.Load() < maxTenantRows)
+	rows.Add(int64(x.Escrow.TenantRows() - before))
 }
 
 // decideByTenant decides q if its tenant may spend nothing now: the rest of the limit is left to other tenants, or more
@@ -33,10 +33,10 @@ func (n *Node) decideByTenant(s *shard, q *poolOp, res *Result) bool {
 		return false
 	}
 	x := q.escrow
-	if x.DealDue(q.now) {
-		x.SetFloorLeft(s.floorLeft(q), q.link.isAway())
+	if x.Escrow.DealDue(q.now) {
+		x.Escrow.SetFloorLeft(s.floorLeft(q), q.link.isAway())
 	}
-	may := x.TenantMay(q.now, q.Tenant)
+	may := x.Escrow.TenantMay(q.now, q.Tenant)
 	if may == federation.Admitted {
 		return false
 	}
@@ -77,22 +77,22 @@ func (q *poolOp) recordTenant(res *Result, floor bool) {
 	}
 	x := q.escrow
 	if floor {
-		x.SetFloorLeft(q.left, q.link.isAway())
+		x.Escrow.SetFloorLeft(q.left, q.link.isAway())
 	}
 	switch {
 	case q.Op == Refund:
-		x.TenantRefunded(q.now, q.Tenant, q.Hits)
+		x.Escrow.TenantRefunded(q.now, q.Tenant, q.Hits)
 	case q.charges() && res.Kind == Decided && !res.Over:
-		x.TenantSpent(q.now, q.Tenant, q.Hits)
+		x.Escrow.TenantSpent(q.now, q.Tenant, q.Hits)
 	}
 	if !res.Over {
-		res.Remaining = uint32(min(uint64(res.Remaining), x.TenantLeft(q.Tenant)))
+		res.Remaining = uint32(min(uint64(res.Remaining), x.Escrow.TenantLeft(q.Tenant)))
 	}
 }
 
 // dealWaiting decides the requests that wait for an escrow again, when what it has is to be divided again.
 func (n *Node) dealWaiting(s *shard, now int64, key Key, x *escrow, fx *Ready) {
-	if x.count == nil && x.TenantsWait() && x.DealDue(now) {
+	if x.count == nil && x.Escrow.TenantsWait() && x.Escrow.DealDue(now) {
 		n.decideCoordinated(s, now, key, x, fx)
 	}
 }
@@ -102,7 +102,7 @@ func (x *escrow) federatedTenants(now int64) (all []Tenant) {
 	if x.count != nil {
 		return nil
 	}
-	for _, t := range x.Tenants(now) {
+	for _, t := range x.Escrow.Tenants(now) {
 		all = append(all, fair.Tenant{
 			Digest: t.Tenant, Weight: t.Weight, Used: t.Got, Offered: t.Offered, Last: t.Last, Left: t.Left,
 		})

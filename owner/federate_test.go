@@ -179,6 +179,73 @@ func TestCutRegion(t *testing.T) {
 	}
 }
 
+// TestOutageBound requires that the metric of hits above limits reports what a member has admitted above its floor while the
+// coordinator is away, and only until the window ends; with fail_closed nothing.
+func TestOutageBound(t *testing.T) {
+	for outage, want := range map[federation.Outage][2]uint64{
+		federation.FailClosed:   {0, 0},
+		federation.RegionalOnly: {85 - 2*20, 85}, // slice less what was lent, and less the floor
+		federation.Snapshot:     {60, 95},        // a third of what was left of the pool
+	} {
+		w := newRegions(t, 1, 1, 1)
+		w.terms.Outage, w.terms.Floor = outage, 15
+		w.now = t0 - t0%int64(time.Hour)
+		q := w.ask(300, time.Hour)
+		spend := func(hits int) (admitted uint64) {
+			for i := range hits {
+				q.Waiter = i
+				if res := take(w.nodes[0], w.now, q); res.Kind == Decided && !res.Over {
+					admitted++
+				}
+				w.wait(1)
+				w.cancel(0, &q)
+			}
+			return admitted
+		}
+		spend(10)
+		w.wait(200)
+		bound := func() uint64 { return w.nodes[0].Stats(w.now).OutageBound }
+		if n := bound(); n != 0 {
+			t.Errorf("%v: %d while the coordinator answers", outage, n)
+		}
+		w.cut[0] = true
+		before := uint64(10) // all from the floor of 15
+		admitted := before + spend(6000)
+		escrow := w.granted(0, q.Key)
+		// What was admitted is the floor, the escrow, and the hits above them.
+		if n := bound(); n < want[0] || n > want[1] || outage != federation.FailClosed && admitted > 15+escrow+n {
+			t.Errorf("%v: the bound is %d, want %d to %d; %d admitted, %d lent", outage, n, want[0], want[1], admitted, escrow)
+		}
+		if f := w.nodes[0].Stats(w.now); f.Outages[outage] == 0 || f.Outages[federation.FailOpen] != 0 {
+			t.Errorf("%v: %v decisions by outage policies", outage, f.Outages)
+		}
+		if f := w.nodes[0].Stats(w.now); f.Bound() != f.OutageBound {
+			t.Errorf("%v: the sum is %d, the outage %d", outage, f.Bound(), f.OutageBound)
+		}
+		w.cut[0] = false
+		w.wait(11_000)
+		if spend(30); outage != federation.FailClosed && bound() == 0 {
+			t.Errorf("%v: the bound is 0 before the window has ended", outage)
+		}
+		w.now += int64(time.Hour)
+		w.wait(100)
+		if n := bound(); n != 0 {
+			t.Errorf("%v: the bound is %d in the next window", outage, n)
+		}
+	}
+}
+
+// granted returns how many hits region i has been lent for key in this window.
+func (w *regions) granted(i int, key Key) uint64 {
+	s, _ := w.nodes[i].shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.escrows.keys[key]; x != nil {
+		return x.Granted(w.now)
+	}
+	return 0
+}
+
 // Only a charge waits for the coordinator: in stop mode, a request that waited in both rounds would have two results.
 func TestDryRunsDoNotWait(t *testing.T) {
 	w := newRegions(t, 1, 1)
@@ -218,5 +285,36 @@ func TestFloorIsReplicated(t *testing.T) {
 		if len(done) != 1 || done[0].Result.Kind != Decided || done[0].Result.Over || done[0].Result.Authority != Full {
 			t.Fatalf("hit %d: %+v", i, done)
 		}
+	}
+}
+
+// TestEscrows requires that the description of escrows has what the coordinator has lent to each region, and no more keys
+// than requested.
+func TestEscrows(t *testing.T) {
+	w := newRegions(t, 1, 1)
+	q := w.ask(200, time.Hour)
+	for i := range 300 {
+		for r := range w.nodes {
+			q.Waiter = i
+			take(w.nodes[r], w.now, q)
+		}
+		w.wait(5)
+	}
+	held, all := w.nodes[0].Escrows(w.now, 5)
+	if len(held) != 1 || all != 1 || held[0].Key != q.Key || held[0].Authority != w.terms.Authority || held[0].Rule.Limit != 200 {
+		t.Fatalf("%d, %+v", all, held)
+	}
+	e := held[0]
+	if e.Usable != 190 || e.Used < e.Have || e.Have == 0 || e.Left > e.Have || !e.UsedUp || e.Demand < 100 || len(e.Others) != 1 || e.Others[0].Region != "r1" || e.Others[0].Granted == 0 {
+		t.Errorf("%+v", e)
+	}
+	if none, all := w.nodes[0].Escrows(w.now, 0); len(none) != 0 || all != 1 {
+		t.Errorf("%d of %d", len(none), all)
+	}
+	if away, rtt := w.nodes[0].CoordinatorState(e.Authority); away || rtt < 100*time.Millisecond || rtt > 200*time.Millisecond {
+		t.Errorf("away %v, %v", away, rtt)
+	}
+	if away, _ := w.nodes[0].CoordinatorState(e.Authority + 1); !away {
+		t.Error("an unknown coordinator is not away")
 	}
 }

@@ -63,6 +63,9 @@ type Stats struct {
 	ReclaimBound uint64
 	// RestartBound bounds the hits that were admitted before all members restarted and that no journal contained.
 	RestartBound uint64
+	// OutageBound bounds the hits that this member, as the owner, has admitted above its region's floor because the
+	// coordinator of its federation is away (outage: regional_only and snapshot).
+	OutageBound uint64
 	// OpenAdmitted bounds the same for fail_open, which no limit bounds. It is not a part of Bound.
 	OpenAdmitted uint64
 
@@ -82,13 +85,14 @@ type counts struct {
 	DenyHits   uint64 // requests decided by the deny cache
 	DenyMisses uint64 // requests whose keys it did not contain
 
-	EscrowsRefused  uint64 // requests for keys without an escrow, because there were too many
-	PoolsRefused    uint64 // requests of regions for pools that found no room, because there were too many
-	PoolLent        uint64 // hits of pools that were lent to regions
-	FairRefused     uint64 // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
-	Refused         uint64 // charges refused because there was no room for their records
-	ShareUnreported uint64 // hits admitted from local shares that are never reported to the owner, for lack of room
-	PendingRefused  uint64 // requests that could not wait, because too many did
+	Outages         [4]uint64 // decisions that would have been others if the coordinator were not away, by federation.Outage
+	EscrowsRefused  uint64    // requests for keys without an escrow, because there were too many
+	PoolsRefused    uint64    // requests of regions for pools that found no room, because there were too many
+	PoolLent        uint64    // hits of pools that were lent to regions
+	FairRefused     uint64    // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
+	Refused         uint64    // charges refused because there was no room for their records
+	ShareUnreported uint64    // hits admitted from local shares that are never reported to the owner, for lack of room
+	PendingRefused  uint64    // requests that could not wait, because too many did
 }
 
 // Bound returns an upper bound of the hits that this member may have added to any one key's window beyond its limit,
@@ -96,6 +100,7 @@ type counts struct {
 func (f Stats) Bound() uint64 {
 	sum := limit.SaturatingAdd(f.MovedBound, limit.SaturatingAdd(f.ShareBound, f.ClosedBound))
 	sum = limit.SaturatingAdd(sum, limit.SaturatingAdd(f.ReclaimBound, f.RestartBound))
+	sum = limit.SaturatingAdd(sum, f.OutageBound)
 	return limit.SaturatingAdd(sum, limit.SaturatingAdd(f.CrashBound, f.PartitionBound))
 }
 
@@ -133,6 +138,7 @@ func (n *Node) Stats(now int64) Stats {
 		f.ClosedBound = max(f.ClosedBound, s.bounds[closedBound].at(now))
 		f.ReclaimBound = max(f.ReclaimBound, s.bounds[reclaimBound].at(now))
 		f.RestartBound = max(f.RestartBound, s.bounds[restartBound].at(now))
+		f.OutageBound = max(f.OutageBound, s.bounds[outageBound].at(now))
 		f.OpenAdmitted = max(f.OpenAdmitted, s.bounds[openAdmitted].at(now))
 		s.leases.AddStats(now, &f.Lease)
 		f.counts.add(&s.counts)
@@ -182,6 +188,9 @@ func (c *counts) add(o *counts) {
 	c.RefundsDropped += o.RefundsDropped
 	c.DenyHits += o.DenyHits
 	c.DenyMisses += o.DenyMisses
+	for i := range c.Outages {
+		c.Outages[i] += o.Outages[i]
+	}
 	c.EscrowsRefused += o.EscrowsRefused
 	c.PoolsRefused += o.PoolsRefused
 	c.PoolLent += o.PoolLent

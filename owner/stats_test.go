@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -53,5 +54,23 @@ func TestStatsCountOwnedKeys(t *testing.T) {
 	w.run(3 * time.Second)
 	if f := w.nodes["c"].Stats(w.now); f.Confirming != 1 || f.Owned != 0 || f.AcksMissing != 2 {
 		t.Errorf("cut off, it is confirmed by %d, decides %d keys and misses %d acknowledgements", f.Confirming, f.Owned, f.AcksMissing)
+	}
+}
+
+// TestCountsAdd requires that the sum of the shards' counts has every field.
+func TestCountsAdd(t *testing.T) {
+	var one, sum counts
+	for i, v := 0, reflect.ValueOf(&one).Elem(); i < v.NumField(); i++ {
+		switch f := v.Field(i); f.Kind() {
+		case reflect.Array:
+			for j := range f.Len() {
+				f.Index(j).SetUint(uint64(i*100 + j + 1))
+			}
+		default:
+			f.SetUint(uint64(i*100 + 1))
+		}
+	}
+	if sum.add(&one); sum != one {
+		t.Errorf("the sum is %+v, want %+v", sum, one)
 	}
 }

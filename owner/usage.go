@@ -54,5 +54,5 @@ func (n *Node) EscrowBalance(key Key) (b federation.EscrowBalance, ok bool) {
 	if x == nil || x.count != nil {
 		return b, false
 	}
-	return x.Balance(), true
+	return x.Escrow.Balance(), true
 }

@@ -23,6 +23,7 @@ func newBounds() *cobra.Command {
 	var partition string
 	var data bool
 	var dataWindow time.Duration
+	var regions regionFlags
 	cmd := &cobra.Command{
 		Use:     "bounds RULES --members N",
 		Short:   "Print by how many hits a fault can exceed each limit",
@@ -42,6 +43,10 @@ func newBounds() *cobra.Command {
 		}
 		if dataWindow < minDataWindow {
 			fault = errors.Join(fault, fmt.Errorf("--data-window %v: want at least %v", dataWindow, minDataWindow))
+		}
+		var err error
+		if c.Regions, err = regions.conditions(); err != nil {
+			fault = errors.Join(fault, err)
 		}
 		o.Members = c.Members
 		rules, err := boundsOf(args[0], o, c)
@@ -63,6 +68,7 @@ func newBounds() *cobra.Command {
 	cmd.Flags().DurationVar(&c.Outage, "outage", 0, "also print the cost of an outage of this `duration`, in which no member reaches the owner")
 	cmd.Flags().BoolVar(&data, "data", false, "the members have a journal (--data): print what the loss of all members costs then")
 	cmd.Flags().DurationVar(&dataWindow, "data-window", time.Hour, "with --data: the members' `duration` of the shortest window in the journal (--data-window)")
+	regions.define(cmd.Flags())
 	_ = cmd.MarkFlagRequired("members") // the flag exists
 	return cmd
 }
@@ -94,9 +100,12 @@ func boundsOf(path string, o config.Options, c rulecheck.Conditions) ([]rulechec
 	}
 	bounds := make([]rulecheck.RuleBounds, len(rules.Rules()))
 	for i, r := range rules.Rules() {
+		if r.Extension.Federation != nil && c.Regions == nil {
+			faults = append(faults, fmt.Errorf("%s:%d: several regions share the limit of %s: give --federation FILE", r.File, r.Line, r.FullKey))
+		}
 		bounds[i] = rulecheck.BoundsOf(r, c)
 	}
-	return bounds, nil
+	return bounds, errors.Join(faults...)
 }
 
 func writeBounds(out io.Writer, c rulecheck.Conditions, rules []rulecheck.RuleBounds) error {
@@ -127,7 +136,7 @@ func writeBounds(out io.Writer, c rulecheck.Conditions, rules []rulecheck.RuleBo
 		if err := w.Flush(); err != nil {
 			return err
 		}
-		if err := writeOutage(&table, c, b.Outage); err != nil {
+		if err := writeOutage(&table, c, b.Outage, b.Federation != nil); err != nil {
 			return err
 		}
 		for line := range strings.Lines(table.String()) {
@@ -137,14 +146,19 @@ func writeBounds(out io.Writer, c rulecheck.Conditions, rules []rulecheck.RuleBo
 	return nil
 }
 
-// writeOutage writes what an outage costs with each degraded policy. o may be nil.
-func writeOutage(out io.Writer, c rulecheck.Conditions, o *rulecheck.OutageCost) error {
+// writeOutage writes what an outage costs with each policy: of the coordinator of a rule with federation, otherwise of
+// the owner. o may be nil.
+func writeOutage(out io.Writer, c rulecheck.Conditions, o *rulecheck.OutageCost, federated bool) error {
 	if o == nil {
 		return nil
 	}
-	fmt.Fprintf(out, "  an outage of %v (windows: %d)\n", c.Outage, o.Windows)
+	of, policies := "", "degraded"
+	if federated {
+		of, policies = " of the coordinator", "outage"
+	}
+	fmt.Fprintf(out, "  an outage%s of %v (windows: %d)\n", of, c.Outage, o.Windows)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "    degraded\tover, in all\t\tunder, in each window\t\t")
+	fmt.Fprintln(w, "    "+policies+"\tover, in all\t\tunder, in each window\t\t")
 	for _, p := range o.Policies {
 		name, over := p.Policy, fmt.Sprint(p.Over)
 		if p.Current {
@@ -205,6 +219,9 @@ func wayOf(b *rulecheck.RuleBounds) string {
 	if x.Partition != 0 {
 		parts = append(parts, "partition "+x.Partition.String())
 	}
+	if x.Federation != nil {
+		return strings.Join(append(parts, "federation "+x.Federation.String()), ", ")
+	}
 	if x.Mechanism == policy.Static {
 		return strings.Join(parts, ", ")
 	}
@@ -223,6 +240,13 @@ func symbols(b *rulecheck.RuleBounds) string {
 	text += fmt.Sprintf(", U = %d", b.Unacked)
 	if b.Unwritten > b.Unacked {
 		text += fmt.Sprintf(" (%d in the journal)", b.Unwritten)
+	}
+	if f := b.Federation; f != nil {
+		text += fmt.Sprintf(", K = %d, pool = %d, slice = %d, floor = %d, lot = %d", f.Regions, f.Pool, f.Slice, f.Floor, f.Lot)
+		if b.Open > 0 {
+			text += fmt.Sprintf(", open = %d", b.Open)
+		}
+		return text
 	}
 	text += fmt.Sprintf(", f = %d, share = %d, Phi = %d", b.Tolerated, b.Share, b.Phi)
 	if b.Open > 0 {

@@ -59,6 +59,9 @@ func TestBoundsGolden(t *testing.T) {
 		"bounds.data.txt":      {"quota.yaml", "--members", "5", "--data"},
 		"bounds.data.2.txt":    {"quota.yaml", "--members", "2", "--data", "--data-window", "30m", "--rate", "50"},
 		"bounds.data.1.txt":    {"quota.yaml", "--members", "1", "--data"},
+		"bounds.regions.txt":   {"regions.yaml", "--members", "3", "--federation", "regions.layout.yaml", "--outage", "5m"},
+		"bounds.regions.json":  {"regions.yaml", "--members", "3", "--federation", "regions.layout.yaml", "--outage", "5m", "-o", "json"},
+		"bounds.regions.2.txt": {"regions.yaml", "--members", "3", "--federation", "regions.layout.yaml", "--policy", "available", "--rate", "200", "--data", "--data-window", "1m"},
 		"bounds.data.json":     {"quota.yaml", "--members", "3", "--data", "-o", "json"},
 	} {
 		out, err := runBounds(args...)
@@ -176,6 +179,54 @@ func TestBoundsDataManual(t *testing.T) {
 	}
 	if rows != 3*5 {
 		t.Errorf("%d rows, want 15", rows)
+	}
+}
+
+// TestBoundsRegionsManual requires that docs/bounds.md has a row for each event of a rule with federation, with its formulas.
+func TestBoundsRegionsManual(t *testing.T) {
+	page, err := os.ReadFile("../../docs/bounds.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(page), "### Rules with federation\n")
+	text, _, _ = strings.Cut(text, "\n### ")
+	rules, err := loadPath("testdata/regions.yaml", config.Options{})
+	if !found || err != nil {
+		t.Fatal(found, err)
+	}
+	f := regionFlags{layout: "testdata/regions.layout.yaml", lag: time.Second, roundTrip: 100 * time.Millisecond}
+	regions, err := f.conditions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, partition := range []policy.Partition{policy.PartShare, policy.PartAvailable, policy.PartQuorum} {
+		for _, r := range rules.Rules() {
+			for _, b := range rulecheck.BoundsOf(r, rulecheck.Conditions{Members: 5, Partition: partition, Regions: regions}).Bounds {
+				row := rowOf(text, b.Event)
+				for _, formula := range []string{plain(b.OverFormula), plain(b.UnderFormula)} {
+					if !strings.Contains(row, "`"+formula) {
+						t.Errorf("%s: the row of %q has no `%s`: %s", r.FullKey, b.Event, formula, row)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestBoundsRegionFaults requires that a rule with federation needs the layout.
+func TestBoundsRegionFaults(t *testing.T) {
+	for want, args := range map[string][]string{
+		"regions.yaml:3: several regions share the limit of shop.plan: give --federation FILE": {},
+		"--federation: open nowhere": {"--federation", "nowhere"},
+		"--lag -1s":                  {"--federation", "testdata/regions.layout.yaml", "--lag", "-1s"},
+		"name is missing":            {"--federation", "testdata/regions.yaml"},
+	} {
+		if want == "name is missing" {
+			want = "regions.yaml:"
+		}
+		if out, err := runBounds(append([]string{"testdata/regions.yaml", "--members", "3"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q\n%s", args, err, want, out)
+		}
 	}
 }
 

@@ -43,6 +43,7 @@ func newCerts() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&dir, "dir", "certs", "`directory` to write to")
 	f.StringSliceVar(&o.Hosts, "host", nil, "host `names` and addresses in addition to localhost, 127.0.0.1 and ::1")
+	f.StringSliceVar(&o.Regions, "region", nil, "`names` of regions: also write region-NAME.crt and .key for the sidecars of each")
 	f.BoolVar(&o.Renew, "renew", false, "keep the existing CA and create new certificates")
 	f.BoolVar(&o.Overwrite, "overwrite", false, "replace the existing CA: the certificates that it has signed become invalid")
 	f.DurationVar(&o.Lifetime, "lifetime", 365*24*time.Hour, "how long new certificates are valid")

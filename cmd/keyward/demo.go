@@ -40,6 +40,7 @@ type demoOptions struct {
 	length   time.Duration
 	control  string
 	keep     string
+	regions  int
 }
 
 func newDemo() *cobra.Command {
@@ -55,12 +56,16 @@ func newDemo() *cobra.Command {
 			}
 			e, ctx, stop := newEnding(cmd.Context())
 			defer stop()
+			if o.regions > 0 {
+				return runRegions(ctx, cmd.OutOrStdout(), o, e)
+			}
 			return runDemo(ctx, cmd.OutOrStdout(), o, e)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.envoy, "envoy", os.Getenv("ENVOY_BIN"), "`path` of Envoy's binary (default $ENVOY_BIN, else envoy on PATH)")
 	f.IntVar(&o.sidecars, "sidecars", 3, "`number` of members of the cluster")
+	f.IntVar(&o.regions, "regions", 0, "show one limit for this `number` of regions instead, each with one sidecar, without Envoy")
 	f.DurationVar(&o.length, "for", 0, "how long to send traffic (default: until q on a terminal, else 50 s)")
 	f.StringVar(&o.control, "control", "127.0.0.1:0", "`host:port` of the demo's page")
 	f.StringVar(&o.keep, "keep", "", "`directory` in which to keep logs, certificates and Envoy's configuration")

@@ -13,7 +13,7 @@ import (
 
 func newInject() *cobra.Command {
 	o := inject.Options{Image: "ghcr.io/keyward/keyward:" + version}
-	var files []string
+	var files, authorities []string
 	noTLS := false
 	cmd := &cobra.Command{
 		Use:     "inject -f FILE",
@@ -23,6 +23,9 @@ func newInject() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.TLS = !noTLS
+			if err := addAuthorities(&o, authorities); err != nil {
+				return err
+			}
 			for _, file := range files {
 				if err := injectFile(cmd, file, o); err != nil {
 					return err
@@ -50,9 +53,28 @@ func newInject() *cobra.Command {
 		"`volume` of the journal: emptyDir, hostPath, claim (keyward-data of the pods' StatefulSet), or none, as data.volume of the release")
 	s.StringVar(&o.DataSize, "data-size", "2Gi", "with emptyDir: its `size`, as data.size of the release")
 	s.StringVar(&o.DataPath, "data-path", "/var/lib/keyward", "with hostPath: `directory` of the node, which belongs to user 65532")
+	s.BoolVar(&o.Federation, "federation", false, "the release has federation.region, so that the sidecar needs its layout")
+	s.StringArrayVar(&authorities, "authority-secret", nil,
+		"`NAME=SECRET/KEY`: the authority NAME of federation.authorities, whose URL is in a Secret; repeat it for more")
+	s.BoolVar(&o.FederationPort, "federation-port", false, "the release has federation.listen.enabled, so that the sidecar serves other regions")
 	s.IntVar(&o.Grace, "grace", 60, "minimum `seconds` that a pod has to stop")
 	_ = cmd.MarkFlagRequired("filename") // the flag exists
 	return cmd
+}
+
+// addAuthorities adds the values of --authority-secret to o.
+func addAuthorities(o *inject.Options, values []string) error {
+	for _, v := range values {
+		a, err := inject.ParseAuthoritySecret(v)
+		if err != nil {
+			return fmt.Errorf("--authority-secret %w", err)
+		}
+		o.AuthoritySecrets = append(o.AuthoritySecrets, a)
+	}
+	if !o.Federation && (o.FederationPort || len(values) > 0) {
+		return errors.New("--authority-secret and --federation-port need --federation")
+	}
+	return nil
 }
 
 // injectFile prints a file with the sidecar added, and warnings to standard error.

@@ -99,6 +99,12 @@ func TestHotKeysAreOnPageAndSocket(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
+	escrows := httptest.NewServer(Handler(Options{Escrows: func() api.Escrows { return api.Escrows{Region: "eu", Keys: []api.KeyEscrow{{Left: 3}}} }}))
+	defer escrows.Close()
+	var shared api.Escrows
+	if fetch(t, escrows.URL+"/v1/escrows", &shared); shared.Region != "eu" || shared.Keys[0].Left != 3 {
+		t.Errorf("%+v", shared)
+	}
 	var held api.HeldLeases
 	fetch(t, page.URL+"/v1/leases", &held)
 	if len(held.Keys) != 1 || held.Keys[0].Left != 3 {

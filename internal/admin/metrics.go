@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -74,6 +75,7 @@ func handoffMetrics() []metric {
 		gauge("federation_pools", "Pools of which this member, as the coordinator, lends parts to regions.", func(s *owner.Stats) int { return s.Pools }),
 		counter("federation_pool_lent_hits_total", "Hits of pools that this member, as the coordinator, has lent to regions.", func(s *owner.Stats) uint64 { return s.PoolLent }),
 		counter("federation_pools_refused_total", "Requests of regions that this member, as the coordinator, had no room for.", func(s *owner.Stats) uint64 { return s.PoolsRefused }),
+		{"federation_outage_decisions_total", "Decisions by a rule's outage policy, because the coordinator was away.", "outage", false, outages},
 		counter("waits_refused_total", "Requests that had to wait and found no room. Their rule's degraded policy decides.", func(s *owner.Stats) uint64 { return s.PendingRefused }),
 		{"copies_total", "Replicas and counters received from other members, by result.", "result", false, func(s *owner.Stats) map[string]uint64 {
 			return map[string]uint64{"merged": s.CopiesMerged, "dropped": s.CopiesDropped}
@@ -129,8 +131,17 @@ func tables(s *owner.Stats) map[string]uint64 {
 func causes(s *owner.Stats) map[string]uint64 {
 	return map[string]uint64{
 		"share": s.ShareBound, "fail_closed": s.ClosedBound, "crash": s.CrashBound, "partition": s.PartitionBound, "old_version": s.MovedBound,
-		"reclaim": s.ReclaimBound, "restart": s.RestartBound,
+		"reclaim": s.ReclaimBound, "restart": s.RestartBound, "outage": s.OutageBound,
 	}
+}
+
+// outages returns the decisions by outage policies.
+func outages(s *owner.Stats) map[string]uint64 {
+	v := map[string]uint64{}
+	for i, n := range s.Outages {
+		v[federation.Outage(i).String()] = n
+	}
+	return v
 }
 
 // authorities returns the names of owner.Authority, by number.

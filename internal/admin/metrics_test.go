@@ -13,7 +13,7 @@ import (
 func TestCollector(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(NewCollector(func() owner.Stats {
-		f := owner.Stats{MovedBound: 5, ShareBound: 2, CrashBound: 3, PartitionBound: 11, ClosedBound: 4, OpenAdmitted: 9, RestartBound: 7, UnwrittenIn: 13}
+		f := owner.Stats{MovedBound: 5, ShareBound: 2, CrashBound: 3, PartitionBound: 11, ClosedBound: 4, OpenAdmitted: 9, RestartBound: 7, OutageBound: 6, UnwrittenIn: 13}
 		f.Keys, f.Replicas, f.Owned = 3, 40, 21 // most were transferred from other members and not used since
 		f.Unreplicated, f.UnreplicatedIn, f.Confirming, f.AcksMissing, f.Unconfirmed = 2, 6, 3, 1, 2
 		f.Decided[owner.Share], f.Admitted[owner.Share] = 4, 8
@@ -26,12 +26,13 @@ func TestCollector(t *testing.T) {
 	const want = `
 # HELP keyward_overadmission_bound Most hits that this member may have added to one key's current window above its limit, without fail_open. The bound of the cluster is the sum over members.
 # TYPE keyward_overadmission_bound gauge
-keyward_overadmission_bound 32
+keyward_overadmission_bound 38
 # HELP keyward_overadmission_bound_by_cause The parts of keyward_overadmission_bound.
 # TYPE keyward_overadmission_bound_by_cause gauge
 keyward_overadmission_bound_by_cause{cause="crash"} 3
 keyward_overadmission_bound_by_cause{cause="fail_closed"} 4
 keyward_overadmission_bound_by_cause{cause="old_version"} 5
+keyward_overadmission_bound_by_cause{cause="outage"} 6
 keyward_overadmission_bound_by_cause{cause="partition"} 11
 keyward_overadmission_bound_by_cause{cause="reclaim"} 0
 keyward_overadmission_bound_by_cause{cause="restart"} 7

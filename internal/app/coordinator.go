@@ -157,6 +157,8 @@ func (c *coordinator) stop(server *remote.CoordinatorServer, page *http.Server) 
 // serving returns the options of the server for regions.
 func (c *coordinator) serving() remote.ServeOptions {
 	regions := c.layout.Names()
+	exportEpoch(c.reg, c.layout, "")
+	exportRepaired(c.reg, "keyward_coordinator_repaired_hits_total", nil, c.store.Coordinator)
 	for _, region := range regions {
 		c.metrics.create(region)
 	}

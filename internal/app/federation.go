@@ -223,6 +223,7 @@ func (x *federations) start(t *tasks, reg prometheus.Registerer, log *slog.Logge
 		return
 	}
 	m := newFederationMetrics(reg)
+	exportEpoch(reg, x.layout, x.region)
 	for i := range x.authorities {
 		a := &x.authorities[i]
 		if x.measured != nil && a.name == x.region {
@@ -233,9 +234,11 @@ func (x *federations) start(t *tasks, reg prometheus.Registerer, log *slog.Logge
 			wake: make(chan struct{}, 1), slots: make(chan struct{}, poolCalls),
 			seconds: m.seconds.WithLabelValues(a.name), errors: m.errors.WithLabelValues(a.name),
 			dropped: m.dropped.WithLabelValues(a.name), requests: m.requests.WithLabelValues(a.name), up: m.up.WithLabelValues(a.name),
+			refused: m.refused.WithLabelValues(a.name), offset: m.offset.WithLabelValues(a.name),
 		}
 		c.up.Set(1)
 		x.callers[c.id] = c
+		exportRepaired(reg, "keyward_federation_repaired_hits_total", prometheus.Labels{"authority": a.name}, a.coordinator)
 		t.start(c.run)
 	}
 }
@@ -255,7 +258,8 @@ func (x *federations) send(rs []owner.CoordinatorRequest) {
 type federationMetrics struct {
 	seconds                   *prometheus.HistogramVec
 	errors, dropped, requests *prometheus.CounterVec
-	up                        *prometheus.GaugeVec
+	refused                   *prometheus.CounterVec
+	up, offset                *prometheus.GaugeVec
 }
 
 func newFederationMetrics(reg prometheus.Registerer) federationMetrics {
@@ -271,6 +275,11 @@ func newFederationMetrics(reg prometheus.Registerer) federationMetrics {
 		errors:   counter("errors_total", "Calls to the coordinator that failed."),
 		dropped:  counter("dropped_total", "Requests to the coordinator that found no room, and are repeated."),
 		requests: counter("requests_total", "Requests to the coordinator, of which one call has many."),
+		refused:  counter("refused_total", "Requests that the coordinator refused: late, invalid, or of another layout."),
+		offset: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "keyward_federation_clock_offset_seconds",
+			Help: "By how much the coordinator's clock is at least ahead of this member's; negative if it is behind.",
+		}, label),
 		up: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "keyward_federation_up", Help: "1 if the last call to the coordinator succeeded, 0 if it failed.",
 		}, label),
@@ -290,7 +299,8 @@ type poolCaller struct {
 	errors      prometheus.Counter
 	dropped     prometheus.Counter
 	requests    prometheus.Counter
-	up          prometheus.Gauge
+	refused     prometheus.Counter
+	up, offset  prometheus.Gauge
 	log         *slog.Logger
 	unhealthy   atomic.Bool
 
@@ -393,6 +403,8 @@ func (c *poolCaller) call(ctx context.Context, rs []federation.PoolRequest) {
 	} else {
 		c.seconds.Observe(took.Seconds())
 		c.up.Set(1)
+		c.refused.Add(float64(len(rs) - len(gs)))
+		c.measureOffset(rs, gs, began, took)
 	}
 	c.reply(c.id, took, gs, err != nil)
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -342,9 +343,15 @@ func Parse(name, about string, args []string, getenv func(string) string) (flags
 	if slices.Contains(errs, pflag.ErrHelp) {
 		return f, pflag.ErrHelp
 	}
-	s.VisitAll(func(fl *pflag.Flag) { f.effective[fl.Name] = fl.Value.String() })
+	s.VisitAll(func(fl *pflag.Flag) { f.effective[fl.Name] = withoutCredentials(fl.Value.String()) })
 	return f, errors.Join(append(errs, f.validate())...)
 }
+
+// credentials match the user and password of URLs.
+var credentials = regexp.MustCompile(`://[^,\s]*@`)
+
+// withoutCredentials returns the value of a flag without the users and passwords of URLs: the port for metrics serves it.
+func withoutCredentials(value string) string { return credentials.ReplaceAllString(value, "://...@") }
 
 // newFlagSet returns a set that keeps the order in which flags are defined.
 func newFlagSet(name string) *pflag.FlagSet {

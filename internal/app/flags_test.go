@@ -203,3 +203,19 @@ func TestReachable(t *testing.T) {
 		}
 	}
 }
+
+// TestShownFlags requires that the values of flags that a member shows contain no passwords.
+func TestShownFlags(t *testing.T) {
+	f, _ := Parse("sidecar", "", []string{
+		"--insecure", "--region", "eu", "--federation", "f.yaml", "--authority", "home=redis://u:hidden@a:1/0?wait=1,near=redis://:hid@den@b", "--authority", "file=@/run/url",
+	}, env())
+	got := f.effective["authority"]
+	for _, want := range []string{"home=redis://...@a:1/0?wait=1", "near=redis://...@b", "file=@/run/url"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in %s", want, got)
+		}
+	}
+	if strings.Contains(got, "hid") || strings.Contains(got, "u:") {
+		t.Errorf("a password is shown: %s", got)
+	}
+}

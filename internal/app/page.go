@@ -70,11 +70,15 @@ func rulesStatus(s source.VersionsStatus) api.RulesStatus {
 
 // startPage starts to serve the admin endpoints.
 func (m *sidecar) startPage() error {
-	page, err := servePage(m.pageAddrs(), admin.Options{
+	o := admin.Options{
 		Gatherer: m.reg, MetricsPath: m.Settings.Stats.PrometheusPath, Cluster: m.clusterStatus, Ready: m.ready,
 		Counters: m.counterStatus, Explain: m.explanation, Self: m.selfStatus, HotKeys: m.hotKeys, Leases: m.heldLeases,
 		RingMap: m.ringMap, RuleTree: m.ruleTree, Timeline: m.timeline.Events,
-	}, m.security)
+	}
+	if m.federation.layout != nil {
+		o.Escrows = m.escrows
+	}
+	page, err := servePage(m.pageAddrs(), o, m.security)
 	m.page = page
 	return err
 }

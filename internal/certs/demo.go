@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -25,6 +26,7 @@ const DemoTrustDomain = "keyward.demo"
 // DemoOptions configure [MakeDemo]. The zero value creates everything in an empty directory.
 type DemoOptions struct {
 	Hosts     []string         // host names and IP addresses in addition to localhost, 127.0.0.1 and ::1
+	Regions   []string         // regions of a federation: a certificate RegionRole(name) for the members of each
 	Renew     bool             // keep the CA in the directory and create new certificates
 	Overwrite bool             // replace the CA in the directory, so that its certificates are no longer trusted
 	Lifetime  time.Duration    // of the certificates; default 365 days. The CA is valid for ten years
@@ -35,12 +37,21 @@ type DemoOptions struct {
 type role struct {
 	name  string
 	usage []x509.ExtKeyUsage
+	paths []string // of the URI names
 }
 
-func demoRoles() []role {
+func demoRoles(regions []string) []role {
 	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	return []role{{"sidecar", both}, {"xds", both}, {"envoy", both[1:]}}
+	all := []role{{"sidecar", both, []string{"/sidecar"}}, {"xds", both, []string{"/xds"}}, {"envoy", both[1:], []string{"/envoy"}}}
+	for _, name := range regions {
+		all = append(all, role{RegionRole(name), both, []string{"/sidecar", "/keyward/region/" + name}})
+	}
+	return all
 }
+
+// RegionRole returns the role of the demo whose certificate belongs to the members of a region. It has the name of
+// sidecars, and a name by which coordinators recognize the region.
+func RegionRole(region string) string { return "region-" + region }
 
 // DemoSAN returns the URI name of a role of the demo: sidecar, xds or envoy.
 func DemoSAN(role string) string { return "spiffe://" + DemoTrustDomain + "/" + role }
@@ -69,7 +80,12 @@ func MakeDemo(dir string, o DemoOptions) error {
 		return fmt.Errorf("make demo certificates: %w", err)
 	}
 	var faults []error
-	for _, r := range demoRoles() {
+	for _, name := range o.Regions {
+		if name == "" || strings.ContainsAny(name, "/\\") || strings.Contains(name, "..") {
+			return fmt.Errorf("make demo certificates: region %q: want a name without slashes", name)
+		}
+	}
+	for _, r := range demoRoles(o.Regions) {
 		if err := ca.issue(dir, r, o); err != nil {
 			faults = append(faults, fmt.Errorf("make demo certificates: %w", err))
 		}
@@ -133,7 +149,9 @@ func (a *authority) issue(dir string, r role, o DemoOptions) error {
 	f := DemoFiles(dir, r.name)
 	t := template("keyward "+r.name, o.Now(), o.Lifetime)
 	t.ExtKeyUsage, t.KeyUsage = r.usage, x509.KeyUsageDigitalSignature
-	t.URIs = []*url.URL{{Scheme: "spiffe", Host: DemoTrustDomain, Path: "/" + r.name}}
+	for _, path := range r.paths {
+		t.URIs = append(t.URIs, &url.URL{Scheme: "spiffe", Host: DemoTrustDomain, Path: path})
+	}
 	for _, host := range append([]string{"localhost", "127.0.0.1", "::1"}, o.Hosts...) {
 		if ip := net.ParseIP(host); ip != nil {
 			t.IPAddresses = append(t.IPAddresses, ip)

@@ -1,9 +1,11 @@
 package certs
 
 import (
+	"crypto/tls"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -59,5 +61,33 @@ func TestMakeDemo(t *testing.T) {
 	}
 	if err := MakeDemo(filepath.Join(dir, "ca.crt", "sub"), DemoOptions{}); err == nil || !strings.Contains(err.Error(), "ca.crt") {
 		t.Errorf("a directory that cannot be: error %v", err)
+	}
+}
+
+// TestRegionCertificates requires that the certificate of a region has the name of sidecars, and one name of a region, and
+// that names cannot leave the folder.
+func TestRegionCertificates(t *testing.T) {
+	dir := demo(t, newClock(), DemoOptions{Regions: []string{"eu", "us"}})
+	for role, want := range map[string][]string{
+		"sidecar": {DemoSAN("sidecar")}, RegionRole("eu"): {DemoSAN("sidecar"), DemoSAN("keyward/region/eu")},
+		RegionRole("us"): {DemoSAN("sidecar"), DemoSAN("keyward/region/us")},
+	} {
+		f := DemoFiles(dir, role)
+		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, u := range pair.Leaf.URIs {
+			names = append(names, u.String())
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("%s has the names %v, want %v", role, names, want)
+		}
+	}
+	for _, name := range []string{"", "../eu", "a/b", `a\b`} {
+		if err := MakeDemo(t.TempDir(), DemoOptions{Regions: []string{name}}); err == nil {
+			t.Errorf("a certificate of the region %q", name)
+		}
 	}
 }

@@ -27,6 +27,7 @@ type Options struct {
 	Dir      string            // working directory: logs, certificates, rules, Envoy's files
 	Bin      string            // directory of sidecar, xds and keyward
 	Rules    map[string]string // rule files by name
+	Regions  []string          // regions of a federation, for which there are certificates
 	Insecure bool              // no mTLS and no gossip key
 	Expect   int               // --expect of the sidecars; 0: none
 	Env      []string          // additional environment of every sidecar
@@ -69,7 +70,11 @@ func New(o Options) (*Lab, error) {
 	if o.Insecure {
 		return l, nil
 	}
-	out, err := exec.Command(filepath.Join(o.Bin, "keyward"), "certs", "--dir", l.path("certs")).CombinedOutput()
+	args := []string{"certs", "--dir", l.path("certs")}
+	if len(o.Regions) > 0 {
+		args = append(args, "--region", strings.Join(o.Regions, ","))
+	}
+	out, err := exec.Command(filepath.Join(o.Bin, "keyward"), args...).CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("prepare the lab: keyward certs: %w\n%s", err, out)
 	}

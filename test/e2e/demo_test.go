@@ -29,3 +29,20 @@ func TestDemo(t *testing.T) {
 		}
 	}
 }
+
+// TestDemoRegions: the demo of regions cuts one off, heals it and moves the demand by itself. It ends well: no window had more
+// than the limit of all regions together.
+func TestDemoRegions(t *testing.T) {
+	cmd := exec.Command(filepath.Join(bin(t), "keyward"), "demo", "--regions", "3", "--for", "48s")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, want := range []string{
+		"eu is cut off: it has its floor of 5", "eu reaches the coordinator again", "the demand moves from eu to us", " 0 failed. The most of one window: ",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("nothing of %q in\n%s", want, out)
+		}
+	}
+}

@@ -66,6 +66,9 @@ LOG_FORMAT: json
 {{- $_ := set $env "KEYWARD_RING_MAX_SIZE" (.Values.ring.maxSize | int | toString) -}}
 {{- $_ := set $env "KEYWARD_RING_HASH" .Values.ring.hash -}}
 {{- end -}}
+{{- if .Values.federation.region -}}
+{{- $env = merge $env (fromYaml (include "keyward.federationEnvironment" .)) -}}
+{{- end -}}
 {{- if ne .Values.data.volume "none" -}} {{- /* KEYWARD_DATA is set where the volume is mounted */}}
 {{- $_ := set $env "KEYWARD_DATA_WINDOW" .Values.data.window -}}
 {{- $_ := set $env "KEYWARD_DATA_SIZE" (include "keyward.dataSize" .) -}}

@@ -55,21 +55,27 @@ app.kubernetes.io/component: {{ . }}
 {{- .Values.service.name | default (get $byPreset .Values.preset) | default (include "keyward.fullname" .) -}}
 {{- end }}
 
+{{/* "true" if there are members. */}}
+{{- define "keyward.members" -}}
+{{- if ne .Values.mode "coordinator" }}true{{ end -}}
+{{- end }}
+
 {{/* "true" if this chart runs the members in their own pods. With envoy-gateway the gateway runs them. */}}
 {{- define "keyward.ownPods" -}}
-{{- if and (ne .Values.mode "sidecar") (ne .Values.preset "envoy-gateway") }}true{{ end -}}
+{{- if and (include "keyward.members" .) (ne .Values.mode "sidecar") (ne .Values.preset "envoy-gateway") }}true{{ end -}}
 {{- end }}
 
 {{/* "true" if xDS servers run. */}}
 {{- define "keyward.xds" -}}
-{{- if eq (toString .Values.xds.enabled) "auto" -}}
+{{- if not (include "keyward.members" .) -}}
+{{- else if eq (toString .Values.xds.enabled) "auto" -}}
 {{- if not (has .Values.preset (list "envoy-gateway" "envoy-ai-gateway" "contour" "kgateway")) }}true{{ end -}}
 {{- else if eq (toString .Values.xds.enabled) "true" }}true{{ end -}}
 {{- end }}
 
 {{/* "true" if there is a pod for `helm test`. */}}
 {{- define "keyward.test" -}}
-{{- if and .Values.test.enabled (or .Values.test.domain (not (include "keyward.gatewayRules" .))) }}true{{ end -}}
+{{- if and .Values.test.enabled (include "keyward.members" .) (or .Values.test.domain (not (include "keyward.gatewayRules" .))) }}true{{ end -}}
 {{- end }}
 
 {{/* "true" if that pod uses the Envoys' certificate. */}}
@@ -115,6 +121,12 @@ app.kubernetes.io/component: {{ . }}
 {{- if ne $service $full }}
 - {{ $service }}.{{ $ns }}.svc
 {{- end }}
+{{- if include "keyward.regionsListen" .root }}
+- {{ $full }}-regions.{{ $ns }}.svc
+{{- end }}
+{{- range .root.Values.federation.hostNames }}
+- {{ . }}
+{{- end }}
 {{- else }}
 - {{ $full }}-{{ .of }}.{{ $ns }}.svc
 {{- end }}
@@ -151,6 +163,12 @@ tls: {{ ne (include "keyward.tlsMode" .) "off" }}
 gossipSecret: {{ include "keyward.gossipSecret" . }}
 tlsSecret: {{ include "keyward.tlsSecret" (dict "root" . "of" "member") }}
 rulesConfigMap: {{ include "keyward.rulesConfigMap" . }}
+{{- if .Values.federation.region }}
+federationConfigMap: {{ include "keyward.fullname" . }}-federation
+federationPort: {{ not (empty (include "keyward.regionsListen" .)) }}
+authoritySecrets:
+  {{- include "keyward.authoritySecrets" . | nindent 2 }}
+{{- end }}
 dataVolume: {{ ternary "claim" .Values.data.volume (eq .Values.data.volume "pvc") }}
 dataSize: {{ .Values.data.size }}
 dataPath: {{ .Values.data.hostPath }}

@@ -13,7 +13,10 @@
 {{- $faults = append $faults (printf "tls.generate.renewBeforeDays is %d and tls.generate.days %d: want the first below the second" (int $g.renewBeforeDays) (int $g.days)) -}}
 {{- end -}}
 {{- $faults = concat $faults (fromYamlArray (include "keyward.secretFaults" .)) -}}
+{{- $faults = concat $faults (fromYamlArray (include "keyward.federationFaults" .)) -}}
+{{- if include "keyward.members" . -}}
 {{- $faults = concat $faults (fromYamlArray (include "keyward.dataFaults" .)) -}}
+{{- end -}}
 {{- if not .Values.rulesConfigMap -}}
 {{- range $file, $text := fromYaml (include "keyward.rules" .) -}}
 {{- range fromYamlArray (include "keyward.rulesFaults" $text) -}}
@@ -63,7 +66,7 @@
 {{- if eq $t.mode "secret" -}}
 {{- $what := "the Secret (tls.crt, tls.key, ca.crt) of" -}}
 {{- if not $t.existingSecret -}}
-{{- $faults = append $faults (printf "tls.mode secret: set tls.existingSecret, %s the members" $what) -}}
+{{- $faults = append $faults (printf "tls.mode secret: set tls.existingSecret, %s the %s" $what (ternary "members" "coordinator" (not (empty (include "keyward.members" $))))) -}}
 {{- end -}}
 {{- if and (include "keyward.xds" .) (not $t.xdsSecret) -}}
 {{- $faults = append $faults (printf "tls.mode secret: set tls.xdsSecret, %s the xDS servers" $what) -}}

@@ -6,13 +6,14 @@ import { Feed, poll } from "./feed.js";
 import { Ring } from "./ring.js";
 import { drawMembers, drawHealth, gone } from "./members.js";
 import { drawHot } from "./hot.js";
+import { drawRegions } from "./regions.js";
 import { Speeds, spark, sum, drawRules, drawVersions } from "./rules.js";
 import { drawTimeline, kindButtons } from "./timeline.js";
 import { Explainer } from "./explain.js";
 
 const feeds = {
   cluster: new Feed("cluster"), hot: new Feed("v1/hotkeys"), leases: new Feed("v1/leases"), rules: new Feed("v1/rules"),
-  timeline: new Feed("v1/timeline"), self: new Feed("v1/self", 5), ring: new Feed("v1/ring"),
+  escrows: new Feed("v1/escrows"), timeline: new Feed("v1/timeline"), self: new Feed("v1/self", 5), ring: new Feed("v1/ring"),
 };
 const speeds = new Speeds();
 const state = { errors: [] };
@@ -39,7 +40,7 @@ async function read() {
     errors.push(err.message);
     return false;
   });
-  const names = ["hot", "leases", "rules", "timeline", "self"];
+  const names = ["hot", "leases", "escrows", "rules", "timeline", "self"];
   const [answered] = await Promise.all([ask("cluster"), ...names.map(ask)]);
   if (answered && ringIsOld()) await ask("ring");
   state.errors = errors;
@@ -107,6 +108,7 @@ function draw() {
     ring.draw(drawn ?? { fingerprint: "", members: [], sectors: [] });
   }
   drawPins();
+  drawRegions(state);
   drawHot(state, (domain, entries) => explainer.open(domain, entries));
   drawRules(rules, byId("rule-filter").value, (domain, path) => explainer.rule(domain, path));
   drawVersions(cluster.rules);

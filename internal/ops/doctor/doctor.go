@@ -125,7 +125,7 @@ func Examine(f *Snapshot) []Finding {
 		{"members", members}, {"ports", ports}, {"one cluster", oneCluster},
 		{"clocks", clocks}, {"ring", onRing}, {"capacity", capacity}, {"expected", expected}, {"settings", settings},
 		{"rules", rules}, {"direct", direct}, {"xds", served}, {"hot keys", hot},
-		{"memory", memory}, {"journal", journals}, {"authority", authority}, {"versions", versions},
+		{"memory", memory}, {"journal", journals}, {"authority", authority}, {"regions", regions}, {"versions", versions},
 	} {
 		r.check = c.name
 		c.run(f, &r)

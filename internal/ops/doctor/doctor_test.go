@@ -83,6 +83,36 @@ func setMetrics(m *MemberReport, page string) {
 	}
 }
 
+// inRegion puts members into regions of a federation.
+func inRegion(f *Snapshot, names ...string) {
+	for i, name := range names {
+		if name == "" {
+			continue
+		}
+		m := &f.Members[i]
+		for metric, labels := range map[string]map[string]string{
+			"keyward_federation_epoch": {"federation": "shop", "region": name}, "keyward_federation_up": {"authority": "home"},
+			"keyward_federation_clock_offset_seconds": {"authority": "home"},
+		} {
+			m.Metrics[metric] = []promtext.Series{{Labels: labels, Value: 1}}
+		}
+		m.Metrics["keyward_federation_clock_offset_seconds"][0].Value = 0.1
+		m.Self.Flags["authority"] = "[home=keyward://home:7948]"
+		m.Self.Cert.Names = append(slices.Clone(m.Self.Cert.Names), "spiffe://shop/keyward/region/"+name)
+	}
+}
+
+// TestRegionsAreFine requires that doctor finds nothing wrong with a healthy region.
+func TestRegionsAreFine(t *testing.T) {
+	f := healthy()
+	inRegion(f, "eu", "eu", "eu")
+	for _, x := range Examine(f) {
+		if x.Severity != OK || x.Check == "regions" && x.Text != "all members are in region eu of shop, epoch 1" {
+			t.Errorf("%+v", x)
+		}
+	}
+}
+
 func TestNothingIsWrong(t *testing.T) {
 	seen := map[string]bool{}
 	for _, x := range Examine(healthy()) {
@@ -91,7 +121,7 @@ func TestNothingIsWrong(t *testing.T) {
 		}
 		seen[x.Check] = true
 	}
-	if len(seen) != 20 {
+	if len(seen) != 21 {
 		t.Errorf("%d checks: %v", len(seen), seen)
 	}
 	for _, x := range Examine(&Snapshot{Now: now}) {
@@ -122,6 +152,26 @@ func TestEveryMistake(t *testing.T) {
 	}{
 		{"members", Warn, "pod-9 (10.0.0.9:9090) does not respond: refused", func(f *Snapshot) {
 			f.Unreachable = []UnreachablePage{{"10.0.0.9:9090", "pod-9", errors.New("refused")}}
+		}},
+		{"regions", Fail, "members have different places in a federation: region eu of shop, epoch 1: pod-0, pod-1; region eu of shop, epoch 2: pod-2", func(f *Snapshot) {
+			inRegion(f, "eu", "eu", "eu")
+			f.Members[2].Metrics["keyward_federation_epoch"][0].Value = 2
+		}},
+		{"regions", Fail, "none: pod-1; region eu of shop, epoch 1: pod-0, pod-2", func(f *Snapshot) {
+			inRegion(f, "eu", "", "eu")
+		}},
+		{"regions", Fail, "pod-1 does not reach the coordinator home", func(f *Snapshot) {
+			inRegion(f, "eu", "eu", "eu")
+			f.Members[1].Metrics["keyward_federation_up"][0].Value = 0
+		}},
+		{"regions", Fail, "the clock of the coordinator home is -300ms ahead of the clock of pod-0", func(f *Snapshot) {
+			inRegion(f, "eu", "eu", "eu")
+			f.Members[0].Metrics["keyward_federation_clock_offset_seconds"][0].Value = -0.3
+		}},
+		{"regions", Fail, "the certificate of pod-2 does not prove that it is in region eu, and the coordinator refuses it", func(f *Snapshot) {
+			inRegion(f, "eu", "eu", "eu")
+			c := f.Members[2].Self.Cert
+			c.Names = c.Names[:len(c.Names)-1]
 		}},
 		{"ports", Fail, "pod-1 is not reachable at 10.0.0.1:7946 (gossip/udp): connection refused", func(f *Snapshot) {
 			f.Probes = []Probe{{"pod-1", "gossip/udp", "10.0.0.1:7946", errors.New("connection refused")}}

@@ -32,9 +32,26 @@ type Options struct {
 	DataSize   string // with emptyDir, the sizeLimit: twice the release's KEYWARD_DATA_SIZE; default 2Gi
 	DataPath   string // with hostPath, the directory of the node; default /var/lib/keyward
 
+	Federation       bool              // the release has federation.region
+	AuthoritySecrets []AuthoritySecret // the release's federation.authorities with a secretName
+	FederationPort   bool              // the release has federation.listen.enabled
+
 	EnvoyAdmin string   // host:port of the admin page of the pod's Envoy, which drains when the pod stops; empty: none
 	Args       []string // additional flags of the sidecar
 	Grace      int      // minimum termination grace period in seconds; default 60
+}
+
+// AuthoritySecret is the key of a Secret that contains the URL of a coordinator.
+type AuthoritySecret struct{ Name, Secret, Key string }
+
+// ParseAuthoritySecret reads NAME=SECRET/KEY.
+func ParseAuthoritySecret(text string) (a AuthoritySecret, err error) {
+	name, at, _ := strings.Cut(text, "=")
+	secret, key, _ := strings.Cut(at, "/")
+	if name == "" || secret == "" || key == "" {
+		return a, fmt.Errorf("%q: want NAME=SECRET/KEY", text)
+	}
+	return AuthoritySecret{name, secret, key}, nil
 }
 
 // Names in pods.

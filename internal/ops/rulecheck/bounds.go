@@ -21,6 +21,8 @@ type Conditions struct {
 	DataWindow time.Duration `json:"-"`
 
 	Detection membership.Detection `json:"-"` // of the members
+
+	Regions *FederationConditions `json:"regions,omitempty"` // nil: of rules with federation, nothing is known but the text
 }
 
 // RuleBounds are the bounds of one rule, in hits of one key in one window. The window of a bucket is any time of that
@@ -52,6 +54,8 @@ type RuleBounds struct {
 	Unwritten    uint64  `json:"U_journal,omitempty"`
 	NotInJournal string  `json:"not_in_journal,omitempty"` // why; empty: it is, or members have no --data
 	Bounds       []Bound `json:"bounds"`
+
+	Federation *RegionBounds `json:"federation,omitempty"` // nil unless several regions share the limit
 
 	Outage *OutageCost `json:"outage,omitempty"` // nil without Conditions.Outage, and for a single member
 
@@ -110,6 +114,14 @@ func BoundsOf(r *config.RuleSpec, c Conditions) RuleBounds {
 		w.least = 0 // without a replica or a reply it refuses everything
 	case b.Open > 0 && x.LocalCap > 0:
 		w.least = min(w.least, b.Open/uint64(c.Members))
+	}
+	if x.Federation != nil && c.Regions != nil {
+		b.Federation = regionBounds(r, c.Regions.Weights)
+		w.federated()
+		if c.Outage > 0 && b.Federation.Pool > 0 {
+			b.Outage = federatedOutage(r, c, b.Federation)
+		}
+		return b
 	}
 	w.write()
 	if c.Outage > 0 && c.Members > 1 && x.Mechanism != policy.Static {

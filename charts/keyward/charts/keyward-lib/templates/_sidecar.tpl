@@ -23,6 +23,9 @@ Each takes a dict:
   gossipSecret    Secret with gossip.key                        default <release>-gossip
   tlsSecret       Secret with tls.crt, tls.key, ca.crt          default <release>-tls
   rulesConfigMap  ConfigMap with the rules                      default <release>-rules
+  federationConfigMap  ConfigMap with federation.yaml, <release>-federation if the release has federation.region   default none
+  authoritySecrets     list of {name, secretName, secretKey}: coordinators whose URL is in a Secret
+  federationPort       true if the release has federation.listen
   envoyAdmin      host:port of the admin interface of the pod's Envoy, which drains when the pod stops
   dataVolume      where the journal is: emptyDir, hostPath, claim (of the pod's StatefulSet, named keyward-data) or none   default emptyDir
   dataSize        sizeLimit of the emptyDir                     default 2Gi
@@ -52,6 +55,17 @@ keyward.io/member: {{ .release | default "keyward" }}
 {{- if ne .tls false }}
 - name: keyward-tls
   secret: {secretName: {{ .tlsSecret | default (printf "%s-tls" $release) }}}
+{{- end }}
+{{- with .federationConfigMap }}
+- name: keyward-federation # the layout, and URLs of coordinators
+  projected:
+    sources:
+      - configMap: {name: {{ . }}}
+      {{- range $.authoritySecrets }}
+      - secret:
+          name: {{ .secretName }}
+          items: [{key: {{ .secretKey }}, path: authority-{{ .name }}}]
+      {{- end }}
 {{- end }}
 - name: keyward-run # admin socket for keyward drain
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
@@ -99,6 +113,9 @@ ports:
   - {name: keyward-gossip, containerPort: 7946}
   - {name: keyward-udp, containerPort: 7946, protocol: UDP}
   - {name: keyward-peer, containerPort: 7947}
+  {{- if .federationPort }}
+  - {name: keyward-regions, containerPort: 7948}
+  {{- end }}
   - {name: keyward-metrics, containerPort: 9090}
 # Succeeds when the member is on the ring, or after 30 s without the others; later containers of the pod wait for it.
 startupProbe:
@@ -132,6 +149,9 @@ volumeMounts:
   - {name: keyward-gossip, mountPath: /etc/keyward/gossip, readOnly: true}
   {{- if ne .tls false }}
   - {name: keyward-tls, mountPath: /etc/keyward/tls, readOnly: true}
+  {{- end }}
+  {{- if .federationConfigMap }}
+  - {name: keyward-federation, mountPath: /etc/keyward/federation, readOnly: true}
   {{- end }}
   - {name: keyward-run, mountPath: /run/keyward}
   {{- if ne .dataVolume "none" }}
