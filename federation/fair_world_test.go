@@ -22,7 +22,6 @@ type fairWorld struct {
 	mail    []letter
 	waiting []fairRequest
 	pairs   []*demandPair
-	seq     int
 	alter   func(to int, g *PoolGrant) // changes replies, unless nil
 }
 
@@ -131,7 +130,8 @@ func (w *fairWorld) offer(p *demandPair) {
 // decide decides q as an owner does.
 func (w *fairWorld) decide(q *fairRequest) {
 	i := q.p.region
-	e, v := w.escrows[i], Refused
+	e := w.escrows[i]
+	var v Verdict
 	e.SetFloorLeft(w.floors[i], false)
 	switch may := e.TenantMay(w.now, q.p.tenant); {
 	case may == Admitted && q.hits <= w.floors[i]:

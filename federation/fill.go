@@ -8,8 +8,7 @@ import (
 
 // pair is a tenant in a region, which takes part in the division of a window's limit. All numbers are hits.
 type pair struct {
-	tenant uint64 // 0: several tenants
-	region int
+	tenant uint64  // 0: several tenants
 	weight float64 // above 0
 	rate   float64 // hits per second that it is offered
 	got    float64 // admitted in the window

@@ -88,7 +88,7 @@ type escrows struct {
 
 // escrow is the escrow of one key.
 type escrow struct {
-	Escrow    *federation.Escrow // nil with mechanism approximate
+	Escrow    *federation.Escrow      // nil with mechanism approximate
 	count     *federation.HolderCount // instead of Escrow, with mechanism approximate
 	authority uint32                  // that lends
 	named     uint32                  // authority of the rule

@@ -62,7 +62,6 @@ type poolRegion struct {
 	name   string
 	link   federation.CoordinatorLink
 	escrow *federation.Escrow
-	window int64
 }
 
 func newPoolWorld(t *testing.T, seed uint64) *poolWorld {

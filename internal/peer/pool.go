@@ -116,16 +116,17 @@ func parsePool(b []byte) (m PoolMessage, sent int64, err error) {
 	flags, n := head.U8(), int(head.U16())
 	m.Region = head.String(int(head.U8()))
 	m.Reply, m.More = flags&poolReply != 0, flags&poolMore != 0
-	switch err := errors.Join(head.Err(), r.Err()); {
-	case err != nil:
+	if err := errors.Join(head.Err(), r.Err()); err != nil {
 		return m, 0, err
-	case n > maxPoolItems:
-		return m, 0, errPoolItems
-	case m.Reply:
-		err = m.readGrants(&r, n)
-	default:
-		err = m.readRequests(&r, n)
 	}
+	if n > maxPoolItems {
+		return m, 0, errPoolItems
+	}
+	read := m.readRequests
+	if m.Reply {
+		read = m.readGrants
+	}
+	err = read(&r, n)
 	return m, sent, err
 }
 

@@ -98,6 +98,21 @@ func TestGrantWithTooManyLines(t *testing.T) {
 	}
 }
 
+// A message that ends too early, or has more items than a message may have, is refused.
+func TestMalformedPoolMessages(t *testing.T) {
+	for _, m := range []PoolMessage{samplePoolRequests(), samplePoolGrants()} {
+		_, payload, _, _, err := nextFrame(encodePool(t, m))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range payload {
+			if _, _, err := parsePool(payload[:n]); err == nil {
+				t.Errorf("%d of %d bytes are read without an error", n, len(payload))
+			}
+		}
+	}
+}
+
 func FuzzParsePool(f *testing.F) {
 	a, b := samplePoolRequests(), samplePoolGrants()
 	for _, m := range []*PoolMessage{&a, &b} {

@@ -17,9 +17,12 @@ const (
 	// MaxRegion is the most bytes of the name of a region.
 	MaxRegion = 255
 
-	RequestSize = 113 // of a request's record without note and name
-	GrantSize   = 66  // of a grant's record without others
-	LineSize    = 27  // of a line without region and note
+	// RequestSize is the bytes of a request's record without note and name.
+	RequestSize = 113
+	// GrantSize is the bytes of a grant's record without others.
+	GrantSize = 66
+	// LineSize is the bytes of a line without region and note.
+	LineSize = 27
 )
 
 // AppendRequest appends a record with its length. The request is valid.

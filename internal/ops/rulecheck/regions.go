@@ -163,7 +163,7 @@ func (w *eventTable) partitioned() Bound {
 func (w *eventTable) coordinator() {
 	f := w.Federation
 	o := w.Spec.Extension.Federation.Terms.Outage
-	one, each := outageOver(o, w.RuleBounds, f.Slice, f.Floor, 1), outageOver(o, w.RuleBounds, uint64(w.Limit), f.Floors, uint64(f.Regions))
+	one, each := outageOver(o, w.RuleBounds, f.Slice, f.Floor, 1), outageOver(o, w.RuleBounds, w.Limit, f.Floors, uint64(f.Regions))
 	kept := term{w.all + " - floor", w.most - f.Floor}
 	switch o {
 	case federation.FailOpen:
