@@ -3,7 +3,9 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -13,12 +15,16 @@ import (
 )
 
 // newHomeRegions returns three regions. The clusters of those that the layout names coordinate; the others reach them at the
-// first member of each, far away.
+// first member of each, far away, with certificates that prove their regions.
 func newHomeRegions(t *testing.T, coordinator string) *realRegions {
 	t.Helper()
 	x := &realRegions{t: t, dir: tempDir(t)}
 	var ports lab.Ports
 	names := []string{"eu", "us", "ap"}
+	certs := filepath.Join(x.dir, "certs")
+	if out, err := exec.Command(filepath.Join(bin(t), "keyward"), "certs", "--dir", certs, "--region", strings.Join(names, ",")).CombinedOutput(); err != nil {
+		t.Fatalf("keyward certs: %v\n%s", err, out)
+	}
 	served := map[string]string{} // the --federation-listen of the first member
 	for _, name := range names {
 		addr, err := ports.Addr()
@@ -42,8 +48,9 @@ func newHomeRegions(t *testing.T, coordinator string) *realRegions {
 		if err := os.WriteFile(layout, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		r.lab = newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": regionRules("fail_closed")}, Expect: 3, Args: []string{
-			"--cluster", name, "--region", name, "--federation", layout,
+		r.lab = newLab(t, lab.Options{Rules: map[string]string{"app.yaml": regionRules("fail_closed")}, Expect: 3, Args: []string{
+			"--cluster", name, "--region", name, "--federation", layout, "--tls-ca", filepath.Join(certs, "ca.crt"),
+			"--tls-cert", filepath.Join(certs, "region-"+name+".crt"), "--tls-key", filepath.Join(certs, "region-"+name+".key"),
 		}})
 		var first []string
 		if coordinator == name || coordinator == "spread" {
