@@ -13,7 +13,9 @@ func (f *federal) probe() {
 		return
 	}
 	f.checkReturned()
-	// A region without requests does not try a coordinator that was away: the first request does.
+	// A region without requests does not try a coordinator that was away: the first request does that needs it, because
+	// nothing is left of what came from an earlier owner of the key.
+	f.sendProbes()
 	f.sendProbes()
 	probes := f.sendProbes()
 	for _, w := range f.regions {
