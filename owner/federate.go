@@ -471,9 +471,10 @@ func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
 	}
 }
 
-// passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none.
+// passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none. With reclaim, it is
+// always given back: the coordinator lends it again when the next owner's escrow asks, wherever it is.
 func (n *Node) passOn(key Key, x *escrow, now int64, o handoff.Ownership, fx *Ready) {
-	if x.count != nil || o.State != handoff.OwnedElsewhere || o.Member == "" {
+	if x.count != nil || x.Escrow.Reclaimed() || o.State != handoff.OwnedElsewhere || o.Member == "" {
 		if r, ok := x.Release(now); ok {
 			n.addPoolRequest(key, x, r, fx)
 		}
