@@ -88,7 +88,7 @@ type escrows struct {
 
 // escrow is the escrow of one key.
 type escrow struct {
-	Escrow    *federation.Escrow // nil with mechanism approximate
+	Escrow    *federation.Escrow      // nil with mechanism approximate
 	count     *federation.HolderCount // instead of Escrow, with mechanism approximate
 	authority uint32                  // that lends
 	named     uint32                  // authority of the rule
@@ -518,8 +518,8 @@ func (s *shard) dropMoves(now int64) {
 	}
 }
 
-// StepFederation processes the replies of a coordinator to requests that were sent together, which came after took. With
-// failed, the coordinator could not be reached, or has reported an error.
+// StepFederation processes the replies of a coordinator to requests that were sent together, which came after took. None
+// of them is as good as no reply. With failed, the coordinator could not be reached, or has reported an error.
 func (n *Node) StepFederation(now int64, authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
@@ -533,7 +533,9 @@ func (n *Node) StepFederation(now int64, authority uint32, took time.Duration, g
 		n.decideWaiting(now, authority, &fx)
 		return fx
 	}
-	l.do(func(l *federation.CoordinatorLink) bool { return l.Answered(took) })
+	if len(gs) > 0 { // without a grant, the requests count as unanswered: the coordinator's members may not be able to lend
+		l.do(func(l *federation.CoordinatorLink) bool { return l.Answered(took) })
+	}
 	for i := range gs {
 		n.acceptPool(now, l, &gs[i], &fx)
 	}
