@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -80,12 +81,17 @@ func (l *Layout) faults() (faults []string) {
 		sum += uint64(r.weight())
 		add(r.Name == SpreadCoordinator, "no region can be named %q: it is a value of coordinator", r.Name)
 		add(l.Coordinates(r.Name) && r.Address == "", "region %q coordinates, but has no address: want the host:port of its --federation-listen", r.Name)
-		if _, _, err := net.SplitHostPort(r.Address); r.Address != "" && err != nil {
-			add(true, "the address %q of region %q: want host:port", r.Address, r.Name)
-		}
+		add(r.Address != "" && !isAddress(r.Address), "the address %q of region %q: want host:port", r.Address, r.Name)
 	}
 	add(len(l.Regions) > 0 && sum == 0, "no region has a weight above 0")
 	return faults
+}
+
+// isAddress reports whether other regions can connect to at: it has a host, and a port.
+func isAddress(at string) bool {
+	host, port, err := net.SplitHostPort(at)
+	n, portErr := strconv.ParseUint(port, 10, 16)
+	return err == nil && portErr == nil && host != "" && n > 0
 }
 
 func (r *LayoutRegion) weight() uint32 {

@@ -35,6 +35,9 @@ func TestLayoutFaults(t *testing.T) {
 		"{}":        {"name is missing", "epoch is missing", "coordinator is missing", "regions is empty"},
 		"regions: [{name: a}, {name: a, weight: 0}]": {"two regions are named \"a\""},
 		"regions: [{name: a, weight: 0}]":            {"no region has a weight"},
+		"regions: [{name: a, address: ':7948'}]":     {"the address \":7948\" of region \"a\": want host:port"},
+		"regions: [{name: a, address: 'a:'}]":        {"the address \"a:\""},
+		"regions: [{name: a, address: 'a:99999'}]":   {"the address \"a:99999\""},
 		"regions: [{name: ''}]":                      {"the name of region 1 has 0 bytes"},
 	} {
 		_, err := ParseLayout("f.yaml", []byte(content))

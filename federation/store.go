@@ -59,6 +59,9 @@ func (e *Escrow) expire(now int64) {
 	}
 }
 
+// Reclaimed reports whether the coordinator credits what the escrow has left without its consent.
+func (e *Escrow) Reclaimed() bool { return e.set.Store.Reclaim > 0 }
+
 // renews reports whether a heartbeat is due, because the holder has unspent hits.
 func (e *Escrow) renews(now int64) bool {
 	every := int64(e.set.Store.Reclaim) / heartbeats

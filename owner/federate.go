@@ -471,9 +471,10 @@ func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
 	}
 }
 
-// passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none.
+// passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none. With reclaim, it is
+// always given back: the coordinator lends it again when the next owner's escrow asks, wherever it is.
 func (n *Node) passOn(key Key, x *escrow, now int64, o handoff.Ownership, fx *Ready) {
-	if x.count != nil || o.State != handoff.OwnedElsewhere || o.Member == "" {
+	if x.count != nil || x.Escrow.Reclaimed() || o.State != handoff.OwnedElsewhere || o.Member == "" {
 		if r, ok := x.Release(now); ok {
 			n.addPoolRequest(key, x, r, fx)
 		}
@@ -517,8 +518,8 @@ func (s *shard) dropMoves(now int64) {
 	}
 }
 
-// StepFederation processes the replies of a coordinator to requests that were sent together, which came after took. With
-// failed, the coordinator could not be reached, or has reported an error.
+// StepFederation processes the replies of a coordinator to requests that were sent together, which came after took. None
+// of them is as good as no reply. With failed, the coordinator could not be reached, or has reported an error.
 func (n *Node) StepFederation(now int64, authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) (fx Ready) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
@@ -532,7 +533,9 @@ func (n *Node) StepFederation(now int64, authority uint32, took time.Duration, g
 		n.decideWaiting(now, authority, &fx)
 		return fx
 	}
-	l.do(func(l *federation.CoordinatorLink) bool { return l.Answered(took) })
+	if len(gs) > 0 { // without a grant, the requests count as unanswered: the coordinator's members may not be able to lend
+		l.do(func(l *federation.CoordinatorLink) bool { return l.Answered(took) })
+	}
 	for i := range gs {
 		n.acceptPool(now, l, &gs[i], &fx)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/federation"
+	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/protocol"
 )
 
@@ -316,5 +317,68 @@ func TestEscrows(t *testing.T) {
 	}
 	if away, _ := w.nodes[0].CoordinatorState(e.Authority + 1); !away {
 		t.Error("an unknown coordinator is not away")
+	}
+}
+
+// With reclaim, the hits of an escrow whose key gets another owner are spent once: by the next owner, or by whom the
+// coordinator lends them to then.
+func TestReclaimedHitsDoNotMove(t *testing.T) {
+	for _, reclaim := range []time.Duration{0, federation.ReclaimCrash} {
+		w := newRegions(t, 1)
+		w.terms.Store.Reclaim = reclaim
+		q := w.ask(1000, time.Hour)
+		q.Hits = 10
+		for i := range 12 { // more than the floor
+			q.Waiter = i
+			take(w.nodes[0], w.now, q)
+			w.wait(200)
+		}
+		n := w.nodes[0]
+		s, _ := n.shard(q.Key)
+		x := s.escrows.keys[q.Key]
+		b := x.Escrow.Balance()
+		if b.Left == 0 {
+			t.Fatal("nothing is left to move")
+		}
+		spent := b.Have - b.Left
+		fx := Ready{}
+		n.passOn(q.Key, x, w.now, handoff.Ownership{State: handoff.OwnedElsewhere, Member: "b"}, &fx)
+		moved := uint64(0)
+		for _, m := range fx.Leases {
+			for _, notice := range m.Batch.Notices {
+				moved += uint64(notice.Limit)
+			}
+		}
+		for i := range fx.PoolRequests {
+			w.pool.Grant(w.now, regionNames[0], &fx.PoolRequests[i].Request)
+		}
+		// The next owner's escrow requests all that it can get.
+		next := federation.PoolRequest{Key: q.Key, Rule: q.Rule, Pool: 950, Epoch: 7, Boot: 99, Seq: uint64(w.now) + 1, Tokens: 1000, Reclaim: reclaim}
+		g, ok := w.pool.Grant(w.now, regionNames[0], &next)
+		if !ok || spent+moved+g.Total > 950 {
+			t.Errorf("reclaim %v: %d spent, %d moved and %d lent of 950", reclaim, spent, moved, g.Total)
+		}
+	}
+}
+
+// A coordinator that replies, but without grants, is away after three requests, as one that does not reply.
+func TestRepliesWithoutGrantsAreNone(t *testing.T) {
+	w := newRegions(t, 1)
+	w.cut[0], w.terms.Outage = true, federation.FailOpen
+	q := w.ask(100, time.Hour)
+	q.Hits, q.LocalCap = 50, 1000
+	n, admitted := w.nodes[0], 0
+	for i := range 100 {
+		q.Waiter = i
+		if res := take(n, w.now, q); res.Kind == Decided && !res.Over {
+			admitted++
+		} else {
+			w.cancel(0, &q)
+		}
+		w.wait(100)
+		w.perform(0, n.StepFederation(w.now, w.terms.Authority, 75*time.Millisecond, nil, false))
+	}
+	if admitted == 0 {
+		t.Error("the outage policy never decided in 10 s")
 	}
 }

@@ -20,8 +20,10 @@ import (
 const (
 	// maxPools is the most pools of one shard. Requests for others are refused.
 	maxPools = 2048
-	// poolLife is how long after its last request a pool is kept in addition to two windows.
-	poolLife = time.Minute
+	// poolLife is how long after its last request a pool is kept in addition to two windows, and poolLongest how long at
+	// most: the next request adds it again.
+	poolLife    = time.Minute
+	poolLongest = time.Hour
 	// inheritedFor is how long an owner that has a pool's counter without the regions' lines credits nothing. In that
 	// time, the previous owner's messages end: what it has credited could be credited again.
 	inheritedFor = 10 * time.Second
@@ -312,7 +314,7 @@ func (s *shard) dropPools(all bool) {
 // tickPools drops the pools that no window needs any more.
 func (s *shard) tickPools(now int64) {
 	for key, p := range s.pools.keys {
-		if now-p.requestedAt > 2*p.rule.End(0)+int64(poolLife) {
+		if now-p.requestedAt > min(2*min(p.rule.End(0), int64(poolLongest))+int64(poolLife), int64(poolLongest)) {
 			delete(s.pools.keys, key)
 		}
 	}

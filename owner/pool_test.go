@@ -188,3 +188,39 @@ func TestPoolOfAClusterIsNotExceeded(t *testing.T) {
 		t.Errorf("only %d of %d admitted", admitted, available)
 	}
 }
+
+// Pools of long windows without requests do not keep those of other keys out, and what was lent of them still counts.
+func TestPoolsOfLongWindowsAreForgotten(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	now := int64(1_700_000_000 * time.Second)
+	n := member(Options{Self: "a", BootID: 1001}, now, "a")
+	request := func(key uint64, window time.Duration) federation.PoolRequest {
+		return federation.PoolRequest{
+			Key: federation.Key{key * 0x9e3779b97f4a7c15, key}, Rule: limit.Rule{Window: window, Limit: 100}, Pool: 100, Boot: 1, Seq: uint64(now),
+		}
+	}
+	n.Tick(now)
+	first := request(1, year)
+	first.Tokens = 60
+	n.StepPool(now, "r0", &first, nil)
+	for key := range uint64(200_000) {
+		r := request(key+1, year)
+		n.StepPool(now, "hostile", &r, nil)
+	}
+	for range 3 * 3600 {
+		now += int64(time.Second)
+		n.Tick(now)
+	}
+	if kept := n.Stats(now).Pools; kept > 0 {
+		t.Errorf("%d pools are kept", kept)
+	}
+	r := request(300_000, time.Minute)
+	if res, _ := n.StepPool(now, "r0", &r, nil); !res.Lent {
+		t.Error("another key's request is refused")
+	}
+	second := request(1, year)
+	second.Tokens = 100
+	if res, _ := n.StepPool(now, "r1", &second, nil); res.Grant.Total != 40 {
+		t.Errorf("%d lent, after 60 of 100", res.Grant.Total)
+	}
+}

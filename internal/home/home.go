@@ -10,6 +10,7 @@ import (
 
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/peer"
+	"github.com/keyward/keyward/internal/poolwire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -20,6 +21,9 @@ const (
 	longestCall = 300 * time.Millisecond
 	// retryEvery is the time after which a request whose counter has no owner is tried again.
 	retryEvery = 5 * time.Millisecond
+	// relayBytes is the size of the requests that are relayed together: far below that of which a peer.PoolMessage
+	// becomes several, whose replies could not be told apart.
+	relayBytes = 32 << 10
 )
 
 // errAway is returned when no request could be processed.
@@ -140,11 +144,24 @@ func (k *call) step() bool {
 		}
 	}
 	for to, indices := range groups {
-		k.relay(to, indices)
+		for len(indices) > 0 {
+			n := k.fitting(indices)
+			k.relay(to, indices[:n])
+			indices = indices[n:]
+		}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.open+len(k.again) > 0
+}
+
+// fitting returns how many of the requests, at least one, are relayed together.
+func (k *call) fitting(indices []int) (n int) {
+	for size := 0; n < len(indices) && size < relayBytes; n++ {
+		r := &k.rs[indices[n]]
+		size += 2 + poolwire.RequestSize + len(r.Note) + min(len(r.Name), poolwire.MaxName)
+	}
+	return n
 }
 
 // relay sends requests to the member that owns their counters.

@@ -116,3 +116,24 @@ func TestAnyMemberLendsAllPools(t *testing.T) {
 		}
 	}
 }
+
+// A call whose requests do not fit into one message to a member has all replies.
+func TestLargeCallsHaveAllReplies(t *testing.T) {
+	ms := newCluster(t, 3)
+	const keys = 1024
+	for seq := uint64(1); ; seq++ {
+		var rs []federation.PoolRequest
+		for key := range keys {
+			r := request(key, 1)
+			r.Seq, r.Note = seq, make([]byte, federation.MaxNote)
+			rs = append(rs, r)
+		}
+		gs, err := ms[0].home.Lease(t.Context(), "r", rs)
+		if err == nil && len(gs) == keys {
+			return
+		}
+		if seq == 20 { // the members own their keys only after a while
+			t.Fatalf("%d of %d requests have a reply, %v", len(gs), keys, err)
+		}
+	}
+}
