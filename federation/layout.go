@@ -103,7 +103,8 @@ func (r *LayoutRegion) weight() uint32 {
 
 // Coordinates reports whether the cluster of that region coordinates keys of rules that name no authority.
 func (l *Layout) Coordinates(region string) bool {
-	return l.Index(region) >= 0 && (l.Coordinator == SpreadCoordinator || l.Coordinator == region)
+	i := l.Index(region)
+	return i >= 0 && (l.Coordinator == region || l.Coordinator == SpreadCoordinator && l.Regions[i].weight() > 0)
 }
 
 // Weights returns the weights of the regions, in their order.

@@ -28,6 +28,9 @@ type FederationPlace struct {
 // maxMoves is the most escrows of one key that are stored until the key's next request.
 const maxMoves = 4
 
+// longestMove is the longest time for which a moved escrow is stored until the key's next request.
+const longestMove = 24 * time.Hour
+
 // maxEscrows is the most keys of which this member holds an escrow. Further keys have only their floors.
 const maxEscrows = 16_384
 
@@ -496,7 +499,7 @@ func (n *Node) acceptMove(s *shard, now int64, m *lease.Notice) {
 		s.escrows.moves = map[Key][]federation.EscrowMove{}
 	}
 	s.escrows.moves[m.Key] = append(s.escrows.moves[m.Key], federation.EscrowMove{
-		Boot: m.Boot, Window: m.Window, Hits: uint64(m.Limit), EndsAt: now + int64(m.Left),
+		Boot: m.Boot, Window: m.Window, Hits: uint64(m.Limit), EndsAt: now + int64(min(m.Left, longestMove)),
 	})
 }
 

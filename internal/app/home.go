@@ -46,6 +46,9 @@ func (x *federations) openHome() {
 func (m *sidecar) startFederationServer() error {
 	f := &m.federation
 	if m.Flags.FederationListen == "" {
+		if f.home != nil && len(f.layout.Regions) > 1 {
+			m.Log.Info("this cluster coordinates, and this member does not serve other regions: --federation-listen is not set")
+		}
 		return nil
 	}
 	if f.home == nil {

@@ -5,6 +5,7 @@ package home
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -22,7 +23,7 @@ const (
 	// retryEvery is the time after which a request whose counter has no owner is tried again.
 	retryEvery = 5 * time.Millisecond
 	// relayBytes is the size of the requests that are relayed together: far below that of which a peer.PoolMessage
-	// becomes several, whose replies could not be told apart.
+	// becomes several, whose replies could not be reported apart.
 	relayBytes = 32 << 10
 )
 
@@ -60,7 +61,10 @@ type relay struct {
 }
 
 // New returns a Coordinator.
-func New(o Options) *Coordinator { return &Coordinator{o: o, relayed: map[uint64]relay{}} }
+func New(o Options) *Coordinator {
+	// A reply to an earlier life of this member must not end a call of this one.
+	return &Coordinator{o: o, lastID: rand.Uint64(), relayed: map[uint64]relay{}}
+}
 
 // call is one call of Lease.
 type call struct {
