@@ -23,7 +23,7 @@ const (
 	// retryEvery is the time after which a request whose counter has no owner is tried again.
 	retryEvery = 5 * time.Millisecond
 	// relayBytes is the size of the requests that are relayed together: far below that of which a peer.PoolMessage
-	// becomes several, whose replies could not be reported apart.
+	// becomes several, whose replies could not be distinguished.
 	relayBytes = 32 << 10
 )
 
