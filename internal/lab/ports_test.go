@@ -14,6 +14,7 @@ import (
 // TestPortsOfTwoProcesses requires that a port which another process has allocated is not allocated again, although
 // nothing listens there.
 func TestPortsOfTwoProcesses(t *testing.T) {
+	ReservePorts = true
 	if os.Getenv("KEYWARD_PORTS_CHILD") != "" {
 		addr, err := Ports{}.Addr()
 		if err != nil {

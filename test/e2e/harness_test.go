@@ -57,6 +57,8 @@ func envoyBinary(t testing.TB) string {
 	return p
 }
 
+func init() { lab.ReservePorts = true } // tests of several processes run side by side
+
 // long reports whether the tests may take their time, as `make deep` lets them.
 func long() bool { return os.Getenv("KEYWARD_LONG") != "" }
 
