@@ -31,7 +31,7 @@ type Options struct {
 	Self     func() api.Self            // /v1/self
 	HotKeys  func() api.HotKeys         // /v1/hotkeys
 	Leases   func() api.HeldLeases      // /v1/leases
-	Escrows  func() api.Escrows         // /v1/escrows; nil without a federation
+	Escrows  func() api.Escrows         // /v1/escrows
 	RingMap  func() api.RingMap         // /v1/ring
 	RuleTree func() api.RuleTree        // /v1/rules
 	Timeline func() []api.TimelineEvent // /v1/timeline; newest first

@@ -5,8 +5,9 @@ import { put, attr, list, h, visible, count, byId } from "./dom.js";
 /** drawRegions fills the table of escrows, which is hidden without a federation. */
 export function drawRegions(state) {
   const { escrows } = state;
-  attr(byId("regions-box"), "hidden", escrows ? null : "");
-  if (!escrows) return;
+  const shown = escrows && escrows.region;
+  attr(byId("regions-box"), "hidden", shown ? null : "");
+  if (!shown) return;
   const away = escrows.coordinators.filter((c) => c.away).map((c) => visible(c.name, 60));
   const ways = escrows.coordinators.map((c) => `${visible(c.name, 60)} ${Math.round(c.round_trip_seconds * 1000)} ms`);
   put(byId("regions-note"), `Region ${visible(escrows.region, 60)} of ${visible(escrows.federation, 60)}, layout ${count(escrows.epoch)}. `
