@@ -10,7 +10,6 @@ import (
 
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
-	"github.com/keyward/keyward/ring"
 )
 
 // windows counts admitted hits by window. Hits near the edge of two windows may belong to either.
@@ -108,26 +107,6 @@ func TestLeasesNeverAdmitMore(t *testing.T) {
 	}
 }
 
-// leave removes id from the ring and waits until its handoff is complete.
-func (w *network) leave(t *testing.T, id ring.ID, load func(int)) {
-	t.Helper()
-	w.states[id] = membership.Leaving
-	for _, other := range w.ids() {
-		w.adoptAt(other, w.ring())
-		load(60)
-	}
-	for range 50 {
-		if w.nodes[id].Progress().HandedOff {
-			break
-		}
-		w.run(100 * time.Millisecond)
-	}
-	delete(w.nodes, id)
-	w.left = append(w.left, id)
-	w.nref = len(w.nodes)
-	w.adopt()
-}
-
 // TestLeasedBucketsKeepTheirEnvelope requires that in any stretch of time a leased bucket admits at most its depth and
 // what drains, whichever members own it.
 func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
@@ -175,12 +154,4 @@ func TestLeasedBucketsKeepTheirEnvelope(t *testing.T) {
 	if t.Logf("%d admitted from leases", local); local == 0 {
 		t.Error("nothing was lent")
 	}
-}
-
-// seeds returns n, or a third of it in short mode.
-func seeds(n uint64) uint64 {
-	if testing.Short() {
-		return n / 3
-	}
-	return n
 }

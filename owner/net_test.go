@@ -305,3 +305,31 @@ func (w *network) wait(p *pending, decided func(Result)) {
 		}
 	}
 }
+
+// leave removes id from the ring and waits until its handoff is complete.
+func (w *network) leave(t *testing.T, id ring.ID, load func(int)) {
+	t.Helper()
+	w.states[id] = membership.Leaving
+	for _, other := range w.ids() {
+		w.adoptAt(other, w.ring())
+		load(60)
+	}
+	for range 50 {
+		if w.nodes[id].Progress().HandedOff {
+			break
+		}
+		w.run(100 * time.Millisecond)
+	}
+	delete(w.nodes, id)
+	w.left = append(w.left, id)
+	w.nref = len(w.nodes)
+	w.adopt()
+}
+
+// seeds returns n, or a third of it in short mode.
+func seeds(n uint64) uint64 {
+	if testing.Short() {
+		return n / 3
+	}
+	return n
+}

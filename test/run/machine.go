@@ -72,10 +72,23 @@ func (o *outcome) excerpt() string {
 			fmt.Fprintf(&b, "--- FAIL: %s %s\n%s\n", r.pkg, r.name, strings.Join(lines, "\n"))
 		}
 	}
+	b.WriteString(o.buildFaults())
 	if b.Len() == 0 {
 		b.WriteString(strings.Join(o.tail, "\n"))
 	}
 	return b.String()
+}
+
+// compilerLine is a line of a compiler about a fault.
+var compilerLine = regexp.MustCompile(`(?m)^\S+\.go:\d+:\d+: .*$`)
+
+// buildFaults returns what the compiler has written about packages that could not be built, which is no result of a test.
+func (o *outcome) buildFaults() string {
+	b, err := os.ReadFile(o.log)
+	if err != nil || !bytes.Contains(b, []byte("[build failed]")) {
+		return ""
+	}
+	return string(bytes.Join(compilerLine.FindAll(b, 50), []byte("\n"))) + "\n"
 }
 
 // execute runs a job. When ctx ends it sends SIGTERM, and after ten seconds kills the job and all that it has started.
