@@ -270,7 +270,8 @@ func TestTransfer(t *testing.T) {
 	// A transfer that fails starts again, and so does one during which members were not confirmed.
 	again := testutil.ToFloat64(ms[0].m.incomplete) > 0 || ms[0].logged("ownership revoked") ||
 		ms[1].logged("ownership revoked")
-	if n := testutil.ToFloat64(ms[0].m.keysSent) - before; n < keys/4 || n > float64(mine) && !again {
+	// A chunk that is sent twice is more than 200 keys. On a busy machine, requests may still be decided meanwhile.
+	if n := testutil.ToFloat64(ms[0].m.keysSent) - before; n < keys/4 || n > float64(mine+200) && !again {
 		t.Errorf("%v of %d counters sent", n, mine)
 	}
 	if n := testutil.ToFloat64(ms[1].m.keysReceived); n < keys/4 {
