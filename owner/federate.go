@@ -1,15 +1,12 @@
 package owner
 
 import (
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
@@ -25,12 +22,6 @@ type FederationPlace struct {
 	Homes *federation.Homes
 }
 
-// maxMoves is the most escrows of one key that are stored until the key's next request.
-const maxMoves = 4
-
-// longestMove is the longest time for which a moved escrow is stored until the key's next request.
-const longestMove = 24 * time.Hour
-
 // maxEscrows is the most keys of which this member holds an escrow. Further keys have only their floors.
 const maxEscrows = 16_384
 
@@ -44,14 +35,6 @@ type federated struct {
 	dirty   atomic.Bool               // a shard has escrows with due requests
 }
 
-// authorityLink is the way to one coordinator.
-type authorityLink struct {
-	mu   sync.Mutex
-	link federation.CoordinatorLink // guarded by mu
-	away atomic.Bool
-	rtt  atomic.Int64 // nanoseconds
-}
-
 func (f *federated) init(o FederationPlace) {
 	f.options, f.links, f.spread = o, map[uint32]*authorityLink{}, federation.AuthorityID(federation.SpreadCoordinator)
 	for _, name := range o.Authorities {
@@ -59,26 +42,6 @@ func (f *federated) init(o FederationPlace) {
 		l.rtt.Store(int64(l.link.RTT()))
 		f.links[federation.AuthorityID(name)] = l
 	}
-}
-
-// do changes the state of the link and publishes it.
-func (l *authorityLink) do(change func(*federation.CoordinatorLink) bool) (changed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	changed = change(&l.link)
-	l.away.Store(l.link.Away())
-	l.rtt.Store(int64(l.link.RTT()))
-	return changed
-}
-
-// isAway reports whether outage policies decide. A coordinator that this member does not know is always away.
-func (l *authorityLink) isAway() bool { return l == nil || l.away.Load() }
-
-func (l *authorityLink) roundTrip() time.Duration {
-	if l == nil {
-		return 0
-	}
-	return time.Duration(l.rtt.Load())
 }
 
 // escrows holds the escrows of one shard. The shard's mu guards it.
@@ -160,13 +123,15 @@ func (n *Node) poolOp(s *shard, op *shardOp) poolOp {
 		n.dropEscrow(s, op.Key) // the rule has another authority now: what the former has lent stays charged there
 		x = nil
 	}
+	authority := uint32(0)
 	if x != nil {
-		q.link = f.links[x.authority]
+		authority = x.authority
 	} else {
-		q.link = f.links[f.authorityOf(t, op.Key)]
+		authority = f.authorityOf(t, op.Key)
 	}
+	q.link = f.links[authority]
 	if q.link != nil && q.budget.Pool > 0 && (op.Name != "" || !t.Named) {
-		q.escrow = n.escrowOf(s, op)
+		q.escrow = n.escrowOf(s, op, authority)
 	}
 	if len(s.escrows.moves) > 0 && q.escrow != nil && q.escrow.count == nil {
 		n.takeMoves(s, &q)
@@ -193,8 +158,8 @@ func (f *federated) budget(n uint32, floor uint8) federation.Budget {
 	return federation.Divide(n, f.options.Weights, floor, f.options.Index)
 }
 
-// escrowOf returns the escrow of op's key, which it adds if there is none. It returns nil if there are too many.
-func (n *Node) escrowOf(s *shard, op *shardOp) *escrow {
+// escrowOf returns the escrow of op's key, which it adds if there is none, of hits that authority lends. It returns nil if there are too many.
+func (n *Node) escrowOf(s *shard, op *shardOp, authority uint32) *escrow {
 	if x := s.escrows.keys[op.Key]; x != nil && x.serves(op.Federation) {
 		return x
 	} else if x != nil {
@@ -212,7 +177,7 @@ func (n *Node) escrowOf(s *shard, op *shardOp) *escrow {
 	// Boot IDs are random, so those of two members, or of two lives, differ.
 	boot := n.options.BootID + s.escrows.lives*counter.Shards + uint64(counter.ShardOf(op.hash))
 	x := newEscrow(op.Federation, boot)
-	x.authority, x.named = n.federation.authorityOf(op.Federation, op.Key), op.Federation.Authority
+	x.authority, x.named = authority, op.Federation.Authority
 	x.ringPos, x.name = op.RingPos, strings.Clone(op.Name) // of a request that does not escape
 	s.escrows.keys[op.Key] = x
 	return x
@@ -470,53 +435,6 @@ func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
 		n.dropEscrow(s, key)
 		for _, w := range s.pending.takeCoordinator(key) {
 			n.resolve(s, w, Result{Kind: Forward, Member: o.Member}, fx)
-		}
-	}
-}
-
-// passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none. With reclaim, it is
-// always given back: the coordinator lends it again when the next owner's escrow asks, wherever it is.
-func (n *Node) passOn(key Key, x *escrow, now int64, o handoff.Ownership, fx *Ready) {
-	if x.count != nil || x.Escrow.Reclaimed() || o.State != handoff.OwnedElsewhere || o.Member == "" {
-		if r, ok := x.Release(now); ok {
-			n.addPoolRequest(key, x, r, fx)
-		}
-		return
-	}
-	for m, ok := x.Escrow.Move(now); ok; m, ok = x.Escrow.Move(now) {
-		fx.SendNotice(o.Member, lease.Notice{
-			Key: key, Kind: lease.Move, Window: m.Window, Left: time.Duration(m.EndsAt - now), Limit: uint32(m.Hits), Boot: m.Boot,
-		})
-	}
-}
-
-// acceptMove stores what an earlier owner of a key had left of its escrow, for the next request.
-func (n *Node) acceptMove(s *shard, now int64, m *lease.Notice) {
-	if len(s.escrows.moves) >= maxEscrows/counter.Shards || len(s.escrows.moves[m.Key]) >= maxMoves {
-		return
-	}
-	if s.escrows.moves == nil {
-		s.escrows.moves = map[Key][]federation.EscrowMove{}
-	}
-	s.escrows.moves[m.Key] = append(s.escrows.moves[m.Key], federation.EscrowMove{
-		Boot: m.Boot, Window: m.Window, Hits: uint64(m.Limit), EndsAt: now + int64(min(m.Left, longestMove)),
-	})
-}
-
-// takeMoves adds what earlier owners of q's key had to its escrow.
-func (n *Node) takeMoves(s *shard, q *poolOp) {
-	for _, m := range s.escrows.moves[q.Key] {
-		q.escrow.Offer(q.now, q.Request.Rule, q.settings(), 0)
-		q.escrow.Escrow.AcceptMove(q.now, m)
-	}
-	delete(s.escrows.moves, q.Key)
-}
-
-// dropMoves drops moved hits whose windows have ended.
-func (s *shard) dropMoves(now int64) {
-	for key, ms := range s.escrows.moves {
-		if slices.IndexFunc(ms, func(m federation.EscrowMove) bool { return now < m.EndsAt }) < 0 {
-			delete(s.escrows.moves, key)
 		}
 	}
 }

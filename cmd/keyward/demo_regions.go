@@ -166,7 +166,7 @@ func (s *regionStage) show(ctx context.Context, out io.Writer) error {
 	}
 	every, newline := 5*time.Second, "\n"
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
-		restore, err := s.keyboard()
+		restore, err := keyboard(s.ending, s.press)
 		if err != nil {
 			return err
 		}
@@ -206,19 +206,6 @@ func redrawn(out io.Writer, draw func(io.Writer), newline string) func() {
 		lines = strings.Count(b.String(), "\n")
 		_, _ = io.WriteString(out, strings.ReplaceAll(b.String(), "\n", newline))
 	}
-}
-
-// keyboard reads single keys from the terminal.
-func (s *regionStage) keyboard() (restore func(), err error) {
-	in := int(os.Stdin.Fd())
-	before, err := term.MakeRaw(in)
-	if err != nil {
-		return nil, fmt.Errorf("read keys from the terminal: %w", err)
-	}
-	go readKeys(s.press) // ends with the process: a read of a terminal cannot be canceled
-	restore = func() { _ = term.Restore(in, before) }
-	s.ending.onTerminal(restore)
-	return restore, nil
 }
 
 func (s *regionStage) press(key byte) {

@@ -35,7 +35,7 @@ func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 	}
 	every, draw := 5*time.Second, func() { s.draw(out, "\n") }
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
-		restore, err := s.keyboard()
+		restore, err := keyboard(s.ending, s.press)
 		if err != nil {
 			return err
 		}
@@ -64,16 +64,16 @@ func showDemo(ctx context.Context, out io.Writer, s *stage) error {
 	}
 }
 
-// keyboard reads single keys from the terminal: those of the acts, and q to quit.
-func (s *stage) keyboard() (restore func(), err error) {
+// keyboard passes single keys from the terminal to press, until restore is called or ending ends the demo.
+func keyboard(ending *ending, press func(byte)) (restore func(), err error) {
 	in := int(os.Stdin.Fd())
 	before, err := term.MakeRaw(in)
 	if err != nil {
 		return nil, fmt.Errorf("read keys from the terminal: %w", err)
 	}
-	go readKeys(s.press) // ends with the process: a read of a terminal cannot be canceled
+	go readKeys(press) // ends with the process: a read of a terminal cannot be canceled
 	restore = func() { _ = term.Restore(in, before) }
-	s.ending.onTerminal(restore)
+	ending.onTerminal(restore)
 	return restore, nil
 }
 

@@ -54,7 +54,8 @@ type realRegions struct {
 	list  []*realRegion
 }
 
-func newRealRegions(t *testing.T, outage string) *realRegions {
+// newRealRedis returns a Redis that runs and in which nothing was lent before, without regions.
+func newRealRedis(t *testing.T) *realRegions {
 	t.Helper()
 	x := &realRegions{t: t, dir: tempDir(t)}
 	var ports lab.Ports
@@ -64,6 +65,12 @@ func newRealRegions(t *testing.T, outage string) *realRegions {
 	}
 	x.startRedis()
 	x.rememberNothing()
+	return x
+}
+
+func newRealRegions(t *testing.T, outage string) *realRegions {
+	t.Helper()
+	x := newRealRedis(t)
 	layout := filepath.Join(x.dir, "federation.yaml")
 	if err := os.WriteFile(layout, []byte("name: shop\nepoch: 1\ncoordinator: home\nregions: [{name: eu}, {name: us}, {name: ap}]\n"), 0o644); err != nil {
 		t.Fatal(err)

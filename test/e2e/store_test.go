@@ -43,14 +43,7 @@ type storeHolders struct {
 
 func newStoreHolders(t *testing.T) *storeHolders {
 	t.Helper()
-	x := &realRegions{t: t, dir: tempDir(t)}
-	var ports lab.Ports
-	var err error
-	if x.addr, err = ports.Addr(); err != nil {
-		t.Fatal(err)
-	}
-	x.startRedis()
-	x.rememberNothing()
+	x := newRealRedis(t)
 	layout := filepath.Join(x.dir, "federation.yaml")
 	if err := os.WriteFile(layout, []byte("name: shop\nepoch: 1\ncoordinator: redis\nholders: 3\n"), 0o644); err != nil {
 		t.Fatal(err)

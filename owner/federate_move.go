@@ -1,0 +1,64 @@
+package owner
+
+import (
+	"slices"
+	"time"
+
+	"github.com/keyward/keyward/federation"
+	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/owner/internal/counter"
+)
+
+// maxMoves is the most escrows of one key that are stored until the key's next request.
+const maxMoves = 4
+
+// longestMove is the longest time for which a moved escrow is stored until the key's next request.
+const longestMove = 24 * time.Hour
+
+// passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none. With reclaim, it is
+// always given back: the coordinator lends it again when the next owner's escrow asks, wherever it is.
+func (n *Node) passOn(key Key, x *escrow, now int64, o handoff.Ownership, fx *Ready) {
+	if x.count != nil || x.Escrow.Reclaimed() || o.State != handoff.OwnedElsewhere || o.Member == "" {
+		if r, ok := x.Release(now); ok {
+			n.addPoolRequest(key, x, r, fx)
+		}
+		return
+	}
+	for m, ok := x.Escrow.Move(now); ok; m, ok = x.Escrow.Move(now) {
+		fx.SendNotice(o.Member, lease.Notice{
+			Key: key, Kind: lease.Move, Window: m.Window, Left: time.Duration(m.EndsAt - now), Limit: uint32(m.Hits), Boot: m.Boot,
+		})
+	}
+}
+
+// acceptMove stores what an earlier owner of a key had left of its escrow, for the next request.
+func (n *Node) acceptMove(s *shard, now int64, m *lease.Notice) {
+	if len(s.escrows.moves) >= maxEscrows/counter.Shards || len(s.escrows.moves[m.Key]) >= maxMoves {
+		return
+	}
+	if s.escrows.moves == nil {
+		s.escrows.moves = map[Key][]federation.EscrowMove{}
+	}
+	s.escrows.moves[m.Key] = append(s.escrows.moves[m.Key], federation.EscrowMove{
+		Boot: m.Boot, Window: m.Window, Hits: uint64(m.Limit), EndsAt: now + int64(min(m.Left, longestMove)),
+	})
+}
+
+// takeMoves adds what earlier owners of q's key had to its escrow.
+func (n *Node) takeMoves(s *shard, q *poolOp) {
+	for _, m := range s.escrows.moves[q.Key] {
+		q.escrow.Offer(q.now, q.Request.Rule, q.settings(), 0)
+		q.escrow.Escrow.AcceptMove(q.now, m)
+	}
+	delete(s.escrows.moves, q.Key)
+}
+
+// dropMoves drops moved hits whose windows have ended.
+func (s *shard) dropMoves(now int64) {
+	for key, ms := range s.escrows.moves {
+		if slices.IndexFunc(ms, func(m federation.EscrowMove) bool { return now < m.EndsAt }) < 0 {
+			delete(s.escrows.moves, key)
+		}
+	}
+}
