@@ -164,6 +164,9 @@ func (n *Node) Tick(now int64) (fx Ready) {
 		s.fair.Sweep(at)
 		s.tickPools(at)
 		s.dropMoves(at)
+		if s.counters.Claims.Len() > 0 {
+			n.sweepClaims(s, at, &fx)
+		}
 		if s.counters.Empty() {
 			s.replicas.Reset()
 			s.writes.Reset()
