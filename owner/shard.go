@@ -148,10 +148,10 @@ func (s *shard) refuseForRoom(op *shardOp, d *limit.Decision) {
 }
 
 // keepsUncharged reports whether op, which exceeds the limit, is not charged to e: because its part of the limit has
-// no room for it, or because assumed lost state has taken the room. When the partition ends, or the state turns out
-// not to be lost, the charge would continue to refuse others.
+// no room for it, because assumed lost state has taken the room, or because its algorithm charges no refused hits. When
+// the partition ends, or the state turns out not to be lost, the charge would continue to refuse others.
 func (s *shard) keepsUncharged(op *shardOp, e *counter.Owned) bool {
-	return op.partial || s.hasAssumedLoss(e)
+	return op.partial || op.rule.Algorithm == limit.InFlight || s.hasAssumedLoss(e)
 }
 
 // absorb charges op.elsewhere, which this member admitted from its local share, to e.
