@@ -10,7 +10,8 @@ import (
 // updateDenyCache updates the deny cache after an owner, this member or another, has decided op. A key above its limit
 // stays there until its window ends; a refund changes that. As in envoyproxy/ratelimit, the first refusal adds the key.
 func (n *Node) updateDenyCache(s *shard, op *shardOp, res *Result) {
-	if n.options.DenyCache <= 0 || op.rule.Algorithm != limit.FixedWindow || op.Tenant != 0 || op.Hold != nil {
+	if n.options.DenyCache <= 0 || op.rule.Algorithm != limit.FixedWindow || op.Tenant != 0 || op.Hold != nil ||
+		op.Request.Rule.Algorithm == limit.InFlight { // decided by a sketch, as a fixed window
 		return // in other windows the count can fall before the end, other tenants may have room, and holds give back
 	}
 	t := &s.counters.Deny

@@ -195,7 +195,7 @@ func (op *shardOp) spend() lending.Spend {
 // observeHot processes that the owner of op's key reports it as hot.
 func (s *shard) observeHot(op *shardOp, res *Result) {
 	r := &op.Request.Rule
-	if op.Op == Take && r.Algorithm != limit.SlidingLog && op.Mechanism != policy.Approximate {
+	if op.Op == Take && !r.Algorithm.Log() && op.Mechanism != policy.Approximate {
 		spend := op.spend()
 		s.leases.ObserveHot(&spend, res.Over && res.Authority == Full && res.Before >= uint64(r.Depth()))
 	}

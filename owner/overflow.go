@@ -7,13 +7,13 @@ import (
 )
 
 // countInSketch decides h by the sketches, which count the keys that find no room in the table, and charges it, unless
-// only a part of the limit has no room for it.
+// only a part of the limit has no room for it, or its algorithm charges no refused hits.
 func (s *shard) countInSketch(op *shardOp, d *limit.Decision) {
 	est := s.sketches.Estimate(op.ref())
 	flat := *op
 	flat.rule = op.flatRule()
 	flat.decideTally(limit.Tally{Window: flat.rule.Index(op.now), Charged: limit.SaturatingAdd(est, op.elsewhere)}, d)
-	if d.Over && op.partial {
+	if d.Over && (op.partial || op.rule.Algorithm == limit.InFlight) {
 		op.uncharged = true // see keepsUncharged
 		return
 	}

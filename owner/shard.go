@@ -147,11 +147,12 @@ func (s *shard) refuseForRoom(op *shardOp, d *limit.Decision) {
 	op.overflow(d)
 }
 
-// keepsUncharged reports whether op, which exceeds the limit, is not charged to e: because it reserves, because its part of the
-// limit has no room for it, or because assumed lost state has taken the room. When the partition ends, or the state turns out
-// not to be lost, the charge would continue to refuse others.
+// keepsUncharged reports whether op, which exceeds the limit, is not charged to e: because it reserves, because its part
+// of the limit has no room for it, because assumed lost state has taken the room, or because its algorithm charges no
+// refused hits. When the partition ends, or the state turns out not to be lost, the charge would continue to refuse
+// others.
 func (s *shard) keepsUncharged(op *shardOp, e *counter.Owned) bool {
-	return op.partial || op.reserves() || s.hasAssumedLoss(e)
+	return op.partial || op.reserves() || op.rule.Algorithm == limit.InFlight || s.hasAssumedLoss(e)
 }
 
 // reserves reports whether op is charged only if it is within the limit.

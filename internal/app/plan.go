@@ -6,6 +6,7 @@ import (
 
 	"github.com/keyward/keyward/hotkey"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -42,7 +43,8 @@ func routable(keys []owner.HotKey, rules *config.Rules) (hot []hotkey.HotCounter
 		}
 		h := hotkey.HotCounter{
 			Domain: k.Domain, Name: k.Name, Owner: k.Owner, Hash: k.RingPos, Rate: k.Rate, Limit: capLimit(k.Rule), Window: int64(k.Rule.Window),
-			SubKeys: k.LeaseTerms.SubKeys, Dedicated: k.LeaseTerms.Dedicated, Uncapped: k.LeaseTerms.Uncapped, Splittable: k.Splittable, Since: k.Since,
+			SubKeys: k.LeaseTerms.SubKeys, Dedicated: k.LeaseTerms.Dedicated, Uncapped: k.LeaseTerms.Uncapped || k.Rule.Algorithm == limit.InFlight,
+			Splittable: k.Splittable, Since: k.Since,
 		}
 		var m config.Match
 		if rules != nil {

@@ -25,8 +25,8 @@ func reliefOf(k *owner.HotKey, rules *config.Rules) []api.HotRelief {
 	lease := api.HotRelief{Kind: "lease"}
 	switch {
 	case k.Splittable:
-	case k.Rule.Algorithm == limit.SlidingLog:
-		lease.Why = "a sliding_log is never lent"
+	case k.Rule.Algorithm.Log():
+		lease.Why = "a " + k.Rule.Algorithm.String() + " is never lent"
 	default:
 		lease.Why = "5 % of its limit is less than one hit for each member"
 	}
@@ -63,6 +63,8 @@ func whyUncapped(r limit.Rule, terms *lease.Terms, replaced bool) string {
 	switch {
 	case terms != nil && terms.Uncapped:
 		return "its rule refuses no request"
+	case r.Algorithm == limit.InFlight:
+		return "it counts requests in flight"
 	case r.Limit == 0:
 		return "its limit is 0"
 	case r.Window < shortestCap:

@@ -17,7 +17,7 @@ const (
 // for buckets half the depth and at most the refill of a Slice. 0 means that r is never lent.
 func Lendable(r limit.Rule) (most uint64) {
 	switch {
-	case r.Algorithm == limit.SlidingLog:
+	case r.Algorithm.Log():
 		return 0
 	case !r.Algorithm.Bucket():
 		return uint64(r.Depth()) / lendableFraction

@@ -47,7 +47,7 @@ func (r Rule) Clean(s *State, now int64) (wrong int) {
 // expired reports whether slots with that time no longer count at now.
 func (r Rule) expired(at, now int64) bool {
 	switch r.Algorithm {
-	case SlidingLog:
+	case SlidingLog, InFlight:
 		return at <= subTime(now, r.width())
 	case TokenBucket, LeakyBucket:
 		return false
@@ -58,7 +58,7 @@ func (r Rule) expired(at, now int64) bool {
 // inTime reports whether slots with that time are not too far ahead of now.
 func (r Rule) inTime(at, now int64) bool {
 	switch r.Algorithm {
-	case SlidingLog:
+	case SlidingLog, InFlight:
 		return at <= r.horizon(now)
 	case TokenBucket, LeakyBucket:
 		return true

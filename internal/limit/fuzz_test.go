@@ -44,7 +44,7 @@ func FuzzTake(f *testing.F) {
 			Slots: []Slot{{1, math.MinInt64, 1, 2}, {1, math.MaxInt64, math.MaxUint64, 0}}}))
 	}
 	f.Fuzz(func(t *testing.T, a uint8, window int64, limit, burst uint32, now int64, hits, back uint64, b []byte) {
-		r := Rule{Window: time.Duration(window), Limit: limit, Burst: burst, Algorithm: Algorithm(a % 6)}
+		r := Rule{Window: time.Duration(window), Limit: limit, Burst: burst, Algorithm: Algorithm(a % 7)}
 		s := decode(b)
 		r.Clean(&s, now)
 		fuzzTake(t, r, s, now, hits, back)
@@ -68,7 +68,7 @@ func fuzzTake(t *testing.T, r Rule, s State, now int64, hits, back uint64) {
 		t.Fatalf("%+v: %d used after %+v", r, used, d)
 	case len(s.Slots) > slots+1:
 		t.Fatalf("%+v: %d slots were %d", r, len(s.Slots), slots)
-	case r.Algorithm != SlidingLog && chargedBy(r, &s, me) < before && slots > 0 && s.slotOf(me) < 0:
+	case !r.Algorithm.Log() && chargedBy(r, &s, me) < before && slots > 0 && s.slotOf(me) < 0:
 		t.Fatalf("%+v: charged %d, then %d", r, before, chargedBy(r, &s, me))
 	}
 	check(t, &s)
@@ -102,7 +102,7 @@ func FuzzMerge(f *testing.F) {
 		f.Add(uint8(a), int64(math.MaxInt64), uint32(math.MaxUint32), int64(math.MinInt64), encode(y), encode(x))
 	}
 	f.Fuzz(func(t *testing.T, a uint8, window int64, limit uint32, now int64, b1, b2 []byte) {
-		r := Rule{Window: time.Duration(window), Limit: limit, Algorithm: Algorithm(a % 6)}
+		r := Rule{Window: time.Duration(window), Limit: limit, Algorithm: Algorithm(a % 7)}
 		x, y := decode(b1), decode(b2)
 		r.Clean(&x, now)
 		r.Clean(&y, now)
@@ -121,7 +121,7 @@ func FuzzMerge(f *testing.F) {
 			}
 		}
 		for _, writer := range []uint64{3, 5} {
-			if r.Algorithm != SlidingLog && chargedBy(r, &xy, writer) < chargedBy(r, &x, writer) && !windows(r) {
+			if !r.Algorithm.Log() && chargedBy(r, &xy, writer) < chargedBy(r, &x, writer) && !windows(r) {
 				t.Fatalf("%+v: less charged by %d", r, writer)
 			}
 		}
@@ -129,4 +129,4 @@ func FuzzMerge(f *testing.F) {
 	})
 }
 
-func windows(r Rule) bool { return !r.Algorithm.Bucket() && r.Algorithm != SlidingLog }
+func windows(r Rule) bool { return !r.Algorithm.Bucket() && !r.Algorithm.Log() }

@@ -31,8 +31,11 @@ const (
 	// LeakyBucket continuously drains Limit hits per Window and overflows above Burst. It has no queue, so it decides
 	// as a TokenBucket does.
 	LeakyBucket Algorithm = 4
+	// InFlight counts the hits that are in use, such as open requests: as a SlidingLog, but hits that do not fit are not
+	// charged. A hit counts until it is given back, and at most for one Window.
+	InFlight Algorithm = 5
 
-	algorithms = 5
+	algorithms = 6
 )
 
 // ClockTolerance is how far the clocks of two members may differ. A window that starts within that time already counts,
@@ -43,7 +46,7 @@ const ClockTolerance = 250 * time.Millisecond
 // saturate in practice.
 const maxDrainTime = int64(100 * 365 * 24 * time.Hour)
 
-var names = [algorithms]string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"}
+var names = [algorithms]string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "in_flight"}
 
 // String returns the algorithm's name in rules.
 func (a Algorithm) String() string {
@@ -65,6 +68,9 @@ func ParseAlgorithm(name string) (a Algorithm, ok bool) {
 
 // Bucket reports whether a keeps a level that drains, instead of counts of windows.
 func (a Algorithm) Bucket() bool { return a == TokenBucket || a == LeakyBucket }
+
+// Log reports whether a keeps the time of each hit.
+func (a Algorithm) Log() bool { return a == SlidingLog || a == InFlight }
 
 // Rule is one limit: at most Limit hits per Window. It is comparable and immutable. An unknown Algorithm means
 // FixedWindow.
@@ -115,7 +121,7 @@ type Decision struct {
 	After  uint64 // count with the hits, saturating at math.MaxUint64
 	// Reset is in whole seconds, rounded up, and at least one. For a FixedWindow it is the time until the window ends.
 	// For the others, if Over, it is the time until one more hit fits, without further requests. Otherwise it is the
-	// time until a bucket is empty, the oldest count of a SlidingLog expires, or the window ends that the previous
+	// time until a bucket is empty, the oldest count of a log expires, or the window ends that the previous
 	// count of a SlidingWindow affects.
 	Reset     time.Duration
 	Remaining uint32 // hits left; 0 if Over

@@ -15,7 +15,7 @@ func (r Rule) ChargeLost(s *State, now int64) {
 	limit := uint64(r.Limit)
 	w := r.currentWindow(s, now)
 	switch r.Algorithm {
-	case SlidingLog:
+	case SlidingLog, InFlight:
 		for i := range uint64(lostSteps) {
 			at := subTime(now, int64(mulDivUp(uint64(r.width()), i, lostSteps)))
 			r.lostSlot(s, at).raise(Slot{Charged: limit*(i+1)/lostSteps - limit*i/lostSteps})

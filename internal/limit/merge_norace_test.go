@@ -41,7 +41,7 @@ func (w *truth) used(now int64) uint64 {
 
 // charged records a take by a member whose count was before.
 func (w *truth) charged(now int64, before, hits uint64) {
-	if !w.rule.Algorithm.Bucket() || before < uint64(w.rule.Depth()) {
+	if w.rule.charges(before, hits) {
 		w.events = append(w.events, event{at: now, hits: hits})
 	}
 }
@@ -308,7 +308,7 @@ func TestHistoriesFindBugs(t *testing.T) {
 		handOff bool
 	}{
 		{"larger TAT", counter{sound.take, sound.refund, mergeByLargerTAT}, []Algorithm{TokenBucket, LeakyBucket}, false},
-		{"sum of slots", counter{sound.take, sound.refund, mergeBySum}, []Algorithm{FixedWindow, SlidingWindow, SlidingLog}, false},
+		{"sum of slots", counter{sound.take, sound.refund, mergeBySum}, []Algorithm{FixedWindow, SlidingWindow, SlidingLog, InFlight}, false},
 		{"refund by subtraction", counter{sound.take, refundBySubtraction, sound.merge}, all, true},
 	} {
 		for _, a := range c.in {

@@ -31,25 +31,33 @@ type State struct {
 	Slots []Slot // sorted by At, then Writer, without duplicates
 }
 
-// Take charges hits and returns whether they fit. Windows and logs are charged completely even beyond the limit;
-// buckets are charged completely if at least one hit fits, otherwise not. Taking 0 hits is a Peek. Slots grow by at
-// most one.
+// Take charges hits and returns whether they fit. Windows and a SlidingLog are charged completely even beyond the
+// limit; buckets are charged completely if at least one hit fits, otherwise not; InFlight is charged if all hits fit.
+// Taking 0 hits is a Peek. Slots grow by at most one.
 func (r Rule) Take(s *State, now int64, writer, hits uint64) Decision {
 	d := r.fits(r.Used(s, now), hits)
-	if hits > 0 {
-		switch r.Algorithm {
-		case SlidingLog:
-			r.chargeLog(s, now, writer, hits)
-		case TokenBucket, LeakyBucket:
-			if d.Before < uint64(r.Depth()) {
-				r.chargeBucket(s, now, writer, hits)
-			}
-		default:
-			r.chargeWindow(s, now, writer, hits)
-		}
+	switch {
+	case r.Algorithm.Bucket() && d.Before >= uint64(r.Depth()), r.Algorithm == InFlight && d.Over:
+	default:
+		r.Charge(s, now, writer, hits)
 	}
 	d.Reset = r.reset(s, now, d.Over)
 	return d
+}
+
+// Charge charges hits, whether they fit or not. Slots grow by at most one.
+func (r Rule) Charge(s *State, now int64, writer, hits uint64) {
+	if hits == 0 {
+		return
+	}
+	switch r.Algorithm {
+	case SlidingLog, InFlight:
+		r.chargeLog(s, now, writer, hits)
+	case TokenBucket, LeakyBucket:
+		r.chargeBucket(s, now, writer, hits)
+	default:
+		r.chargeWindow(s, now, writer, hits)
+	}
 }
 
 // Peek returns the Decision that Take would return, without charging.
@@ -64,7 +72,7 @@ func (r Rule) Peek(s *State, now int64, hits uint64) Decision {
 func (r Rule) Refund(s *State, now int64, writer, hits uint64) Decision {
 	before := r.Used(s, now)
 	switch r.Algorithm {
-	case SlidingLog:
+	case SlidingLog, InFlight:
 		r.refundLog(s, now, writer, hits)
 	case TokenBucket, LeakyBucket:
 		r.refundBucket(s, now, hits)
@@ -79,7 +87,7 @@ func (r Rule) Refund(s *State, now int64, writer, hits uint64) Decision {
 // Used returns the count at now.
 func (r Rule) Used(s *State, now int64) uint64 {
 	switch r.Algorithm {
-	case SlidingLog:
+	case SlidingLog, InFlight:
 		return r.usedLog(s, now)
 	case TokenBucket, LeakyBucket:
 		return r.usedBucket(s, now)
@@ -103,7 +111,7 @@ func (r Rule) reset(s *State, now int64, over bool) (left time.Duration) {
 // resetAt returns the time at which reset ends.
 func (r Rule) resetAt(s *State, now int64, over bool) int64 {
 	switch r.Algorithm {
-	case SlidingLog:
+	case SlidingLog, InFlight:
 		return r.resetLog(s, now, over)
 	case TokenBucket, LeakyBucket:
 		return r.resetBucket(s, now, over)
@@ -117,7 +125,7 @@ func (r Rule) resetAt(s *State, now int64, over bool) int64 {
 // for buckets, where another order may charge more.
 func (r Rule) Merge(into, from *State) {
 	switch r.Algorithm {
-	case SlidingLog:
+	case SlidingLog, InFlight:
 		r.mergeLog(into, from)
 	case TokenBucket, LeakyBucket:
 		r.mergeBuckets(into, from)
@@ -138,7 +146,7 @@ func (r Rule) Expires(s *State) int64 {
 	switch r.Algorithm {
 	case SlidingWindow:
 		return r.start(addTime(newest, 2))
-	case SlidingLog:
+	case SlidingLog, InFlight:
 		return addTime(newest, r.width())
 	case TokenBucket, LeakyBucket:
 		return r.expiresBucket(s)
@@ -150,7 +158,7 @@ func (r Rule) Expires(s *State) int64 {
 // joins the slots of a log with more than 64 slots.
 func (r Rule) Trim(s *State, now int64) {
 	switch r.Algorithm {
-	case SlidingLog:
+	case SlidingLog, InFlight:
 		r.trimLog(s, now)
 	case TokenBucket, LeakyBucket:
 		r.trimBucket(s, now)

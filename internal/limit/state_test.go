@@ -12,7 +12,7 @@ import (
 var base = t0 - t0%int64(time.Minute)
 
 func TestAlgorithmNames(t *testing.T) {
-	for i, name := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"} {
+	for i, name := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "in_flight"} {
 		a, ok := ParseAlgorithm(name)
 		if !ok || a != Algorithm(i) || a.String() != name {
 			t.Errorf("%s is %v, %v, %d", name, a, ok, a)
@@ -24,7 +24,7 @@ func TestAlgorithmNames(t *testing.T) {
 	if a, ok := ParseAlgorithm("Fixed_Window"); ok || a != 0 {
 		t.Error("names are exact")
 	}
-	for _, r := range []Rule{{Window: 1, Algorithm: 5}, {Algorithm: 255, Window: 1}, {}, {Window: -1},
+	for _, r := range []Rule{{Window: 1, Algorithm: 6}, {Algorithm: 255, Window: 1}, {}, {Window: -1},
 		{Window: 24 * time.Hour, Limit: 1, Burst: 40000, Algorithm: TokenBucket}} {
 		if r.Validate() == nil {
 			t.Errorf("%+v is valid", r)
@@ -83,6 +83,10 @@ func TestHeaders(t *testing.T) {
 			{10, 4, d(0, 4, 6, 60, false)}, {40, 6, d(4, 10, 0, 30, false)}, {41, 1, d(10, 11, 0, 29, true)},
 			{70, 0, d(7, 7, 3, 30, false)}, {100, 0, d(1, 1, 9, 1, false)}, {101, 0, d(0, 0, 10, 60, false)},
 		}},
+		{InFlight, 0, []ask{
+			{10, 4, d(0, 4, 6, 60, false)}, {40, 6, d(4, 10, 0, 30, false)}, {41, 1, d(10, 11, 0, 29, true)},
+			{70, 0, d(6, 6, 4, 30, false)}, {71, 5, d(6, 11, 0, 29, true)}, {72, 4, d(6, 10, 0, 28, false)}, {100, 0, d(4, 4, 6, 32, false)},
+		}},
 		{TokenBucket, 3, []ask{
 			{0, 1, d(0, 1, 2, 6, false)}, {0, 2, d(1, 3, 0, 18, false)}, {3, 1, d(3, 4, 0, 3, true)}, {6, 1, d(2, 3, 0, 18, false)},
 			{24, 0, d(0, 0, 3, 1, false)},
@@ -117,7 +121,7 @@ func TestResetWhenOver(t *testing.T) {
 				r.Take(&s, now, me, 1)
 			}
 			at := map[bool]func(*State, int64, bool) int64{true: r.resetBucket, false: r.resetWindows}[a.Bucket()]
-			if a == SlidingLog {
+			if a.Log() {
 				at = r.resetLog
 			}
 			open := at(&s, now, true)
@@ -187,7 +191,7 @@ func TestTheLogAhead(t *testing.T) {
 }
 
 func TestLimitChangesInMidWindow(t *testing.T) {
-	for _, a := range []Algorithm{FixedWindow, SlidingWindow, SlidingLog} {
+	for _, a := range []Algorithm{FixedWindow, SlidingWindow, SlidingLog, InFlight} {
 		r := Rule{Window: time.Minute, Limit: 10, Algorithm: a}
 		var s State
 		r.Take(&s, t0, me, 8)
@@ -222,7 +226,7 @@ func TestChargeLost(t *testing.T) {
 			for at := now; at < end; at += int64(10 * time.Millisecond) {
 				if !r.Take(&s, at, me, 1).Over {
 					admitted++
-				} else if a != TokenBucket && a != LeakyBucket {
+				} else if !a.Bucket() && a != InFlight {
 					takeBack(&s, r, at) // windows are charged for refusals, which would hide free hits here
 				}
 			}

@@ -9,7 +9,7 @@ import (
 
 const me = 7 // a writer
 
-var all = []Algorithm{FixedWindow, SlidingWindow, SlidingLog, TokenBucket, LeakyBucket}
+var all = []Algorithm{FixedWindow, SlidingWindow, SlidingLog, TokenBucket, LeakyBucket, InFlight}
 
 // every keeps every hit and every refund, and counts all of them each time.
 type every struct {
@@ -32,7 +32,7 @@ func (w *every) used(now int64) uint64 {
 		gone := uint64(now) - uint64(i)*width
 		before := w.in(i-1) * (width - gone)
 		return w.in(i) + (before+width-1)/width
-	case SlidingLog:
+	case SlidingLog, InFlight:
 		return w.since(now - int64(w.rule.Window))
 	}
 	t := w.interval()
@@ -80,10 +80,21 @@ func (w *every) take(now int64, n uint64) Decision {
 	if !d.Over {
 		d.Remaining = uint32(uint64(w.rule.Depth()) - d.After)
 	}
-	if !w.rule.Algorithm.Bucket() || before < uint64(w.rule.Depth()) {
+	if w.rule.charges(before, n) {
 		w.events = append(w.events, event{at: now, hits: n})
 	}
 	return d
+}
+
+// charges reports whether Take charges hits to a counter whose count is before.
+func (r Rule) charges(before, hits uint64) bool {
+	switch {
+	case r.Algorithm.Bucket():
+		return before < uint64(r.Depth())
+	case r.Algorithm == InFlight:
+		return before+hits <= uint64(r.Limit)
+	}
+	return true
 }
 
 func (w *every) refund(now int64, n uint64) {
@@ -96,7 +107,7 @@ func (w *every) refund(now int64, n uint64) {
 		e := &w.events[k]
 		if w.rule.Algorithm == FixedWindow && w.rule.Index(e.at) != i ||
 			w.rule.Algorithm == SlidingWindow && w.rule.Index(e.at) < i-1 ||
-			w.rule.Algorithm == SlidingLog && e.at <= now-int64(w.rule.Window) {
+			w.rule.Algorithm.Log() && e.at <= now-int64(w.rule.Window) {
 			return
 		}
 		back := min(n, e.hits-e.back)
@@ -201,7 +212,7 @@ func chargedBy(r Rule, s *State, writer uint64) (hits uint64) {
 	for i := len(s.Slots) - 1; i >= 0; i-- {
 		switch f := &s.Slots[i]; {
 		case f.Writer != writer:
-		case r.Algorithm == SlidingLog:
+		case r.Algorithm.Log():
 			hits = SaturatingAdd(hits, f.Charged)
 		case r.Algorithm.Bucket():
 			return f.Charged / uint64(r.interval())

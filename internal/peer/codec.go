@@ -87,7 +87,7 @@ const (
 	fixedWindows = 1 << limit.FixedWindow
 	// knownAlgorithms is the bit set of the algorithms that this build decides.
 	knownAlgorithms = 1<<limit.FixedWindow | 1<<limit.SlidingWindow | 1<<limit.SlidingLog | 1<<limit.TokenBucket |
-		1<<limit.LeakyBucket
+		1<<limit.LeakyBucket | 1<<limit.InFlight
 )
 
 var (

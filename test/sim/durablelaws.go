@@ -138,7 +138,7 @@ func (x *span) open(now int64) bool { return x.end > now-int64(2*time.Second) }
 // counts reports whether x, a window of a, still counts: it is open, or it is one of a sliding algorithm that has ended
 // and weighs on the next one.
 func (a *account) counts(x *span, now int64) bool {
-	sliding := a.rule.Algorithm == limit.SlidingWindow || a.rule.Algorithm == limit.SlidingLog
+	sliding := a.rule.Algorithm == limit.SlidingWindow || a.rule.Algorithm.Log()
 	return x.open(now) || sliding && x.end+int64(a.rule.Window) > now-int64(2*time.Second)
 }
 

@@ -4,8 +4,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"github.com/keyward/keyward/internal/limit"
 )
 
 // checkAdmitted checks what logs and buckets admit over time.
@@ -13,7 +11,7 @@ func (o *oracle) checkAdmitted(a *account, x *span, q *request, v *decision) {
 	switch {
 	case a.rule.Algorithm.Bucket():
 		o.checkBucket(a, x, q, v)
-	case a.rule.Algorithm == limit.SlidingLog:
+	case a.rule.Algorithm.Log():
 		a.log = append(a.log, admission{v.latest, q.req.Hits, v.latest - v.earliest})
 	}
 }

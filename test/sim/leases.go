@@ -131,7 +131,7 @@ func (w *world) lull(at time.Duration) time.Duration {
 
 // limitLogSize limits logs to what fits into the tables, in runs with leases.
 func (w *world) limitLogSize(r *rule) {
-	if w.o.Leases.On && r.limit.Algorithm == limit.SlidingLog {
+	if w.o.Leases.On && r.limit.Algorithm.Log() {
 		r.limit.Limit = min(r.limit.Limit, 300)
 	}
 }

@@ -357,7 +357,7 @@ func (o *oracle) answered(q *request, v *decision) {
 			o.w.fail("I4, I5: request #%d on %04x (%v): %d admitted in window %d, limit %d, refunded %d, bound %d: %s",
 				q.id, a.key[0]>>48, a.rule.Window, x.admitted, x.index, x.limit, x.refunded, b, x)
 		}
-	case limit.SlidingLog:
+	case limit.SlidingLog, limit.InFlight:
 		o.checkLog(a, x, q, v)
 	case limit.SlidingWindow:
 		o.checkSlidingWindow(a, x, q, v)

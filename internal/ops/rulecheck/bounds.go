@@ -169,7 +169,7 @@ const bucketLease = 100 * time.Millisecond
 func lent(r *config.RuleSpec, holders uint64) uint64 {
 	switch {
 	case r.Extension.Mechanism == policy.Approximate, r.Extension.Mechanism == policy.Static,
-		r.Limit.Algorithm == limit.SlidingLog:
+		r.Limit.Algorithm.Log():
 		return 0
 	case r.Limit.Algorithm.Bucket():
 		depth := uint64(r.Limit.Depth())

@@ -72,7 +72,7 @@ func (k *Sketches) AddTo(r Ref, st *limit.State, writer uint64) (added bool) {
 	rule := r.Full
 	raise := func(at int64, est uint64) {
 		if used := saturatingSub(rule.Used(st, at), fromShares(st, rule, at)); est > used {
-			rule.Take(st, at, writer, est-used)
+			chargeAdmitted(rule, st, at, writer, est-used)
 			added = true
 		}
 	}

@@ -391,9 +391,18 @@ func (s *Shard) insert(r *Ref, copied bool) *entry {
 // It uses st as scratch space.
 func (s *Shard) ChargeShare(r Ref, e *Owned, hits uint64, st *limit.State) bool {
 	s.Load(e, r.Full, st)
-	r.Full.Take(st, r.Now, s.bootID&^1, hits)
+	chargeAdmitted(r.Full, st, r.Now, s.bootID&^1, hits)
 	r.Full.Trim(st, r.Now)
 	return s.Store(e, r.Full, st)
+}
+
+// chargeAdmitted charges hits to st that were admitted elsewhere.
+func chargeAdmitted(r limit.Rule, st *limit.State, now int64, writer, hits uint64) {
+	if r.Algorithm == limit.InFlight { // Take charges none that do not fit
+		r.Charge(st, now, writer, hits)
+		return
+	}
+	r.Take(st, now, writer, hits)
 }
 
 // Complete makes e contain what sketches have counted of r's key, because this member decides it from now on. It

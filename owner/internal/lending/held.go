@@ -80,7 +80,7 @@ func (l *Leases) Decide(r *Spend) (d limit.Decision, result lease.SpendResult) {
 func (l *Leases) maybeAcquire(r *Spend) *heldLease {
 	switch mode := l.lender.routeMode(r.RingPos); {
 	case r.Mechanism == policy.Approximate:
-	case r.Rule.Algorithm == limit.SlidingLog || mode == hotkey.Never && r.Mechanism != policy.ByLease:
+	case r.Rule.Algorithm.Log() || mode == hotkey.Never && r.Mechanism != policy.ByLease:
 		return nil
 	case r.Mechanism == policy.ByLease, mode != hotkey.Auto:
 	case !l.forwardsMany(r.Now, r.Key):
