@@ -20,7 +20,7 @@ func (w *network) rejoin() {
 // lost state. It requires that the owner, which lost nothing, uses the real charges when the member is back, so that
 // nothing stays refused.
 func TestHealForgetsAssumedLosses(t *testing.T) {
-	for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket} {
+	for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket, limit.InFlight} {
 		for _, asked := range []bool{true, false} { // by the owner, before the cut
 			w := newNetwork(t, 3, Options{ProRata: true, Policy: 1}, "a", "b", "c")
 			r := w.ring()
@@ -76,7 +76,7 @@ func TestHealForgetsAssumedLosses(t *testing.T) {
 // limit: the limit has room for it, so the key continues from the admitted hits when the partition ends.
 func TestRefusedByAPartIsNotCharged(t *testing.T) {
 	for _, policy := range []policy.Partition{policy.PartShare, policy.PartQuorum} {
-		for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket} {
+		for _, alg := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket, limit.InFlight} {
 			for _, hits := range []uint64{1, 7} {
 				w := newNetwork(t, 3, Options{Policy: policy}, "a", "b", "c", "d", "e")
 				side := func(id ring.ID) bool { return id == "a" || id == "b" }

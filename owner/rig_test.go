@@ -17,7 +17,7 @@ import (
 
 const second = int64(time.Second)
 
-var algorithms = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket}
+var algorithms = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket, limit.InFlight}
 
 // t0 is the beginning of an hour.
 var t0 = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano()

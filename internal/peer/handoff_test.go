@@ -134,7 +134,7 @@ func TestHandoff(t *testing.T) {
 
 // The same for all algorithms, with limits that are used up meanwhile.
 func TestHandoffSpends(t *testing.T) {
-	for a := limit.FixedWindow; a <= limit.LeakyBucket; a++ {
+	for a := limit.FixedWindow; a <= limit.InFlight; a++ {
 		t.Run(a.String(), func(t *testing.T) {
 			ms := newCluster(t, 3, func(o *Options) { o.Algorithms = knownAlgorithms })
 			const lim = 60
