@@ -7,6 +7,7 @@ import (
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/writeback"
 )
 
 // repeatWithin is how long after a claim was made a request with the same id and hits is the same request again.
@@ -221,18 +222,28 @@ func (n *Node) settleUnknown(s *shard, op *shardOp, e *counter.Owned, mark bool,
 
 // chargeMore charges hits that were already used, even if they exceed the limit.
 func (n *Node) chargeMore(s *shard, op *shardOp, e *counter.Owned, hits uint64) {
-	req := *op.Request
-	req.Op, req.Hits, req.Hold = Take, hits, nil
-	more := *op
-	more.Request, more.partial, more.rule = &req, false, req.Rule
-	var res Result
-	if e, overflow := n.charge(s, &more, e, &res); e != nil && !overflow {
-		if s.view.copies {
-			n.trackUnreplicated(s, e, req.Rule, hits)
+	r, st := op.Request.Rule, &s.state
+	full := *op
+	full.rule = r
+	if e == nil {
+		if e = s.insert(&full, false); e == nil {
+			s.counts.Refused++
+			return
 		}
-		if n.options.DataWindow > 0 && n.journals(&req) {
-			n.journalMark(s, &more, e, &res)
-		}
+	}
+	s.counters.Load(e, r, st)
+	r.Charge(st, op.now, s.bootID, hits)
+	r.Trim(st, op.now)
+	if !s.counters.Store(e, r, st) {
+		s.counts.Refused++
+		return
+	}
+	s.markOwned(&full, e)
+	if s.view.copies {
+		n.trackUnreplicated(s, e, r, hits)
+	}
+	if n.options.DataWindow > 0 && n.journals(op.Request) {
+		n.trackUnwritten(s, e, r, &writeback.Hits{Now: op.now, N: hits})
 	}
 }
 

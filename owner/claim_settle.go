@@ -102,25 +102,21 @@ func (n *Node) resolveSettles(s *shard, key Key, fx *Ready) {
 	s.pending.dropEmpty(key)
 }
 
-// sweepClaims lets open claims lapse, and completes settlements that no request waits for.
+// sweepClaims lets open claims lapse, completes settlements that no request waits for, and drops copies that this member
+// does not need any more: later, their owner may have forgotten that they are settled.
 func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 	var keys []Key
-	s.counters.Claims.Sweep(now, claimSweep, func(c *claim.Claim) {
+	s.counters.Claims.Sweep(now, claimSweep, func(c *claim.Claim) bool {
 		if !n.ownsClaims(s, now, c.Key, c.RingPos) {
-			return
+			return s.isForeign(c.RingPos) || c.Ends()+int64(claim.MarkLife) <= now
 		}
-		t := &s.counters.Claims
-		switch {
-		case c.State() == claim.Open:
-			s.counts.Holds.Lapsed++
-			if c.Flags()&claim.Releases == 0 {
-				t.Settle(now, c, claim.Settled, 0)
-				n.changeClaim(s, c)
-				return
-			}
-			t.Settle(now, c, claim.Settling, c.Amount)
-			n.changeClaim(s, c)
-		case !c.Tracked():
+		if c.State() == claim.Open && c.Ends() <= now {
+			n.lapse(s, now, c)
+		}
+		if c.State() != claim.Settling {
+			return false
+		}
+		if !c.Tracked() {
 			n.changeClaim(s, c)
 		}
 		if s.mayGiveBack(c) || s.counters.Find(c.Key) == nil {
@@ -129,10 +125,32 @@ func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 		if s.pending.keys[c.Key] != nil && !slices.Contains(keys, c.Key) {
 			keys = append(keys, c.Key)
 		}
+		return false
 	})
 	for _, key := range keys {
 		n.resolveSettles(s, key, fx)
 	}
+}
+
+// isForeign reports whether this member is neither the owner of the key at ringPos nor holds replicas of it.
+func (s *shard) isForeign(ringPos uint64) bool {
+	v := s.view
+	if !v.Steady() || v.Self() < 0 {
+		return false
+	}
+	r := v.Ring()
+	return r.Owner(ringPos) != v.Self() && r.Successor(ringPos) != v.Self() && r.ZoneReplica(ringPos) != v.Self()
+}
+
+// lapse settles c, which nothing has settled in time.
+func (n *Node) lapse(s *shard, now int64, c *claim.Claim) {
+	s.counts.Holds.Lapsed++
+	if c.Flags()&claim.Releases != 0 {
+		s.counters.Claims.Settle(now, c, claim.Settling, c.Amount)
+	} else {
+		s.counters.Claims.Settle(now, c, claim.Settled, 0)
+	}
+	n.changeClaim(s, c)
 }
 
 // claimSweep is the least number of claims of a shard that a Tick visits.

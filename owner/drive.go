@@ -192,9 +192,7 @@ func (n *Node) surplus(s *shard) func(*counter.Owned) bool {
 		return nil
 	}
 	return func(e *counter.Owned) bool {
-		r := v.Ring()
-		return r.Owner(e.RingPos()) != v.Self() && r.Successor(e.RingPos()) != v.Self() &&
-			r.ZoneReplica(e.RingPos()) != v.Self() &&
+		return s.isForeign(e.RingPos()) &&
 			s.counters.Unreplicated(e) == nil &&
 			!s.counters.HasWriter(e, s.share()) // shares that were reported only increase
 	}

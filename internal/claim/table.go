@@ -304,22 +304,19 @@ func (t *Table) nextSwept() *Claim {
 }
 
 // Sweep visits a part of the claims: at least step records, and an eighth of all. It removes the settled ones that have
-// ended, and calls f with each other that has ended or is Settling. f may settle the claim, and must not add or remove
-// any.
-func (t *Table) Sweep(now int64, step int, f func(*Claim)) {
+// ended, and those for which f returns true, and calls f with all others. f may settle the claim, and must not add or
+// remove any.
+func (t *Table) Sweep(now int64, step int, f func(*Claim) (drop bool)) {
 	for range max(uint32(step), t.used/8) {
 		if t.n == 0 {
 			return
 		}
 		c := t.nextSwept()
-		switch {
-		case c == nil:
-		case c.State() == Settling:
-			f(c)
-		case c.Ends() > now:
-		case c.State() == Open && c.Flags()&Once == 0:
-			f(c)
-		default:
+		if c == nil {
+			continue
+		}
+		ended := c.Ends() <= now && (c.State() >= Settled || c.Flags()&Once != 0)
+		if ended || f(c) {
 			t.Remove(c)
 		}
 	}
