@@ -210,6 +210,9 @@ func wayOf(b *rulecheck.RuleBounds) string {
 	if x.Fair != nil {
 		parts = append(parts, "fair by "+x.Fair.Entry)
 	}
+	if holds := x.HoldSettings(); holds != "" {
+		parts = append(parts, holds)
+	}
 	if x.Lease != nil && x.Lease.Reclaim {
 		parts = append(parts, "reclaim ttl")
 	}

@@ -192,6 +192,9 @@ func ruleText(r *api.ExplainRule) string {
 	if r.Fair != "" {
 		parts = append(parts, "fair by "+r.Fair)
 	}
+	if r.Holds != "" {
+		parts = append(parts, r.Holds)
+	}
 	if r.Shadow {
 		parts = append(parts, "shadow_mode")
 	}

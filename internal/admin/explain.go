@@ -64,6 +64,7 @@ func explainRule(r *config.RuleSpec) *api.ExplainRule {
 	if f := r.Extension.Fair; f != nil {
 		e.Fair = f.String()
 	}
+	e.Holds = r.Extension.HoldSettings()
 	e.Burst = r.Limit.Burst
 	return e
 }

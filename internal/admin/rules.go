@@ -42,6 +42,7 @@ func newRule(r *config.RuleSpec, totals *api.RuleTotals) api.RuleStatus {
 	if x.Fair != nil {
 		out.Fair = x.Fair.String()
 	}
+	out.Holds = x.HoldSettings()
 	if d := x.Durability(); d != "async" {
 		out.Durability = d
 	}

@@ -40,6 +40,7 @@ type ExplainRule struct {
 	Degraded  string   `json:"degraded,omitempty"`
 	Partition string   `json:"partition,omitempty"` // the rule's own policy
 	Fair      string   `json:"fair,omitempty"`      // the entry that names the tenants, with their weights
+	Holds     string   `json:"holds,omitempty"`     // the settings of holds, as in the file
 	Burst     uint32   `json:"burst,omitempty"`
 	Shadow    bool     `json:"shadow"`
 	Quota     bool     `json:"quota"`

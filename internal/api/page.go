@@ -49,6 +49,7 @@ type RuleStatus struct {
 	Degraded   string   `json:"degraded"`
 	Partition  string   `json:"partition,omitempty"` // the rule's own policy
 	Fair       string   `json:"fair,omitempty"`      // the entry that names the tenants, with their weights
+	Holds      string   `json:"holds,omitempty"`     // the settings of holds, as in the file
 	Durability string   `json:"durability"`
 	Shadow     bool     `json:"shadow"`
 	Quota      bool     `json:"quota"`

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/keyward/keyward/internal/certs"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/journal"
 	"github.com/keyward/keyward/ring"
@@ -85,6 +86,9 @@ type decisionFlags struct {
 	NegativeHits    string  // a key of refunds
 	LogDenials      float64 // per second and rule
 	AuditLog        string  // stdout, otlp, or the path of a file
+	RuleDefaults    string  // YAML, or @ and the path of a file
+
+	ruleDefaults config.Defaults // what RuleDefaults contains, once it is validated
 }
 
 // responseFlags add to responses what envoyproxy/ratelimit does not send.
@@ -241,6 +245,9 @@ func (f *decisionFlags) define(s *pflag.FlagSet) {
 	s.StringVar(&f.AuditLog, "audit-log", "stdout",
 		"`target` of the records of rules with audit: true, at any LOG_LEVEL: the path of a file, which SIGHUP opens again, stdout, "+
 			"or otlp (OTEL_EXPORTER_OTLP_ENDPOINT, by HTTP)")
+	s.StringVar(&f.RuleDefaults, "rule-defaults", "",
+		"`YAML` map of domains to keys of metadata.keyward for their rules that lack them, for xDS servers that send no metadata; "+
+			"@FILE reads it from a file")
 }
 
 func (f *responseFlags) define(s *pflag.FlagSet) {

@@ -364,7 +364,7 @@ func (m *sidecar) ruleOptions() config.Options {
 	sw, _ := settings.ReadReloadable(m.Getenv) // applyRules logs a fault
 	return config.Options{
 		MergeDomains: sw.MergeDomains, KeyPrefix: m.Settings.Behavior.KeyPrefix, Cluster: m.Flags.Cluster, Members: m.Flags.Expect,
-		Lenient: sw.Shadow || sw.Quota, Federation: m.federation.rules(),
+		Lenient: sw.Shadow || sw.Quota, Federation: m.federation.rules(), Defaults: m.Flags.ruleDefaults,
 	}
 }
 

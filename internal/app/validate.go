@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/browser"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/ring"
@@ -42,6 +44,7 @@ func (f *flags) validate() error {
 	f.validateAmounts(&e)
 	f.validateData(&e)
 	f.validateFederation(&e)
+	f.validateRuleDefaults(&e)
 	f.validateTLS(&e)
 	f.validatePlaintext(&e)
 	return errors.Join(e...)
@@ -105,6 +108,25 @@ func (f *clusterFlags) validateCluster(e *faults) {
 		e.add("--expect-timeout %s: want a time, or 0", f.ExpectTimeout)
 	case f.ExpectTimeout > 0 && f.Expect == 0:
 		e.add("--expect-timeout %s needs --expect", f.ExpectTimeout)
+	}
+}
+
+// validateRuleDefaults reads --rule-defaults.
+func (f *decisionFlags) validateRuleDefaults(e *faults) {
+	content := []byte(f.RuleDefaults)
+	if file, isFile := strings.CutPrefix(f.RuleDefaults, "@"); isFile {
+		var err error
+		if content, err = os.ReadFile(file); err != nil {
+			e.add("--rule-defaults: %w", err)
+			return
+		}
+	}
+	if len(content) == 0 {
+		return
+	}
+	var err error
+	if f.ruleDefaults, err = config.ParseDefaults(content); err != nil {
+		e.add("--rule-defaults: %w", err)
 	}
 }
 

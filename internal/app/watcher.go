@@ -83,7 +83,7 @@ func (w *watcher) start() (err error) {
 }
 
 func (w *watcher) ruleOptions() config.Options {
-	return config.Options{MergeDomains: w.Settings.Reloadable.MergeDomains, Cluster: w.Flags.Cluster}
+	return config.Options{MergeDomains: w.Settings.Reloadable.MergeDomains, Cluster: w.Flags.Cluster, Defaults: w.Flags.ruleDefaults}
 }
 
 func (w *watcher) onView(v *membership.View) {

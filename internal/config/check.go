@@ -197,7 +197,8 @@ func (b *builder) rule(down ancestry, y *yamlDescriptor, at position) *RuleSpec 
 
 // metadata reads the metadata of a descriptor and the extension in it.
 func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, at position) {
-	plain := plainMap(raw)
+	own := plainMap(raw)
+	plain, taken := b.rules.defaults.complete(n.rule, own)
 	all, err := newMetadata(plain)
 	if err != nil {
 		b.fault(at.get("metadata"), "error parsing metadata: %s", err)
@@ -209,9 +210,12 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 		bad = n.rule.extend(extension, b.rules)
 		n.rule.Metadata = withoutExtension(all)
 	}
+	if len(taken) > 0 {
+		bad = blameDefaults(bad, down, taken, own)
+	}
 	for _, f := range bad {
 		where := at.get("metadata").get(metadataKey)
-		where = where.keyOf(f.key).or(where)
+		where = where.keyOf(f.key).or(where).or(at)
 		b.extensionFaults = append(b.extensionFaults, Diagnostic{
 			File: b.file, Line: where.line(), Column: where.column(), Hint: f.hint, Kind: BadExtension,
 			Text: fmt.Sprintf("error in metadata.%s of '%s': %s", metadataKey, down.text, f.text),
@@ -223,7 +227,10 @@ func (b *builder) metadata(n *node, down ancestry, raw map[string]interface{}, a
 func (r *RuleSpec) extend(x Extension, of *Rules) (faults []extensionFault) {
 	r.Extension = x
 	if r.Unlimited {
-		return nil
+		if key, text := r.holdFault(); key != "" {
+			faults = append(faults, extensionFault{key: key, text: text})
+		}
+		return faults
 	}
 	if fault := r.Extension.compile(r.Limit.Limit, of.members); fault != "" {
 		faults = append(faults, extensionFault{key: "epsilon", text: fault})
@@ -239,6 +246,9 @@ func (r *RuleSpec) extend(x Extension, of *Rules) (faults []extensionFault) {
 	r.Limit.Algorithm, r.Limit.Burst = x.Algorithm, x.Burst
 	if x.Window > 0 {
 		r.Limit.Window = x.Window
+	}
+	if key, text := r.holdFault(); key != "" {
+		faults = append(faults, extensionFault{key: key, text: text})
 	}
 	return faults
 }

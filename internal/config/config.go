@@ -30,6 +30,8 @@ type Options struct {
 	Cluster      string // label of the cluster; different labels never share a counter
 	Members      int    // expected number of members; every one must get a part of a rule's epsilon. 0 means 1
 	Lenient      bool   // no rule is enforced (SHADOW_MODE, QUOTA_MODE)
+	// Defaults are keys of metadata.keyward for rules that lack them.
+	Defaults Defaults
 	// Federation is the federation of the members; nil if it is not known, so that only the text of rules is checked.
 	Federation *FederationOptions
 }
@@ -45,6 +47,7 @@ type Rules struct {
 	members int  // expected, at least 1
 	lenient bool // no rule is enforced
 
+	defaults   Defaults           // of metadata.keyward
 	federation *FederationOptions // nil: not known
 	f0, f1     uint64             // key of the digests of counters that regions share
 }
@@ -168,7 +171,7 @@ func newRules(o Options) *Rules {
 		k0:     binary.LittleEndian.Uint64(key[0:]),
 		k1:     binary.LittleEndian.Uint64(key[8:]),
 		f0:     binary.LittleEndian.Uint64(shared[0:]), f1: binary.LittleEndian.Uint64(shared[8:]),
-		federation: o.Federation,
+		federation: o.Federation, defaults: o.Defaults,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
@@ -33,6 +34,10 @@ type Extension struct {
 	HotFactor  uint16       // a key is hot above this multiple of the mean rate; 0 means 10
 	Epsilon    float64      // for Approximate: the fraction of the limit that members may admit above it
 	Lease      *lease.Terms // settings of leases and of Approximate; nil means all defaults. Shared and immutable
+	Holds      *claim.Terms // settings of holds; nil: the rule has none. With InFlight, of its slots. Shared and immutable
+
+	AllOrNothing bool // a request is charged to all of its rules or to none
+	Once         bool // a repeated request is not charged again
 }
 
 // Durability returns the value of the key durability.
@@ -74,7 +79,9 @@ func parseExtension(metadata map[string]any, path []*node) (Extension, []extensi
 		}
 	}
 	if len(faults) == 0 {
-		faults = x.conflicts()
+		if faults = x.conflicts(m); len(faults) == 0 {
+			x.completeHolds()
+		}
 	}
 	return x, faults
 }
@@ -95,7 +102,7 @@ func parseAlgorithm(v any) (limit.Algorithm, string) {
 		}
 	}
 	return 0, fmt.Sprintf("algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, "+
-		"leaky_bucket, not '%v'",
+		"leaky_bucket, in_flight, not '%v'",
 		v)
 }
 

@@ -50,7 +50,7 @@ func ExtensionKeys() []ExtensionKey {
 // settings returns every key of metadata.keyward. docs/rules.md has the same rows.
 func settings() []setting {
 	number := "1 to 4294967295"
-	return []setting{
+	return append([]setting{
 		{"shard_by", "an entry key, or a list", "the first entry that varies", always,
 			func(x *Extension, v any, path []*node) (fault string) {
 				x.ShardBy, fault = parseShardBy(v, path)
@@ -66,7 +66,7 @@ func settings() []setting {
 				x.lease().Partition = x.Partition
 				return fault
 			}},
-		{"algorithm", "`fixed_window`, `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket`", "`fixed_window`", always,
+		{"algorithm", "`fixed_window`, `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket`, `in_flight`", "`fixed_window`", always,
 			into(func(x *Extension) *limit.Algorithm { return &x.Algorithm }, parseAlgorithm)},
 		{"window", "a Go duration above 0, at most `8760h`: `10s`, `1h30m`, `500ms`", "the unit's length", always,
 			into(func(x *Extension) *time.Duration { return &x.Window }, parseWindow)},
@@ -117,7 +117,7 @@ func settings() []setting {
 			into(func(x *Extension) *bool { return &x.lease().Dedicated }, truth("dedicated"))},
 		{"audit", "`true`, `false`", "`false`", owned,
 			into(func(x *Extension) *bool { return &x.lease().Audit }, truth("audit"))},
-	}
+	}, holdSettings()...)
 }
 
 // into returns a set function that stores in a field what read returns.
@@ -275,8 +275,8 @@ func parseWatermark(name string, v any) (uint8, string) {
 	return uint8(percent), ""
 }
 
-// conflicts returns the keys that contradict each other.
-func (x *Extension) conflicts() (faults []extensionFault) {
+// conflicts returns the keys that contradict each other. given are the keys that the rule has.
+func (x *Extension) conflicts(given map[string]any) (faults []extensionFault) {
 	fault := func(key, format string, args ...any) {
 		faults = append(faults, extensionFault{key: key, text: fmt.Sprintf(format, args...)})
 	}
@@ -299,6 +299,7 @@ func (x *Extension) conflicts() (faults []extensionFault) {
 	if x.Mechanism == policy.Static && x.Strict {
 		fault("durability", "durability: strict contradicts mechanism: static, of which no other member has the counts")
 	}
+	x.holdConflicts(given, fault)
 	if text := x.fairConflict(); text != "" {
 		fault("fair", "%s", text)
 	}
@@ -387,12 +388,14 @@ func (r *RuleSpec) unused(given map[string]*structpb.Value) (reasons []string) {
 		case of == drifts && x.Mechanism != policy.Approximate, of == lends && x.Mechanism == policy.Approximate,
 			of&divides == 0 && x.Mechanism == policy.Static:
 			by = "mechanism: " + x.Mechanism.String()
-		case of == lends && x.Algorithm == limit.SlidingLog, k.of&windows != 0 && x.Algorithm.Bucket():
+		case of == lends && x.Algorithm.Log(), k.of&windows != 0 && x.Algorithm.Bucket():
 			by = "algorithm: " + x.Algorithm.String()
 		case x.Federation != nil && (k.ofHotKeys(of) || k.key == "degraded"):
 			by = "federation"
 		case x.Fair != nil && k.ofHotKeys(of):
 			by = "fair"
+		case x.Holds != nil && k.ofHotKeys(of):
+			_, by = x.holdReason()
 		case k.key == "sub_keys" && x.Lease.Dedicated:
 			by = "dedicated: true"
 		case k.key == "local_cap" && x.Degraded != policy.FailOpen && !x.Federation.failsOpen():

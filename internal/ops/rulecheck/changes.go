@@ -118,6 +118,7 @@ func otherDifferences(was, r *config.RuleSpec) (texts []string) {
 	add("partition", partition(was), partition(r))
 	add("mechanism", was.Extension.Mechanism, r.Extension.Mechanism)
 	add("fair", fairness(was), fairness(r))
+	add("holds", holds(was), holds(r))
 	return texts
 }
 
@@ -133,6 +134,14 @@ func fairEntry(r *config.RuleSpec) string {
 func fairness(r *config.RuleSpec) string {
 	if f := r.Extension.Fair; f != nil {
 		return f.String()
+	}
+	return "none"
+}
+
+// holds returns the settings of holds as they are written in a rules file.
+func holds(r *config.RuleSpec) string {
+	if text := r.Extension.HoldSettings(); text != "" {
+		return "'" + text + "'"
 	}
 	return "none"
 }
