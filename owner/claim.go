@@ -148,6 +148,19 @@ func (n *Node) reread(s *shard, op *shardOp, e *counter.Owned, hits uint64, res 
 func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 	t := &s.counters.Claims
 	c := t.Find(op.Hold.ID)
+	if op.Hold.Oldest {
+		if c != nil {
+			n.reread(s, op, e, 0, res) // it comes again
+			return
+		}
+		if c = s.oldest(op); c != nil {
+			n.addOrphan(s, op, true)
+			req, h := *op.Request, *op.Hold
+			h.ID, h.Oldest, req.Hold = c.ID, false, &h
+			op.Request = &req
+			c = t.Find(h.ID)
+		}
+	}
 	switch {
 	case c == nil || c.Flags()&claim.Once != 0:
 		n.settleUnknown(s, op, e, c == nil, res)
@@ -170,6 +183,17 @@ func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 		k := s.pending.key(op.Key)
 		k.settles = append(k.settles, w)
 	}
+}
+
+// oldest returns the open claim of op's key and caller that was made first, or nil.
+func (s *shard) oldest(op *shardOp) (first *claim.Claim) {
+	s.counters.Claims.Each(op.Key, func(c *claim.Claim) bool {
+		if c.State() == claim.Open && c.Caller == op.Hold.Caller && (first == nil || c.Made() < first.Made()) {
+			first = c
+		}
+		return true
+	})
+	return first
 }
 
 // settleOpen settles c, which is open, as op requires, but gives nothing back yet.
@@ -205,14 +229,18 @@ func (n *Node) settleUnknown(s *shard, op *shardOp, e *counter.Owned, mark bool,
 		n.chargeMore(s, op, e, op.Hits)
 	}
 	n.reread(s, op, s.counters.Find(op.Key), 0, res)
-	if !mark {
-		return
+	if mark {
+		n.addOrphan(s, op, op.Op == Keep)
 	}
+}
+
+// addOrphan records that op has settled a claim with its ID, if there is room.
+func (n *Node) addOrphan(s *shard, op *shardOp, keeps bool) {
 	c := claim.Claim{ID: op.Hold.ID, Key: op.Key, RingPos: op.RingPos}
 	c.SetMade(op.now)
 	c.SetDomain(op.Domain)
 	c.SetState(claim.Orphan)
-	if op.Op == Keep {
+	if keeps {
 		c.SetFlags(claim.Keeps)
 	}
 	if x := s.counters.Claims.Add(&c, false); x != nil {

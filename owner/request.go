@@ -49,6 +49,9 @@ type Hold struct {
 	Flags  claim.Flags
 	// ChargeOver makes a Reserve that exceeds the limit charge and make a claim, for rules in shadow mode.
 	ChargeOver bool
+	// Oldest makes a Commit settle the oldest open claim of the key and Caller. ID is then that of the settlement, so that it
+	// has no effect when it comes twice.
+	Oldest bool
 	// Since is when the settlement first failed, for callers that repeat it; 0: it has not. It is not forwarded.
 	Since int64
 }

@@ -17,7 +17,7 @@ type continuation struct {
 // Decide decides c.Request and sets c.Response or c.Err.
 func (s *Service) Decide(c *Call, from Caller) {
 	if s.prepare(c, from) {
-		s.decider.Decide(c.deadline(), s.stop, c.requests, c.results)
+		s.decider.Decide(c.deadline(), c.isSet(), c.requests, c.results)
 		c.markDecided()
 	}
 	s.finish(c)
@@ -33,13 +33,19 @@ func (s *Service) begin(c *Call, from Caller, to interface{ Answered(*Call) }) b
 	}
 	if s.prepare(c, from) {
 		c.continuation.waiter = to
-		if !s.async.Begin(c.deadline(), s.stop, c.requests, c.results, (*pending)(c)) {
+		if !s.async.Begin(c.deadline(), c.isSet(), c.requests, c.results, (*pending)(c)) {
 			return false // c now belongs to another goroutine
 		}
 		c.markDecided()
 	}
 	s.finish(c)
 	return true
+}
+
+// isSet reports whether the requests of c are charged only if all of them fit. Those that make holds are: nothing would
+// settle the holds of a call that is refused.
+func (c *Call) isSet() bool {
+	return c.continuation.service.stop || (c.reserves > 0 || c.set) && len(c.requests) > 1
 }
 
 // pending is a Call that waits for its results.

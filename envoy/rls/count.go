@@ -75,8 +75,15 @@ func (s *Service) series(c *Call, v *view, i int) *stats.RuleStats {
 // countRule updates the statistics of one rule as envoyproxy/ratelimit does. Hits that cross a threshold are split
 // between the statistics on both sides of it.
 func (s *Service) countRule(to *stats.RuleStats, q *owner.Request, a *owner.Result, shadow bool) {
-	if q.Op == owner.Refund {
+	switch {
+	case q.Op == owner.Refund:
 		to.TotalNegativeHits.Add(q.Hits)
+		return
+	case q.Op == owner.Commit: // what was used
+		to.TotalHits.Add(q.Hits)
+		to.WithinLimit.Add(q.Hits)
+		return
+	case q.Op > owner.Reserve, q.Op == owner.Reserve && !a.Over: // what is used is not known yet
 		return
 	}
 	to.TotalHits.Add(q.Hits)

@@ -14,6 +14,7 @@ import (
 // slot is the state of one descriptor while its call is being answered.
 type slot struct {
 	match    config.Match
+	mark     holdMark
 	request  int  // index in Call.requests, if counted
 	replaced bool // the rule of another descriptor replaces its rule
 }
@@ -37,6 +38,7 @@ func (s *Service) match(c *Call, v *view) {
 			with = &override
 		}
 		l.replaced = false
+		d.Entries, l.mark = cutHold(d.Entries)
 		v.rules.Match(req.Domain, d.Entries, with, &l.match)
 		replaces = replaces || l.match.Rule != nil && len(l.match.Rule.Replaces) > 0
 	}
@@ -64,7 +66,7 @@ func replace(slots []slot) {
 
 // buildRequests builds the requests of the counted slots.
 func (s *Service) buildRequests(c *Call, v *view) {
-	c.requests = c.requests[:0]
+	c.requests, c.reserves, c.set = c.requests[:0], 0, false
 	domain := xxhash.Sum64String(c.Request.Domain) // for the domain quotas of the counter table
 	for i := range c.slots {
 		l := &c.slots[i]
@@ -78,6 +80,10 @@ func (s *Service) buildRequests(c *Call, v *view) {
 			q.Name = string(v.rules.AppendSharedName(space[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, &l.match))
 		}
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
+		if t, once, all := l.match.Holds(); t != nil || once || all {
+			s.setHold(c, i, &q, t, once)
+			c.set = c.set || all
+		}
 		c.requests = append(c.requests, q)
 	}
 	c.results = slices.Grow(c.results[:0], len(c.requests))[:len(c.requests)]

@@ -25,6 +25,8 @@ type inlineServer struct {
 const (
 	headerKey = iota
 	headerAttemptTimeout
+	headerHoldID
+	headerCaller
 	callHeaders
 )
 
@@ -57,7 +59,10 @@ func (s *Service) newInlineServer(o grpcOptions, h *HealthServer) *h2.InlineServ
 // long; a longer one is over its limit.
 func (d *inlineServer) headers() []h2.KeptHeader {
 	hs := []h2.KeptHeader{headerKey: {Name: names.KeyHeader, Max: d.service.limits.Value},
-		headerAttemptTimeout: {Name: attemptTimeoutHeader, Max: maxAttemptTimeout}}
+		headerAttemptTimeout: {Name: attemptTimeoutHeader, Max: maxAttemptTimeout},
+		headerHoldID:         {Name: HoldIDHeader, Max: maxHoldHeader},
+		headerCaller:         {Name: CallerHeader, Max: maxHoldHeader},
+	}
 	for _, name := range d.traceHeaders {
 		hs = append(hs, h2.KeptHeader{Name: name, Max: maxTrace})
 	}
@@ -65,6 +70,7 @@ func (d *inlineServer) headers() []h2.KeptHeader {
 }
 
 const (
+	maxHoldHeader     = 256     // bytes of HoldIDHeader and of CallerHeader; a longer value is ignored
 	maxAttemptTimeout = 16      // bytes of attemptTimeoutHeader; a longer value is ignored
 	maxTrace          = 8 << 10 // bytes of a header for the Tracer; a longer value is ignored
 )
@@ -89,6 +95,9 @@ func (d *inlineServer) Serve(k *h2.Stream) {
 	if try := k.Header(headerAttemptTimeout); try != "" && len(try) <= maxAttemptTimeout {
 		from.Timeout = minTimeout(from.Timeout, try)
 	}
+	from.Hold = HoldCaller{
+		ID: d.holdHeader(k, headerHoldID), Caller: d.holdHeader(k, headerCaller), Address: k.RemoteAddr(), Identity: k.Identity(),
+	}
 	if s.tracer != nil {
 		s.startRecording(c, func(name string) string { return d.traceHeader(k, name) })
 	}
@@ -96,6 +105,14 @@ func (d *inlineServer) Serve(k *h2.Stream) {
 	if s.begin(c, from, d) {
 		d.Answered(c)
 	}
+}
+
+// holdHeader returns a header of calls with holds, or "" if it is too long.
+func (d *inlineServer) holdHeader(k *h2.Stream, i int) string {
+	if v := k.Header(i); len(v) <= maxHoldHeader {
+		return v
+	}
+	return ""
 }
 
 // traceHeader returns a header for the Tracer, which may keep it.
@@ -115,8 +132,8 @@ func (d *inlineServer) Answered(c *Call) {
 	s.counts.served(c.duration)
 	if c.Err != nil {
 		k.Fail(codes.Unknown, c.Err.Error())
-	} else {
-		k.Reply(&c.Response)
+	} else if !k.Reply(&c.Response) && c.reserves > 0 {
+		s.releaseHolds(c)
 	}
 	s.Release(c)
 }

@@ -31,6 +31,8 @@ type metrics struct {
 	degraded  [3]prometheus.Counter // by policy.Degraded
 	oversize  [excesses]prometheus.Counter
 	duration  *stats.DurationHistogram
+
+	holdsWithoutID, holdsAbandoned prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -38,6 +40,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		direct: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "keyward_direct_total",
 			Help: "Requests of calls with a key (x-keyward-key) that were decided by the member that Envoy chose.",
+		}),
+		holdsWithoutID: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "keyward_holds_without_id_total",
+			Help: "Requests of rules with holds that have no x-keyward-id. A hold that they make can only lapse; a settlement has no effect.",
+		}),
+		holdsAbandoned: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "keyward_holds_abandoned_total",
+			Help: "Holds that were released because the caller had given up before the answer.",
 		}),
 		duration: stats.NewDurationHistogram(prometheus.HistogramOpts{
 			Name: "keyward_decision_duration_seconds",
@@ -71,7 +81,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.oversize[e] = oversize.WithLabelValues(e.String())
 	}
 	if reg != nil {
-		reg.MustRegister(m.direct, m.duration)
+		reg.MustRegister(m.direct, m.duration, m.holdsWithoutID, m.holdsAbandoned)
 	}
 	return m
 }

@@ -62,6 +62,7 @@ type Options struct {
 	Denials    func(s DecisionSample, suppressed uint64)
 	DenialRate float64 // calls of Denials per second and rule; default 1
 
+	Self            string        // the name of this member
 	NearLimitRatio  float32       // NEAR_LIMIT_RATIO: part of a limit above which hits are near it; 0: all are
 	Stop            bool          // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
 	DecisionTimeout time.Duration // for calls without a timeout; default 12 ms, below Envoy's default of 20 ms
@@ -83,6 +84,7 @@ type Service struct {
 	taps      taps
 	tracer    Tracer
 	denials   *denials // nil: not reported
+	self      string
 	ratio     float32
 	stop      bool
 	timeout   time.Duration
@@ -111,8 +113,8 @@ var (
 func New(o Options) *Service {
 	s := &Service{
 		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer,
-		denials: newDenials(o),
-		ratio:   o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
+		denials: newDenials(o), self: o.Self,
+		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
 		additions: o.Additions,
 	}
 	if s.timeout <= 0 {
@@ -171,6 +173,7 @@ type Caller struct {
 	Key        string
 	Timeout    time.Duration // what is left of the caller's timeout; 0: none
 	ReceivedAt time.Time     // when the call was received; zero: now
+	Hold       HoldCaller
 }
 
 // Call is one call being answered. NewCall returns it and Release takes it back, with the memory that it uses.
@@ -181,6 +184,8 @@ type Call struct {
 
 	slots        []slot
 	requests     []owner.Request
+	reserves     int  // requests that make holds
+	set          bool // a rule requires that all of the requests are charged or none
 	results      []owner.Result
 	continuation continuation
 	recording    *recording

@@ -103,6 +103,7 @@ type responseFlags struct {
 // counterFlags bound the memory for counters, and say which keys are hot.
 type counterFlags struct {
 	MaxKeys     int
+	MaxHolds    int
 	DomainQuota int     // 0: half of MaxKeys
 	HotRate     float64 // requests per second; 0: 5 % of this machine's capacity
 	NoHot       bool
@@ -266,6 +267,7 @@ func (f *responseFlags) define(s *pflag.FlagSet) {
 
 func (f *counterFlags) define(s *pflag.FlagSet) {
 	s.IntVar(&f.MaxKeys, "max-keys", 500_000, "exact counters to keep; further keys are counted in a sketch that never admits too much")
+	s.IntVar(&f.MaxHolds, "max-holds", 1<<18, "holds to keep, open and settled in the last minute, and as many of other members; half of them in one domain. Further ones are refused")
 	s.IntVar(&f.DomainQuota, "domain-quota", 0, "exact counters that one domain may use (default: half of --max-keys)")
 	s.Float64Var(&f.HotRate, "hot-rate", 0,
 		"`requests` per second for one key below which it is never hot (default: 5 % of this machine's measured capacity)")

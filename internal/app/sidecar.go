@@ -185,6 +185,7 @@ func (m *sidecar) startCounting() error {
 	partition, _ := policy.ParsePartition(m.Flags.Partition)                  // validated
 	o := owner.Options{
 		Self: ring.ID(m.Flags.Node), BootID: m.bootID, MaxKeys: m.Flags.MaxKeys, DomainQuota: m.Flags.DomainQuota,
+		MaxHolds: m.Flags.MaxHolds,
 		Policy: partition, Detection: membership.Detection(m.Flags.Detection), ProRata: m.Flags.LostState == "prorata",
 		SnapshotAge: m.Flags.SnapshotAge,
 		Seed:        [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
@@ -239,7 +240,7 @@ func (m *sidecar) startCounting() error {
 func (m *sidecar) startService() {
 	b := m.Settings.Behavior
 	o := rls.Options{
-		Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
+		Self: m.Flags.Node, Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.Flags.DecisionTimeout,
 		Additions: m.Flags.additions(),
 	}

@@ -180,6 +180,9 @@ func (f *flags) validateAmounts(e *faults) {
 	if f.MaxKeys <= 0 || f.MaxKeys > maxKeys {
 		e.add("--max-keys %d: want 1 to %d", f.MaxKeys, maxKeys)
 	}
+	if f.MaxHolds <= 0 || f.MaxHolds > maxKeys {
+		e.add("--max-holds %d: want 1 to %d", f.MaxHolds, maxKeys)
+	}
 	if f.DomainQuota < 0 || f.DomainQuota > f.MaxKeys {
 		e.add("--domain-quota %d: want 0 to --max-keys, %d", f.DomainQuota, f.MaxKeys)
 	}

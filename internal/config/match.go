@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 )
@@ -135,6 +136,16 @@ func (m *Match) Extension() Extension {
 		x.Mechanism, x.Lease = policy.ByOwner, nil // slack without Approximate would have an effect
 	}
 	return x
+}
+
+// Holds returns the rule's settings of holds, nil without holds, and whether the rule recognizes repeated requests and
+// whether a request is charged to all of its rules or to none.
+func (m *Match) Holds() (t *claim.Terms, once, allOrNothing bool) {
+	if m.ownerRule == nil {
+		return nil, false, false
+	}
+	x := &m.ownerRule.Extension
+	return x.Holds, x.Once, x.AllOrNothing
 }
 
 // find walks down the levels. In each it takes the exact text, or else the first wildcard that matches, or else the key

@@ -19,8 +19,11 @@ const MaxSlots = 4096
 // minSlotSize is the least number of bytes of a slot.
 const minSlotSize = 4
 
-// flagVolatile marks a counter whose rule keeps it out of journals.
-const flagVolatile = 1
+// Flags of a counter.
+const (
+	flagVolatile = 1 // its rule keeps it out of journals
+	flagClaims   = 2 // claims follow the slots
+)
 
 // The errors of malformed counters, in addition to wire.ErrMalformed.
 var (
@@ -66,6 +69,9 @@ func Append(w wire.Writer, c *protocol.CounterRecord, writers Writers) wire.Writ
 	at, flags := len(w), byte(0)
 	if c.Volatile {
 		flags = flagVolatile
+	}
+	if len(c.Claims) > 0 {
+		flags |= flagClaims
 	}
 	w = w.U32(0).U64(c.Key[0]).U64(c.Key[1]).U64(c.RingPos).U64(c.Domain)
 	w = w.I64(int64(c.Rule.Window)).U32(c.Rule.Limit).U32(c.Rule.Burst).I64(c.ExpiresAt).I64(c.State.TAT)
@@ -136,7 +142,8 @@ func (r *Decoder) Counter(in wire.Reader) error {
 	c.ExpiresAt, c.State.TAT = in.I64(), in.I64()
 	slots := int(in.U16())
 	c.Rule.Algorithm = limit.Algorithm(in.U8())
-	c.Volatile = in.U8()&flagVolatile != 0
+	flags := in.U8()
+	c.Volatile = flags&flagVolatile != 0
 	if err := in.Err(); err != nil {
 		return err
 	}
@@ -149,7 +156,7 @@ func (r *Decoder) Counter(in wire.Reader) error {
 	if c.State.Slots, err = r.Slots(&in, slots); err != nil {
 		return err
 	}
-	if in.Len() > 0 {
+	if flags&flagClaims != 0 {
 		if err = r.readClaims(&in, &c); err != nil {
 			return err
 		}

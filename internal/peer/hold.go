@@ -12,8 +12,11 @@ import (
 // holdSize is the size of what follows the tenant in the record of a request with flagHold.
 const holdSize = 34
 
-// flagChargeOver is a bit next to those of claim.Flags.
-const flagChargeOver = 128
+// Bits next to those of claim.Flags.
+const (
+	flagChargeOver = 128
+	flagOldest     = 64
+)
 
 // holdRecordSize returns the bytes that a request's record has for its hold.
 func holdRecordSize(q *owner.Request) int {
@@ -25,7 +28,7 @@ func holdRecordSize(q *owner.Request) int {
 
 func appendHold(w wire.Writer, h *owner.Hold) wire.Writer {
 	ttl := uint32(min(max(0, (h.TTL+time.Millisecond-1).Milliseconds()), math.MaxUint32))
-	return w.U64(h.ID[0]).U64(h.ID[1]).U64(h.Caller).U32(ttl).U32(h.Max).U16(uint16(h.Flags) | uint16(bit(h.ChargeOver, flagChargeOver)))
+	return w.U64(h.ID[0]).U64(h.ID[1]).U64(h.Caller).U32(ttl).U32(h.Max).U16(uint16(byte(h.Flags) | bit(h.ChargeOver, flagChargeOver) | bit(h.Oldest, flagOldest)))
 }
 
 func parseHold(r *wire.Reader) *owner.Hold {
@@ -33,7 +36,8 @@ func parseHold(r *wire.Reader) *owner.Hold {
 		ID: claim.ID{r.U64(), r.U64()}, Caller: r.U64(), TTL: time.Duration(r.U32()) * time.Millisecond, Max: r.U32(),
 	}
 	flags := r.U16()
-	h.Flags, h.ChargeOver = claim.Flags(flags&^flagChargeOver), flags&flagChargeOver != 0
+	h.Flags = claim.Flags(flags) &^ (flagChargeOver | flagOldest)
+	h.ChargeOver, h.Oldest = flags&flagChargeOver != 0, flags&flagOldest != 0
 	return h
 }
 

@@ -100,7 +100,8 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"label", func(h *hello) { h.label = labelDigest("other") }, "another cluster label", "another cluster label"},
 		{"scheme", func(h *hello) { h.scheme++ }, "another key scheme", "another key scheme"},
-		{"version", func(h *hello) { h.versions = versions{3, 4} }, "the peer supports 1 to 2, this member 3 to 4",
+		{"version", func(h *hello) { h.versions = versions{maxVersion + 1, maxVersion + 2} },
+			fmt.Sprintf("the peer supports 1 to %d, this member %d to %d", maxVersion, maxVersion+1, maxVersion+2),
 			"no common protocol version"},
 		{"algorithm", func(h *hello) { h.algorithms |= 1 << 40 }, "unknown algorithm", "unknown algorithm"},
 	} {

@@ -83,16 +83,21 @@ func (k *Stream) Timeout(now time.Time) time.Duration {
 	return max(k.timeout-now.Sub(k.receivedAt), 1)
 }
 
-// Reply answers the call with one message and status OK.
-func (k *Stream) Reply(m Appender) {
+// Identity returns the name in the certificate of the client: its first URI or DNS name, or else its common name; ""
+// without a certificate.
+func (k *Stream) Identity() string { return k.conn.identity }
+
+// Reply answers the call with one message and status OK. It reports whether the client still waited for the answer.
+func (k *Stream) Reply(m Appender) (waited bool) {
 	c := k.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !k.abandoned {
+	if waited = !k.abandoned; waited {
 		k.sendLocked(m)
 		k.endLocked(nil)
 	}
 	k.answeredLocked()
+	return waited
 }
 
 // Fail answers the call with a status that is not OK. After Send it ends the stream with that status.

@@ -2,6 +2,7 @@ package h2
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -29,7 +30,8 @@ type conn struct {
 	// Only used by the loop: a frame arrived since timers were last scheduled, outside an open header block.
 	progressed bool
 
-	account *budget.Account
+	account  *budget.Account
+	identity string // of the client's certificate; set by the handshake
 
 	mu sync.Mutex // guards the fields below
 
@@ -165,7 +167,23 @@ func (c *conn) tlsHandshake(t *tls.Config) error {
 	c.mu.Lock()
 	c.nc = nc
 	c.mu.Unlock()
+	c.identity = identityOf(nc.ConnectionState().PeerCertificates)
 	return nil
+}
+
+// identityOf returns the name in the first certificate, or "".
+func identityOf(chain []*x509.Certificate) string {
+	if len(chain) == 0 {
+		return ""
+	}
+	switch c := chain[0]; {
+	case len(c.URIs) > 0:
+		return c.URIs[0].String()
+	case len(c.DNSNames) > 0:
+		return c.DNSNames[0]
+	default:
+		return c.Subject.CommonName
+	}
 }
 
 // refuseTLS counts a failed handshake.

@@ -1,0 +1,225 @@
+package rls
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"net"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/keyward/keyward/internal/claim"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner"
+)
+
+// Entries at the end of a descriptor that say what becomes of a hold. They are cut off before the descriptor is matched,
+// so that it has the counter of the request that made the hold.
+const (
+	// HoldEntry is the operation: commit, release, keep or extend. Without it, a request makes a hold.
+	HoldEntry = "keyward.hold"
+	// HoldIDEntry is the id of the hold, for callers that cannot send it as metadata. It comes before HoldEntry.
+	HoldIDEntry = "keyward.id"
+)
+
+// Names of the metadata of calls with holds.
+const (
+	// HoldIDHeader identifies the request whose hold a call makes or settles. Envoy generates it; an id that clients can
+	// choose would let them settle the holds of others.
+	HoldIDHeader = "x-keyward-id"
+	// CallerHeader names the Envoy. Without it, the address of the caller does.
+	CallerHeader = "x-keyward-caller"
+)
+
+// repeatTTL is how long a request of a rule with once is remembered.
+const repeatTTL = 2 * time.Second
+
+// holdMark is what the last entries of a descriptor say about a hold.
+type holdMark struct {
+	op     owner.Op
+	id     string
+	marked bool // a HoldEntry is present
+}
+
+var holdOps = map[string]owner.Op{
+	"reserve": owner.Reserve, "commit": owner.Commit, "release": owner.Release, "keep": owner.Keep, "extend": owner.Extend,
+}
+
+// cutHold returns entries without those that say what becomes of a hold. An unknown operation is Keep, which has the
+// least effect.
+func cutHold(entries []config.Entry) ([]config.Entry, holdMark) {
+	var m holdMark
+	for n := len(entries); n > 0 && len(entries[n-1].Key) > 8; n-- {
+		switch e := &entries[n-1]; e.Key {
+		case HoldEntry:
+			m.marked, m.op = true, owner.Keep
+			if op, known := holdOps[e.Value]; known {
+				m.op = op
+			}
+		case HoldIDEntry:
+			m.id = e.Value
+		default:
+			return entries[:n], m
+		}
+		entries = entries[:n-1]
+	}
+	return entries, m
+}
+
+// HoldCaller is who makes and settles holds, as far as the connection and the metadata of a call tell.
+type HoldCaller struct {
+	ID       string   // HoldIDHeader
+	Caller   string   // CallerHeader
+	Address  net.Addr // of the connection; nil: unknown
+	Identity string   // from the client's certificate; "": none
+}
+
+// digest returns the number of a caller. Callers on this machine are those of this member, self.
+func (h *HoldCaller) digest(self string) uint64 {
+	if h.Caller != "" {
+		return max(1, xxhash.Sum64String("caller\x00"+h.Caller))
+	}
+	host := ""
+	if h.Address != nil {
+		if tcp, ok := h.Address.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+			host = tcp.IP.String()
+		} else {
+			host = "member\x00" + self
+		}
+	}
+	return max(1, xxhash.Sum64String("address\x00"+host))
+}
+
+// claimID returns the ID of the hold that the caller calls id, of a counter. Who knows neither the key, nor the client
+// certificate, nor the id can settle nothing.
+func claimID(key owner.Key, identity, id string) claim.ID {
+	var space [256]byte
+	b := binary.LittleEndian.AppendUint64(append(space[:0], "keyward hold"...), key[0])
+	b = binary.LittleEndian.AppendUint64(b, key[1])
+	b = binary.AppendUvarint(b, uint64(len(identity)))
+	b = append(append(b, identity...), id...)
+	sum := sha256.Sum256(b)
+	return claim.ID{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
+}
+
+// randomID returns an ID that nobody knows.
+func randomID() (id claim.ID) {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return claim.ID{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])}
+}
+
+// setHold makes q, the request of descriptor i, one about a hold. t are the settings of its rule, nil if the rule only
+// recognizes repeated requests or belongs to sets.
+func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.Terms, once bool) {
+	l, from, d := &c.slots[i], &c.continuation.caller.Hold, &c.Request.Descriptors[i]
+	id := l.mark.id
+	if id == "" {
+		id = from.ID
+	}
+	switch {
+	case q.Op == owner.Refund, t == nil && (!once || id == "" || l.mark.marked):
+		return
+	case t == nil:
+		q.Hold = &owner.Hold{ID: claimID(q.Key, from.Identity, id), TTL: repeatTTL, Flags: claim.Once}
+		return
+	case t.Settle == claim.SettleAddend && !l.mark.marked && !d.HasAddend:
+		return
+	}
+	h := &owner.Hold{Caller: from.digest(s.self)}
+	setTerms(h, t, q, l)
+	setHoldOp(q, h, d, &c.Request, t, &l.mark)
+	anonymous := h.Oldest || t.Settle == claim.SettleAddend && !l.mark.marked
+	switch {
+	case anonymous:
+		h.ID = randomID()
+	case id != "":
+		h.ID = claimID(q.Key, from.Identity, id)
+	case q.Op == owner.Reserve:
+		s.metrics.holdsWithoutID.Inc()
+		h.ID = randomID()
+	default:
+		s.metrics.holdsWithoutID.Inc()
+		q.Op, q.Hits, h = owner.Read, 0, nil // it names no hold
+	}
+	if q.Hold = h; q.Op == owner.Reserve {
+		c.reserves++
+	}
+}
+
+// setTerms sets what the rule of l determines.
+func setTerms(h *owner.Hold, t *claim.Terms, q *owner.Request, l *slot) {
+	h.TTL, h.Max, h.Flags = t.TTL, t.Max, 0
+	if t.Lapse == claim.LapseRelease {
+		h.Flags |= claim.Releases
+	}
+	if q.Rule.Algorithm == limit.InFlight {
+		h.Flags |= claim.InFlight
+	}
+	h.ChargeOver = l.match.Rule != nil && l.match.Rule.Shadow
+}
+
+// setHoldOp sets the operation and the hits of q.
+func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitRequest, t *claim.Terms, m *holdMark) {
+	switch {
+	case m.marked:
+		q.Op = m.op
+		if q.Op == owner.Reserve {
+			q.Hits = reservedHits(q, d, r, t)
+		} else if q.Op != owner.Commit {
+			q.Hits = 0
+		}
+	case t.Settle == claim.SettleAddend && d.HasAddend && d.Addend > 0:
+		q.Op, h.Oldest = owner.Commit, true
+	default:
+		q.Op, q.Hits = owner.Reserve, reservedHits(q, d, r, t)
+	}
+}
+
+// reservedHits returns the hits that q reserves: its own, or else those of the rule. A request in flight takes one slot
+// whatever the hits of the call.
+func reservedHits(q *owner.Request, d *Descriptor, r *RateLimitRequest, t *claim.Terms) uint64 {
+	switch {
+	case d.HasAddend && d.Addend > 0:
+		return d.Addend
+	case !d.HasAddend && r.HitsAddend > 0 && q.Rule.Algorithm != limit.InFlight:
+		return uint64(r.HitsAddend)
+	}
+	return t.Reserve
+}
+
+// releaseHolds releases what c has reserved, because its caller did not wait for the answer: it will settle nothing.
+func (s *Service) releaseHolds(c *Call) {
+	r := &released{}
+	for i := range c.requests {
+		if q := &c.requests[i]; q.Op == owner.Reserve && !c.results[i].Over {
+			q := *q
+			q.Op, q.Hits, q.Waiter = owner.Release, 0, nil
+			r.requests = append(r.requests, q)
+		}
+	}
+	if len(r.requests) == 0 {
+		return
+	}
+	s.metrics.holdsAbandoned.Add(float64(len(r.requests)))
+	r.results = make([]owner.Result, len(r.requests))
+	now := time.Now()
+	deadline := policy.Deadline{Silent: now.Add(s.timeout), Alive: now.Add(liveOwnerTimeout)}
+	if s.async == nil {
+		s.decider.Decide(deadline, false, r.requests, r.results)
+		return
+	}
+	s.async.Begin(deadline, false, r.requests, r.results, r)
+}
+
+// released is a call that releases holds. The Decider repeats what no owner confirms.
+type released struct {
+	requests []owner.Request
+	results  []owner.Result
+}
+
+// Decided does nothing: nobody waits.
+func (*released) Decided() {}
