@@ -186,7 +186,7 @@ func (m *sidecar) startCounting() error {
 	o := owner.Options{
 		Self: ring.ID(m.Flags.Node), BootID: m.bootID, MaxKeys: m.Flags.MaxKeys, DomainQuota: m.Flags.DomainQuota,
 		MaxHolds: m.Flags.MaxHolds,
-		Policy: partition, Detection: membership.Detection(m.Flags.Detection), ProRata: m.Flags.LostState == "prorata",
+		Policy:   partition, Detection: membership.Detection(m.Flags.Detection), ProRata: m.Flags.LostState == "prorata",
 		SnapshotAge: m.Flags.SnapshotAge,
 		Seed:        [2]uint64{binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])},
 		SketchSeed:  [2]uint64{binary.LittleEndian.Uint64(shared[:]), binary.LittleEndian.Uint64(shared[8:])},
