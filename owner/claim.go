@@ -74,10 +74,13 @@ func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 		return
 	}
 	s.counts.Holds.Reserved++
-	c.At = s.chargedAt(op, e)
-	if s.view.copies {
-		t.Change(c)
+	switch {
+	case op.Op != Take:
+		c.At = s.chargedAt(op, e)
+	case res.Over: // nothing is given back of it, but a repeated request gets the same answer
+		c.At = 1
 	}
+	n.changeClaim(s, c)
 	if s.view.copies || n.options.DataWindow > 0 {
 		n.awaitConfirmation(s, op, e, res)
 	}
@@ -91,6 +94,7 @@ func (n *Node) repeats(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim, 
 	case c.State() == claim.Open && uint64(c.Amount) == op.Hits && age <= repeatWithin:
 		s.counts.Holds.Repeats++
 		n.reread(s, op, e, op.Hits, res)
+		res.Over = op.Op == Take && c.At != 0 // as at first, whatever came in between
 		return true
 	case c.State() == claim.Settling, c.State() == claim.Open && c.Flags()&claim.Once == 0:
 		s.counts.Holds.Collisions++
@@ -307,5 +311,7 @@ func (n *Node) changeClaim(s *shard, c *claim.Claim) {
 		return
 	}
 	s.counters.Claims.Change(c)
-	n.urgent.Store(true)
+	if c.State() == claim.Settling {
+		n.urgent.Store(true)
+	}
 }

@@ -269,3 +269,26 @@ func TestHoldsSurviveTheirOwner(t *testing.T) {
 		}
 	}
 }
+
+// TestRepeatedRequests requires that a request of a rule with once is charged once, and that its repetition gets the
+// answer of the first one, whatever came in between.
+func TestRepeatedRequests(t *testing.T) {
+	n := alone(Options{})
+	do := func(now int64, id uint64, hits uint64) Result {
+		q := ask(1, 10, time.Hour, hits)
+		q.Hold = &Hold{ID: claim.ID{id, 1}, TTL: 2 * time.Second, Flags: claim.Once}
+		return n.Decide(now, &q)
+	}
+	do(t0, 1, 6)
+	if res := do(t0, 2, 6); !res.Over || res.After != 12 {
+		t.Fatalf("beyond the limit: %+v", res)
+	}
+	for id, over := range map[uint64]bool{1: false, 2: true} {
+		if res := do(t0+milli, id, 6); res.Over != over || res.After != 12 {
+			t.Errorf("request %d again: %+v", id, res)
+		}
+	}
+	if res := do(t0+3*second, 1, 6); !res.Over || res.After != 18 {
+		t.Errorf("the id of a forgotten request: %+v", res)
+	}
+}
