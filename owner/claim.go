@@ -24,7 +24,7 @@ type holdCounts struct {
 	Unmatched  uint64 // settlements of claims that were not known
 	Lapsed     uint64 // claims that nothing had settled in time
 	Dropped    uint64 // claims of other members that found no room
-	Lost       uint64 // hits that were not given back, because there was no room for the record
+	Lost       uint64 // hits that may not be given back: their owner was lost while it did so, or there was no room
 }
 
 func (c *holdCounts) add(o *holdCounts) {
@@ -171,6 +171,11 @@ func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 		return
 	case c.State() == claim.Open:
 		n.settleOpen(s, op, e, c)
+	case c.State() == claim.Settling && !c.Gives() && !s.view.Steady(): // the former owner may still say
+		res.Kind = Forward
+		return
+	case c.State() == claim.Settling && !c.Gives():
+		n.giveUp(s, op.now, c)
 	case c.State() == claim.Settling && !c.Tracked():
 		n.changeClaim(s, c)
 	}
@@ -218,6 +223,7 @@ func (n *Node) settleOpen(s *shard, op *shardOp, e *counter.Owned, c *claim.Clai
 		back = 0 // its window has ended
 	}
 	s.counters.Claims.Settle(op.now, c, state, uint32(back))
+	c.SetGives(true)
 	n.changeClaim(s, c)
 	if excess > 0 {
 		s.counts.Holds.Excess += excess

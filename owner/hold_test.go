@@ -262,7 +262,7 @@ func TestHoldsSurviveTheirOwner(t *testing.T) {
 		h.load(60)
 		got, want := h.finish(), h.actual+h.excess
 		if got < want {
-			t.Fatalf("seed %d: the count is %d, but %d hits were used", seed, got, want)
+			t.Fatalf("seed %d: the count is %d, but %d hits were used, %d of them admitted from shares", seed, got, want, h.excess)
 		}
 		if got > want {
 			t.Errorf("seed %d: %d hits stay charged after the crash", seed, got-want)

@@ -55,7 +55,8 @@ const (
 	changedBit  = 1 << 2 // no other member has confirmed the latest change
 	trackedBit  = 1 << 3 // the latest change is, or was, in the list of changes
 	copiedBit   = 1 << 4 // other members' share of the limit counts it
-	flagsAt     = 5
+	givesBit    = 1 << 5 // see Gives
+	flagsAt     = 6
 	flagsBits   = 4
 	domainAt    = flagsAt + flagsBits
 	domainBits  = 10
@@ -117,3 +118,15 @@ func (c *Claim) Changed() bool { return c.word&changedBit != 0 }
 
 // Tracked reports whether the latest change of the claim is in the Table's list of changes, or was confirmed.
 func (c *Claim) Tracked() bool { return c.word&trackedBit != 0 }
+
+// Gives reports whether this member is the one that gives back the hits of a claim that is Settling. It is the one that
+// has settled it, or that got it from that member together with the key. Of others it is not known whether the hits were
+// given back before their owner was lost.
+func (c *Claim) Gives() bool { return c.word&givesBit != 0 }
+
+// SetGives sets Gives.
+func (c *Claim) SetGives(gives bool) {
+	if c.word &^= givesBit; gives {
+		c.word |= givesBit
+	}
+}
