@@ -31,7 +31,7 @@ func (n *Node) decideLocked(s *shard, op *shardOp, res *Result) {
 	extent, num, den := n.authority(op.now, v, op.Partition)
 	if extent == handoff.ExtentNone {
 		// A lease stays valid, because its hits are charged.
-		if res.Kind = Forward; !op.served && (!s.leases.HoldsAny() || op.Federation != nil || !n.decideFromLease(s, op, true, res)) {
+		if res.Kind = Forward; !op.served && (!s.leases.HoldsAny() || op.Federation != nil || op.Hold != nil || !n.decideFromLease(s, op, true, res)) {
 			n.decideAlone(s, op, res)
 		}
 		return
@@ -39,7 +39,7 @@ func (n *Node) decideLocked(s *shard, op *shardOp, res *Result) {
 	e := s.counters.Owned.Find(op.hash, op.Key)
 	if e == nil || e.Epoch() != v.epoch || e.RingPos() != op.RingPos {
 		switch owner := v.Ownership(op.RingPos, e.OwnedEpoch(op.RingPos)); {
-		case owner.State == handoff.OwnedElsewhere && !op.served && op.Federation == nil && n.decideFromLease(s, op, false, res):
+		case owner.State == handoff.OwnedElsewhere && !op.served && op.Federation == nil && op.Hold == nil && n.decideFromLease(s, op, false, res):
 			return
 		case owner.State == handoff.OwnedElsewhere,
 			owner.State == handoff.InHandoff && v.legacy[owner.Member]: // it releases no ownership; perhaps it has an older ring
@@ -60,6 +60,9 @@ func (n *Node) decideLocked(s *shard, op *shardOp, res *Result) {
 // decideAlone decides op while this member has no authority: from its local share, but rules that fail closed and are in
 // the journal admit nothing before the member has joined, because journals may not be loaded yet.
 func (n *Node) decideAlone(s *shard, op *shardOp, res *Result) {
+	if op.Op > Reserve { // only an owner can settle
+		return
+	}
 	if op.Federation != nil {
 		n.decideUnowned(s, op, res)
 		return
@@ -109,6 +112,10 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 	if op.part.den != 0 && op.Op != Refund { // hits charged by the full rule are refunded by it
 		op.partial = true
 		op.rule.Limit, op.rule.Burst = partialLimits(op.rule, op.part.of(op.rule.Limit), op.part.of(op.rule.Burst))
+	}
+	if op.Hold != nil && op.Op != DryRun && op.Op != Read {
+		n.decideClaim(s, op, e, res)
+		return
 	}
 	e, overflow := n.charge(s, op, e, res)
 	s.counts.Decided[res.Authority]++

@@ -10,11 +10,15 @@ import (
 )
 
 // Degrade decides req by its rule's degraded policy, for when the owner cannot be reached in time. Refunds are dropped
-// and counted: only an owner can refund hits.
+// and counted: only an owner can refund hits, and only an owner can settle a claim. What Degrade admits of a Reserve has
+// no claim, so it stays charged.
 //
 // Before and After of the decision include the hits that the policy withholds from this member, so that After exceeds
 // the rule's limit exactly when Over, and Remaining is the number of hits that this member may still admit.
 func (n *Node) Degrade(now int64, req *Request) Result {
+	if req.Op > Reserve {
+		return Result{Authority: Shed}
+	}
 	var res Result
 	s, hash := n.shard(req.Key)
 	op := shardOp{Request: req, now: now, hash: hash}
@@ -43,6 +47,9 @@ func (n *Node) Shed(now int64, req *Request) Result {
 		return n.Degrade(now, req)
 	}
 	res := Result{Authority: Shed}
+	if req.Op > Reserve {
+		return res
+	}
 	s, hash := n.shard(req.Key)
 	s.mu.Lock()
 	s.refuse(&shardOp{Request: req, now: s.clock(now), hash: hash, rule: req.Rule}, &res)

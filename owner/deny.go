@@ -10,9 +10,9 @@ import (
 // updateDenyCache updates the deny cache after an owner, this member or another, has decided op. A key above its limit
 // stays there until its window ends; a refund changes that. As in envoyproxy/ratelimit, the first refusal adds the key.
 func (n *Node) updateDenyCache(s *shard, op *shardOp, res *Result) {
-	if n.options.DenyCache <= 0 || op.rule.Algorithm != limit.FixedWindow || op.Tenant != 0 ||
+	if n.options.DenyCache <= 0 || op.rule.Algorithm != limit.FixedWindow || op.Tenant != 0 || op.Hold != nil ||
 		op.Request.Rule.Algorithm == limit.InFlight { // decided by a sketch, as a fixed window
-		return // in other windows the count can fall before the end, and other tenants may have room
+		return // in other windows the count can fall before the end, other tenants may have room, and holds give back
 	}
 	t := &s.counters.Deny
 	if op.Op == Refund {
@@ -43,7 +43,7 @@ func (n *Node) denyCached(s *shard, op *shardOp, res *Result) bool {
 	if op.Op == Refund {
 		t.Remove(op.hash, op.Key)
 	}
-	if op.Op != Take {
+	if op.Op != Take || op.Hold != nil {
 		return false
 	}
 	now, most := s.clock(op.now), op.Request.Rule.Limit

@@ -164,6 +164,9 @@ func (n *Node) Tick(now int64) (fx Ready) {
 		s.fair.Sweep(at)
 		s.tickPools(at)
 		s.dropMoves(at)
+		if s.counters.Claims.Len() > 0 {
+			n.sweepClaims(s, at, &fx)
+		}
 		if s.counters.Empty() {
 			s.replicas.Reset()
 			s.writes.Reset()
@@ -189,9 +192,7 @@ func (n *Node) surplus(s *shard) func(*counter.Owned) bool {
 		return nil
 	}
 	return func(e *counter.Owned) bool {
-		r := v.Ring()
-		return r.Owner(e.RingPos()) != v.Self() && r.Successor(e.RingPos()) != v.Self() &&
-			r.ZoneReplica(e.RingPos()) != v.Self() &&
+		return s.isForeign(e.RingPos()) &&
 			s.counters.Unreplicated(e) == nil &&
 			!s.counters.HasWriter(e, s.share()) // shares that were reported only increase
 	}

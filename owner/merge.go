@@ -31,6 +31,9 @@ func (n *Node) merge(now int64, cs []protocol.CounterRecord) {
 	}
 	for i := range cs {
 		c := &cs[i]
+		if len(c.Claims) > 0 {
+			n.mergeClaims(now, c)
+		}
 		if len(c.State.Slots) == 0 {
 			continue
 		}

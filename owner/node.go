@@ -52,7 +52,8 @@ func New(o Options) *Node {
 	n.serial.replicator.SetView(n.serial.view.OwnershipView, n.serial.view.copies)
 	n.counters = counter.New(counter.Config{
 		BootID: o.BootID, Seed: o.Seed, SketchSeed: o.SketchSeed,
-		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache, Journal: o.DataWindow > 0,
+		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache, MaxHolds: o.MaxHolds,
+		Journal: o.DataWindow > 0,
 	})
 	n.federation.init(o.Federation)
 	n.lender = lending.NewLender(n.serial.machine, lending.LenderConfig{

@@ -57,6 +57,9 @@ type Options struct {
 	HotRate float64
 	// Federation is this region's place in a federation; the zero value is none.
 	Federation FederationPlace
+	// MaxHolds is the most claims, open and settled, that this member makes: of holds, requests in flight and requests that
+	// must not be charged twice. It stores as many of other members. Half of them may be in one domain. Default 262,144.
+	MaxHolds int
 	// NoHot disables the detection of hot keys. Rules and routes can still require leases.
 	NoHot bool
 	// MaxLeases is the most keys of which this member holds leases; default 1024.
@@ -72,6 +75,7 @@ func (o Options) withDefaults() Options {
 	set(&o.Resend, 10*time.Millisecond)
 	set(&o.MaxWaiting, 8192)
 	set(&o.MaxLeases, 1024)
+	set(&o.MaxHolds, 1<<18)
 	if o.BootID <= 1 {
 		o.BootID = 3
 	}

@@ -99,6 +99,9 @@ func (n *Node) release(s *shard, hash uint64, now int64, to ring.ID, c *protocol
 		n.chargeLostEntry(s, s.clock(now), e)
 		s.counters.Export(e, c)
 	}
+	if s.counters.Claims.Len() > 0 {
+		s.counters.AddClaims(c)
+	}
 }
 
 // acceptOwnership processes the reply to a request for ownership.

@@ -63,6 +63,7 @@ type pendingKey struct {
 	ownership   *ownershipWait    // nil if no request waits for the ownership
 	unconfirmed []*pendingRequest // those that wait for a replica or the journal, the oldest first
 	coordinator []*pendingRequest // those that wait for the coordinator of a federation, the oldest first
+	settles     []*pendingRequest // those that settle a claim and wait until another member knows, the oldest first
 }
 
 // ownershipWait is a key whose ownership this member requests from another one.
@@ -95,9 +96,9 @@ func (w *pendingRequest) confirmed() bool { return w.replica.upTo+w.journal.upTo
 // all returns the requests of all lists.
 func (x *pendingKey) all() iter.Seq[*pendingRequest] {
 	return func(yield func(*pendingRequest) bool) {
-		lists := [...][]*pendingRequest{x.unconfirmed, x.coordinator, nil}
+		lists := [...][]*pendingRequest{x.unconfirmed, x.coordinator, x.settles, nil}
 		if x.ownership != nil {
-			lists[2] = x.ownership.requests
+			lists[3] = x.ownership.requests
 		}
 		for _, list := range lists {
 			for _, w := range list {
@@ -152,7 +153,7 @@ func (p *pendingRequests) takeCoordinator(k Key) (ws []*pendingRequest) {
 
 // dropEmpty removes k if no request for it is pending.
 func (p *pendingRequests) dropEmpty(k Key) {
-	if x := p.keys[k]; x != nil && x.ownership == nil && len(x.unconfirmed)+len(x.coordinator) == 0 {
+	if x := p.keys[k]; x != nil && x.ownership == nil && len(x.unconfirmed)+len(x.coordinator)+len(x.settles) == 0 {
 		delete(p.keys, k)
 	}
 }
@@ -178,6 +179,7 @@ func (p *pendingRequests) remove(w *pendingRequest) {
 	is := func(o *pendingRequest) bool { return o == w }
 	x.unconfirmed = slices.DeleteFunc(x.unconfirmed, is)
 	x.coordinator = slices.DeleteFunc(x.coordinator, is)
+	x.settles = slices.DeleteFunc(x.settles, is)
 	if x.ownership != nil {
 		if x.ownership.requests = slices.DeleteFunc(x.ownership.requests, is); len(x.ownership.requests) == 0 {
 			x.ownership = nil

@@ -28,7 +28,7 @@ type mark struct {
 // and awaitConfirmation returns the pending request.
 func (n *Node) awaitConfirmation(s *shard, op *shardOp, e *counter.Owned, res *Result) *pendingRequest {
 	hits := uint64(0)
-	if op.Op == Take {
+	if op.Op == Take || op.Op == Reserve {
 		if op.Hits == 0 || res.Before >= uint64(op.Request.Rule.Depth()) {
 			return nil // a charge after the one that exceeded the limit changes no decision
 		}
@@ -79,7 +79,7 @@ func (n *Node) replicaMark(s *shard, op *shardOp, e *counter.Owned, hits uint64)
 // cover before op is decided, and false if it would have to and there is no room to track that.
 func (n *Node) journalMark(s *shard, op *shardOp, e *counter.Owned, res *Result) (m mark, ok bool) {
 	h := writeback.Hits{Now: op.now, Left: res.Remaining}
-	if op.Op == Take {
+	if op.Op == Take || op.Op == Reserve {
 		h.N, h.Await, h.Reserve = op.Hits, op.Strict && n.journal.up.Load(), op.Strict && !op.grant
 	}
 	u := n.trackUnwritten(s, e, op.Request.Rule, &h)
@@ -162,6 +162,9 @@ func (n *Node) confirmBatch(from ring.ID, msg *protocol.Message, fx *Ready) {
 		s.mu.Lock()
 		if s.replicas.Confirm(&items[i]) {
 			n.resolveReplicated(s, &items[i], fx)
+		}
+		if s.counters.Claims.Len() > 0 {
+			n.confirmClaims(s, &items[i], fx)
 		}
 		s.mu.Unlock()
 	}

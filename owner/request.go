@@ -1,7 +1,10 @@
 package owner
 
 import (
+	"time"
+
 	"github.com/keyward/keyward/federation"
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/lease"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
@@ -25,7 +28,30 @@ const (
 	// being charged: After is the count, and Before is After-Hits, which may wrap below 0. Statistics made of Before,
 	// After and Hits then equal those of envoyproxy/ratelimit.
 	Read Op = 3
+	// Reserve is Take, except that nothing is charged if it exceeds the limit. It makes the claim of Request.Hold, which one
+	// of the following operations settles. Only the first one has an effect.
+	Reserve Op = 4
+	Commit  Op = 5 // Hits were used: give back the rest of the claim, or charge what exceeds it
+	Release Op = 6 // give back all of the claim
+	Keep    Op = 7 // give back nothing
+	Extend  Op = 8 // the claim's TTL begins again
 )
+
+// Settles reports whether o settles a claim.
+func (o Op) Settles() bool { return o == Commit || o == Release || o == Keep }
+
+// Hold names the claim of a request, and says what the claim is like.
+type Hold struct {
+	ID     claim.ID
+	Caller uint64        // who makes it; 0: unknown
+	TTL    time.Duration // after which it lapses
+	Max    uint32        // open claims of the key, at most; 0: no limit of its own
+	Flags  claim.Flags
+	// ChargeOver makes a Reserve that exceeds the limit charge and make a claim, for rules in shadow mode.
+	ChargeOver bool
+	// Since is when the settlement first failed, for callers that repeat it; 0: it has not. It is not forwarded.
+	Since int64
+}
 
 // Request asks for hits on one counter. It contains all that an owner needs, so owners need no rules.
 type Request struct {
@@ -49,6 +75,8 @@ type Request struct {
 	Degraded     policy.Degraded
 	// Partition is the rule's policy for partitions; 0 is Options.Policy of the owner.
 	Partition policy.PartitionChoice
+	// Hold is set for the operations from Reserve on, and for a Take that must not be charged twice (claim.Once).
+	Hold *Hold
 	// Federation holds the rule's settings of a limit that several regions share; nil: the limit is the cluster's own.
 	Federation *federation.RuleTerms
 	// Name is the counter's name for a coordinator that needs it; see federation.PoolRequest.

@@ -76,7 +76,7 @@ func (op *shardOp) ref() counter.Ref {
 }
 
 // charges reports whether op adds hits to its counter.
-func (op *shardOp) charges() bool { return op.Op == Take && op.Hits > 0 }
+func (op *shardOp) charges() bool { return (op.Op == Take || op.Op == Reserve) && op.Hits > 0 }
 
 // insert adds a counter of TableOwned for op's key. It returns nil if there is no room.
 func (s *shard) insert(op *shardOp, copied bool) *counter.Owned {
@@ -121,7 +121,7 @@ func (s *shard) countWindow(op *shardOp, e *counter.Owned, w int64, d *limit.Dec
 	refunded := sum.Refunded
 	sum = op.decideTally(sum, d)
 	s.decideFairly(op, d)
-	if op.charges() && d.Over && (op.uncharged || op.partial || s.hasLostState(e, w)) {
+	if op.charges() && d.Over && (op.uncharged || op.partial || op.reserves() || s.hasLostState(e, w)) {
 		op.uncharged = true // see keepsUncharged
 	} else if op.charges() {
 		if !s.counters.Charge(e, op.rule, w, op.Hits) {
@@ -147,12 +147,16 @@ func (s *shard) refuseForRoom(op *shardOp, d *limit.Decision) {
 	op.overflow(d)
 }
 
-// keepsUncharged reports whether op, which exceeds the limit, is not charged to e: because its part of the limit has
-// no room for it, because assumed lost state has taken the room, or because its algorithm charges no refused hits. When
-// the partition ends, or the state turns out not to be lost, the charge would continue to refuse others.
+// keepsUncharged reports whether op, which exceeds the limit, is not charged to e: because it reserves, because its part
+// of the limit has no room for it, because assumed lost state has taken the room, or because its algorithm charges no
+// refused hits. When the partition ends, or the state turns out not to be lost, the charge would continue to refuse
+// others.
 func (s *shard) keepsUncharged(op *shardOp, e *counter.Owned) bool {
-	return op.partial || op.rule.Algorithm == limit.InFlight || s.hasAssumedLoss(e)
+	return op.partial || op.reserves() || op.rule.Algorithm == limit.InFlight || s.hasAssumedLoss(e)
 }
+
+// reserves reports whether op is charged only if it is within the limit.
+func (op *shardOp) reserves() bool { return op.Op == Reserve && !op.Hold.ChargeOver }
 
 // absorb charges op.elsewhere, which this member admitted from its local share, to e.
 func (s *shard) absorb(op *shardOp, e *counter.Owned) {
@@ -227,7 +231,7 @@ func (s *shard) decideWithoutEntry(op *shardOp, d *limit.Decision) (overflow boo
 // decideState decides op by st, and charges it to writer there.
 func (op *shardOp) decideState(st *limit.State, writer uint64, d *limit.Decision) {
 	switch op.Op {
-	case Take:
+	case Take, Reserve:
 		*d = op.rule.Take(st, op.now, writer, op.Hits)
 	case Refund:
 		*d = op.rule.Refund(st, op.now, writer, op.Hits)
@@ -242,7 +246,7 @@ func (op *shardOp) decideState(st *limit.State, writer uint64, d *limit.Decision
 // decideTally decides op by st, the count of a fixed window. It returns the count after op.
 func (op *shardOp) decideTally(st limit.Tally, d *limit.Decision) limit.Tally {
 	switch op.Op {
-	case Take:
+	case Take, Reserve:
 		st, *d = op.rule.TakeTally(st, op.now, op.Hits)
 	case Refund:
 		st, *d = op.rule.RefundTally(st, op.now, op.Hits)

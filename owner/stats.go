@@ -30,6 +30,9 @@ type Stats struct {
 	AcksMissing int // members that have not acknowledged the ring to this one, while it is incomplete
 	Unconfirmed int // members that have not confirmed what this one has sent them
 
+	Claims     int // claims in the places of this member's own, settled ones among them
+	ClaimsHeld int // claims in the places of other members'
+
 	Replicas       int    // counters in the places of other members': replicas, and released counters
 	CopiesDropped  uint64 // counters of other members that found no room; only increases, like the next two
 	CopiesMerged   uint64 // counters of other members that were merged
@@ -92,7 +95,8 @@ type counts struct {
 	FairRefused     uint64    // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
 	Refused         uint64    // charges refused because there was no room for their records
 	ShareUnreported uint64    // hits admitted from local shares that are never reported to the owner, for lack of room
-	PendingRefused  uint64    // requests that could not wait, because too many did
+	Holds           holdCounts
+	PendingRefused  uint64 // requests that could not wait, because too many did
 }
 
 // Bound returns an upper bound of the hits that this member may have added to any one key's window beyond its limit,
@@ -115,6 +119,8 @@ func (n *Node) Stats(now int64) Stats {
 		ClosedKeys: n.counters.Len(counter.TableQuota),
 		DenyKeys:   n.counters.Len(counter.TableDeny),
 	}
+	own, copies := n.counters.Claims()
+	f.Claims, f.ClaimsHeld = int(own), int(copies)
 	n.serial.Lock()
 	c := n.serial.counts
 	f.CopiesDropped, f.CopiesMerged, f.SlotsRefused = c.dropped, c.merged, c.refused
@@ -198,4 +204,5 @@ func (c *counts) add(o *counts) {
 	c.Refused += o.Refused
 	c.ShareUnreported += o.ShareUnreported
 	c.PendingRefused += o.PendingRefused
+	c.Holds.add(&o.Holds)
 }

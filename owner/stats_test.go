@@ -60,17 +60,25 @@ func TestStatsCountOwnedKeys(t *testing.T) {
 // TestCountsAdd requires that the sum of the shards' counts has every field.
 func TestCountsAdd(t *testing.T) {
 	var one, sum counts
-	for i, v := 0, reflect.ValueOf(&one).Elem(); i < v.NumField(); i++ {
-		switch f := v.Field(i); f.Kind() {
-		case reflect.Array:
-			for j := range f.Len() {
-				f.Index(j).SetUint(uint64(i*100 + j + 1))
-			}
-		default:
-			f.SetUint(uint64(i*100 + 1))
-		}
-	}
+	fillCounts(reflect.ValueOf(&one).Elem(), new(uint64))
 	if sum.add(&one); sum != one {
 		t.Errorf("the sum is %+v, want %+v", sum, one)
+	}
+}
+
+// fillCounts sets all numbers in v to different ones.
+func fillCounts(v reflect.Value, last *uint64) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fillCounts(v.Field(i), last)
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			fillCounts(v.Index(i), last)
+		}
+	default:
+		*last++
+		v.SetUint(*last)
 	}
 }

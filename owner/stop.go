@@ -15,7 +15,7 @@ func ApplyStop(reqs []Request, dryRuns []Result) {
 		cached = cached || dryRuns[i].Authority == Cached
 	}
 	for i := range reqs {
-		if reqs[i].Op == Take && (cached || over && !dryRuns[i].Over) {
+		if (reqs[i].Op == Take || reqs[i].Op == Reserve) && (cached || over && !dryRuns[i].Over) {
 			reqs[i].Op = Read
 		}
 	}
@@ -34,7 +34,7 @@ func (n *Node) stopAll(now int64, served bool, reqs []Request, results []Result)
 	over := false
 	for i := range reqs {
 		req := reqs[i]
-		if req.Op != Take {
+		if req.Op != Take && req.Op != Reserve {
 			continue
 		}
 		req.Op = DryRun
@@ -43,7 +43,7 @@ func (n *Node) stopAll(now int64, served bool, reqs []Request, results []Result)
 	}
 	for i := range reqs {
 		req := reqs[i]
-		if req.Op == Take && over && !results[i].Over {
+		if (req.Op == Take || req.Op == Reserve) && over && !results[i].Over {
 			req.Op = Read
 		}
 		n.decideAgainLocked(now, served, &req, &results[i])
@@ -106,7 +106,7 @@ func (n *Node) readAll(now int64, reqs []Request, results []Result) {
 			continue
 		}
 		req := reqs[i]
-		if req.Op == Take {
+		if req.Op == Take || req.Op == Reserve {
 			req.Op = Read
 		}
 		n.decideOne(now, false, &req, &results[i])

@@ -30,6 +30,8 @@ type transferScan struct {
 	chunks     uint32
 	shard      int
 	cursor     counter.Cursor // in this shard
+	claimShard int            // the shard of the next claims
+	claim      uint32         // in this shard
 	sketchPart int            // the next part of the sketches
 	pieces     []*protocol.SketchPart
 }
@@ -87,6 +89,7 @@ func (n *Node) Pull(now int64, to ring.ID, buf []protocol.CounterRecord) (protoc
 	if !sameTransfer(&c.transfer, &t) {
 		c.transfer, c.filter = t, newTransferFilter(&t, n.options.Self)
 		c.chunks, c.shard, c.cursor, c.sketchPart, c.pieces = 0, 0, counter.Cursor{}, 0, nil
+		c.claimShard, c.claim = 0, 0
 	}
 	msg := protocol.Message{
 		Kind: protocol.Chunk, Ring: t.Ring.Fingerprint(), Seq: t.Seq, Sent: t.StartedAt, ChunkIndex: c.chunks,
@@ -98,6 +101,10 @@ func (n *Node) Pull(now int64, to ring.ID, buf []protocol.CounterRecord) (protoc
 		msg.Flags = protocol.Prefetch
 	}
 	if msg.Counters = n.fill(now, c, buf[:0]); len(msg.Counters) > 0 || c.shard < counter.Shards {
+		c.chunks++
+		return msg, true
+	}
+	if msg.Counters = n.fillClaims(c, buf[:0]); len(msg.Counters) > 0 {
 		c.chunks++
 		return msg, true
 	}
@@ -152,6 +159,25 @@ func (n *Node) fill(now int64, c *transferScan, buf []protocol.CounterRecord) []
 		s.mu.Unlock()
 		for i := had; i < len(buf); i++ {
 			bytes += buf[i].Size()
+		}
+	}
+	return buf
+}
+
+// claimSlots is the number of records of claims that are read under one lock: at most about 60 KB of them are sent.
+const claimSlots = 1024
+
+// fillClaims appends the next claims of transfer c to buf. The keys that it moves are not decided here any more, so
+// their claims do not change.
+func (n *Node) fillClaims(c *transferScan, buf []protocol.CounterRecord) []protocol.CounterRecord {
+	for len(buf) == 0 && c.claimShard < counter.Shards {
+		s := &n.shards[c.claimShard]
+		end := false
+		s.mu.Lock()
+		buf, c.claim, end = s.counters.ScanClaims(c.claim, claimSlots, c.filter.includes, buf)
+		s.mu.Unlock()
+		if end {
+			c.claimShard, c.claim = c.claimShard+1, 0
 		}
 	}
 	return buf

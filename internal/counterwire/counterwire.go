@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
@@ -70,6 +71,9 @@ func Append(w wire.Writer, c *protocol.CounterRecord, writers Writers) wire.Writ
 	w = w.I64(int64(c.Rule.Window)).U32(c.Rule.Limit).U32(c.Rule.Burst).I64(c.ExpiresAt).I64(c.State.TAT)
 	w = w.U16(uint16(len(c.State.Slots))).U8(byte(c.Rule.Algorithm)).U8(flags)
 	w = AppendSlots(w, c.State.Slots, writers)
+	if len(c.Claims) > 0 {
+		w = appendClaims(w, c.Claims)
+	}
 	w.EndLen32(at)
 	return w
 }
@@ -90,12 +94,13 @@ type Decoder struct {
 	Counters []protocol.CounterRecord // all that Counter has read since Reset
 
 	slots   []limit.Slot
+	claims  []claim.Claim
 	writers Writers
 }
 
 // Reset empties r.
 func (r *Decoder) Reset() {
-	r.Counters, r.slots, r.writers = r.Counters[:0], r.slots[:0], r.writers[:0]
+	r.Counters, r.slots, r.claims, r.writers = r.Counters[:0], r.slots[:0], r.claims[:0], r.writers[:0]
 }
 
 // Writers reads the list of writers that the following slots refer to.
@@ -143,6 +148,11 @@ func (r *Decoder) Counter(in wire.Reader) error {
 	var err error
 	if c.State.Slots, err = r.Slots(&in, slots); err != nil {
 		return err
+	}
+	if in.Len() > 0 {
+		if err = r.readClaims(&in, &c); err != nil {
+			return err
+		}
 	}
 	r.Counters = append(r.Counters, c)
 	return nil

@@ -13,9 +13,10 @@ import (
 // The protocol versions that this build uses between members. Two members need one in common.
 const (
 	ProtocolMin = 1
-	ProtocolMax = 2
+	ProtocolMax = 3
 
 	ProtocolHandoff = 2 // the first version in which counters move with their keys
+	ProtocolHolds   = 3 // the first version with holds
 )
 
 // Limits of what a member may announce.

@@ -73,6 +73,8 @@ const (
 	flagAudit = 32
 	// flagVolatile is set by version 2 for rules whose counters are in no journal. Owners that do not support it write them.
 	flagVolatile = 64
+	// flagHold is set by version 3 for requests with a hold. Members send none to owners of an earlier version.
+	flagHold = 128
 )
 
 // Flags of a result.

@@ -107,7 +107,7 @@ func (p *Peer) startCall(mono int64, args *callArgs) *call {
 
 // resultWithoutOwner returns the result at time now of a request whose group ended with status.
 func (p *Peer) resultWithoutOwner(now int64, status forwardStatus, q *owner.Request) owner.Result {
-	if status != forwardLate && status != forwardShed {
+	if status != forwardLate && status != forwardShed || q.Op.Settles() {
 		return p.degrade(now, q)
 	}
 	r := p.o.Node.Shed(now, q)
@@ -117,6 +117,9 @@ func (p *Peer) resultWithoutOwner(now int64, status forwardStatus, q *owner.Requ
 
 // degrade returns the result of the rule's degraded policy at time now.
 func (p *Peer) degrade(now int64, q *owner.Request) owner.Result {
+	if q.Op.Settles() {
+		p.settles.add(now, q)
+	}
 	r := p.o.Node.Degrade(now, q)
 	r.Kind, r.Path = owner.Decided, owner.Fallback
 	return r

@@ -176,5 +176,6 @@ func (p *Peer) tickLoop() {
 func (p *Peer) tick() {
 	p.revokeOnClockJump()
 	p.applyInline(p.o.Node.Tick(p.clock.now()))
+	p.repeatSettles()
 	p.updateOldMembers()
 }

@@ -94,9 +94,12 @@ func (l *link) send(c *call, n int) forwardStatus {
 	if !l.live || l.unresponsive(g.sent) {
 		return forwardUnreachable
 	}
+	if l.version < membership.ProtocolHolds && hasHold(c.reqs, g.index) {
+		return forwardRefused
+	}
 	size := frameHead + requestHeadSize + len(g.index)*(recordHead+requestSize+requestExtraSize+tenantSize+federationSize)
 	for _, i := range g.index {
-		size += storeRecordSize(&c.reqs[i])
+		size += storeRecordSize(&c.reqs[i]) + holdRecordSize(&c.reqs[i])
 	}
 	ahead, ttl := l.sentGroups.len(), c.giveUpAt-g.sent
 	if len(l.out)+size > l.bounds.bytes || ahead >= l.bounds.groups || l.queueTooLong(ttl) {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/owner"
@@ -176,6 +177,7 @@ type Peer struct {
 	old        []ring.ID        // guarded by view: members without handoff support, as Node has them
 
 	stopCalls    atomic.Int64 // goroutines of all-or-nothing calls
+	settles      settles
 	skews        skews
 	transferring struct {
 		mu     sync.Mutex
@@ -229,6 +231,7 @@ func New(o Options) (*Peer, error) {
 		p.serverTLS = serverTLS(o.ServerTLS)
 	}
 	p.m = newMetrics(o.Registerer)
+	p.settles.init(promauto.With(o.Registerer))
 	p.skews.gauge, p.skews.m = p.m.skew, map[ring.ID]*skew{}
 	p.start()
 	return p, nil

@@ -56,6 +56,8 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 	flags, mechanism := requestFlags(q)
 	size := requestSize
 	switch {
+	case q.Hold != nil:
+		size += requestExtraSize + tenantSize + holdSize
 	case q.Federation != nil:
 		size += requestExtraSize + tenantSize + federationSize + storeRecordSize(q)
 	case q.Tenant != 0:
@@ -78,6 +80,9 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 	if size >= requestSize+requestExtraSize+tenantSize {
 		w = w.U64(q.Tenant).U32(q.TenantWeight)
 	}
+	if q.Hold != nil {
+		return appendHold(w, q.Hold)
+	}
 	if t := q.Federation; t != nil {
 		w = w.U32(t.Authority).U8(t.Floor).U8(byte(t.Outage)).U32(uint32(min(t.Batch.Milliseconds(), math.MaxUint32)))
 		w = appendStoreTerms(w, q)
@@ -87,7 +92,7 @@ func appendRequest(b []byte, q *owner.Request) []byte {
 
 func requestFlags(q *owner.Request) (flags, mechanism byte) {
 	flags = bit(q.Strict, flagStrict) | byte(q.Partition)<<partitionShift | bit(q.Audit, flagAudit) |
-		bit(q.Volatile, flagVolatile)
+		bit(q.Volatile, flagVolatile) | bit(q.Hold != nil, flagHold)
 	switch q.Mechanism {
 	case policy.ByOwner:
 	case policy.ByLease:
@@ -117,6 +122,9 @@ func parseRequest(r wire.Reader, q *owner.Request) (outcome byte, err error) {
 		return groupUnknownAlgorithm, nil
 	}
 	parseRequestExtra(&r, q)
+	if q.Op > owner.Read && q.Hold == nil {
+		return groupMalformed, nil
+	}
 	if invalid := q.Rule.Validate(); invalid != nil {
 		return groupMalformed, nil //nolint:nilerr // the reply reports the error, and the stream continues
 	}
@@ -143,6 +151,12 @@ func parseRequestExtra(r *wire.Reader, q *owner.Request) {
 	if r.Len() >= tenantSize {
 		q.Tenant, q.TenantWeight = r.U64(), r.U32()
 	}
+	if flags&flagHold != 0 {
+		if r.Len() >= holdSize {
+			q.Hold = parseHold(r)
+		}
+		return
+	}
 	if r.Len() < federationSize {
 		return
 	}
@@ -159,7 +173,7 @@ func parseRequestExtra(r *wire.Reader, q *owner.Request) {
 // supported reports whether this build can decide q, of which the fields of version 1 have been read.
 func supported(q *owner.Request) bool {
 	return q.Rule.Algorithm < 64 && knownAlgorithms>>q.Rule.Algorithm&1 != 0 &&
-		q.Op <= owner.Read && q.Mechanism == policy.ByOwner
+		q.Op <= owner.Extend && q.Mechanism == policy.ByOwner
 }
 
 // replyHead is the head of a reply frame.

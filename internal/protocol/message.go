@@ -4,6 +4,7 @@ package protocol
 import (
 	"time"
 
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/ring"
 )
@@ -81,16 +82,21 @@ type CounterRecord struct {
 	Volatile  bool  // the rule keeps the counter out of journals (durability: memory)
 	ExpiresAt int64 // when the state stops to have an effect, in Unix nanoseconds by the owner's clock
 	State     limit.State
+	// Claims are some of the key's claims: those that have changed, or a part of all of them. A record may have no more
+	// than claims: then its Rule is not set.
+	Claims []claim.Claim
 }
 
 // The limits of one message. Receivers refuse more counters; bytes are approximate.
 const (
 	MaxCounters = 512
 	MaxBytes    = 96 << 10
+	// MaxClaims is the most claims of one record, about 22 KB.
+	MaxClaims = 400
 )
 
 // Size returns the approximate size of c in a message, in bytes.
-func (c *CounterRecord) Size() int { return 96 + 40*len(c.State.Slots) }
+func (c *CounterRecord) Size() int { return 96 + 40*len(c.State.Slots) + 64*len(c.Claims) }
 
 // SketchPart is a piece of a sketch: the cells of one part that are not 0, for windows of one length. It counts the
 // hits of many keys, among them keys of the receiver.

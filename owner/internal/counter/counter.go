@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 )
 
@@ -62,6 +63,7 @@ type Config struct {
 	MaxKeys     int       // the most counters that this member owns
 	DomainQuota int       // the most of them in one domain
 	MaxDenied   int       // the most keys in TableDeny
+	MaxHolds    int       // the most claims that this member makes; it stores as many of others
 	Journal     bool      // counters are written to a journal, so that there is room for twice as many Unwritten as MaxKeys
 }
 
@@ -75,6 +77,7 @@ type Shared struct {
 	copies  ledger // entries of TableOwned that are other members'
 	domains [domainSlots]atomic.Int64
 	records pool
+	claims  *claim.Limits
 }
 
 // New returns a Shared without shards.
@@ -87,9 +90,13 @@ func New(c Config) *Shared {
 	s.ledgers[TableDeny].max = int64(c.MaxDenied)
 	s.copies.max = int64(2 * c.MaxKeys)
 	s.records.init(c)
+	s.claims = claim.NewLimits(max(1, c.MaxHolds), c.Seed)
 	s.Sketches.seed = c.SketchSeed
 	return s
 }
+
+// Claims returns how many claims this member has made and stores for others, settled ones among them.
+func (s *Shared) Claims() (own, copies int64) { return s.claims.Len() }
 
 // Len returns the number of counters in a table, over all shards. Replicas do not count.
 func (s *Shared) Len(t Table) int { return int(s.ledgers[t].keys.Load()) }
@@ -138,6 +145,8 @@ type Shard struct {
 	Open  LocalTable
 	Quota QuotaTable
 	Deny  DenyTable
+	// Claims are the charges that may be given back. They outlive their counters.
+	Claims claim.Table
 
 	store  *Shared
 	bootID uint64
@@ -149,6 +158,7 @@ type Shard struct {
 // Init makes shard, which must not be copied afterwards, an empty part of the store.
 func (s *Shared) Init(shard *Shard) {
 	shard.store, shard.bootID, shard.slab.pool = s, s.bootID, &s.records
+	shard.Claims.Init(s.claims)
 	for i := range Tables {
 		t := shard.table(i)
 		t.seed, t.ledger, t.copies, t.slab = s.seed, &s.ledgers[i], &s.copies, &shard.slab
@@ -175,8 +185,8 @@ func (s *Shard) Find(k Key) *Owned { return s.Owned.Find(s.Hash(k), k) }
 // Hash returns the hash of k in the tables.
 func (s *Shard) Hash(k Key) uint64 { return Hash(s.store.seed, k) }
 
-// Empty reports whether the shard owns and copies nothing, and has no records.
-func (s *Shard) Empty() bool { return s.slab.live == 0 && s.Owned.n == 0 }
+// Empty reports whether the shard owns and copies nothing, and has no records and claims.
+func (s *Shard) Empty() bool { return s.slab.live == 0 && s.Owned.n == 0 && s.Claims.Len() == 0 }
 
 // Sweep visits about step slots of each table, drops the expired entries and the surplus among them, and shrinks tables
 // that are nearly empty. It forgets epochs of TableOwned and TableDeny that are long before the given one, so that a

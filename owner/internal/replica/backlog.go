@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
@@ -48,6 +49,7 @@ type Item struct {
 	seq       uint32 // of the counter.Unreplicated
 	upTo      uint64
 	successor ring.ID // the member that must get the replica, even if another one gets it first
+	claims    uint32  // the number of the latest change of the key's claims, for Claims.Confirm; 0: none
 	zone      bool    // a zone replica: no request waits for it, and no other member gets it instead
 }
 
@@ -67,9 +69,30 @@ func (b *Backlog) Confirm(it *Item) bool {
 		return u == nil
 	}
 	u.Confirm(it.upTo)
-	if u.Unconfirmed() == 0 && !u.Queued() {
+	if u.Unconfirmed() == 0 && !u.Queued() && !b.counters.Claims.HasChanges(it.Key) {
 		b.counters.DropUnreplicated(e)
 	}
+	return true
+}
+
+// ConfirmClaims confirms the changes of claims that the item contains, and calls settle with each claim that is Settling
+// and has no later change. It queues the key again if other changes are not confirmed, and reports whether it has.
+func (b *Backlog) ConfirmClaims(it *Item, settle func(*claim.Claim)) (queued bool) {
+	if it.claims == 0 {
+		return false
+	}
+	t := &b.counters.Claims
+	t.Confirm(it.Key, it.claims, settle)
+	e := b.counters.Find(it.Key)
+	if e == nil || !t.HasChanges(it.Key) {
+		return false
+	}
+	u := b.counters.Unreplicated(e)
+	if u == nil || u.Queued() {
+		return false
+	}
+	u.SetQueued()
+	b.queue.Push(it.Key)
 	return true
 }
 
@@ -81,7 +104,7 @@ func (b *Backlog) Requeue(it *Item) (soon bool) {
 		return false
 	}
 	u := b.counters.Unreplicated(e)
-	if u == nil || u.Seq() != it.seq || u.Confirmed() >= it.upTo && it.upTo != 0 {
+	if u == nil || !b.counters.Claims.HasChanges(it.Key) && (u.Seq() != it.seq || u.Confirmed() >= it.upTo && it.upTo != 0) {
 		return false
 	}
 	if u.AddAttempt(); u.Queued() {

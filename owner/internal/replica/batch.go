@@ -10,6 +10,9 @@ import (
 // usualBatch is the number of counters that a batch has room for at first.
 const usualBatch = 64
 
+// maxRecords is the number of records from which on a batch is full: there is room for the claims of one more key.
+const maxRecords = protocol.MaxCounters - 8
+
 // batch is a Replica message that is not confirmed.
 type batch struct {
 	to     ring.ID
@@ -29,16 +32,19 @@ type gathering struct {
 
 // full reports whether the batch has to be sent before more is added.
 func (g *gathering) full() bool {
-	return len(g.items) == protocol.MaxCounters || g.bytes > protocol.MaxBytes
+	return len(g.msg.Counters) >= maxRecords || g.bytes > protocol.MaxBytes
 }
 
 // add adds e, the counter of an item, to the batch.
 func (g *gathering) add(b *Backlog, e *counter.Owned, it Item) {
-	if g.items == nil {
+	if g.items == nil && g.msg.Counters == nil {
 		g.items, g.msg.Counters = make([]Item, 0, usualBatch), make([]protocol.CounterRecord, 0, usualBatch)
 	}
 	if cap(g.slots)-len(g.slots) < 4 {
 		g.slots = make([]limit.Slot, 0, 2*usualBatch)
+	}
+	if b.counters.Claims.Len() > 0 {
+		it.claims = b.counters.ChangedClaims(e.Key(), g.addRecord)
 	}
 	var c protocol.CounterRecord
 	c.State.Slots = g.slots[len(g.slots):]
@@ -47,6 +53,12 @@ func (g *gathering) add(b *Backlog, e *counter.Owned, it Item) {
 		g.slots = g.slots[:n]
 		c.State.Slots = c.State.Slots[:len(c.State.Slots):len(c.State.Slots)]
 	}
+	g.addRecord(c)
+	g.items = append(g.items, it)
+}
+
+// addRecord adds a record to the message.
+func (g *gathering) addRecord(c protocol.CounterRecord) {
 	g.bytes += c.Size()
-	g.msg.Counters, g.items = append(g.msg.Counters, c), append(g.items, it)
+	g.msg.Counters = append(g.msg.Counters, c)
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
 )
@@ -80,6 +81,13 @@ func (r *Replicator) AddMissed(now int64, b *Backlog, key counter.Key) {
 	it := Item{Key: key, successor: g.to, zone: g.to == zone}
 	if u := b.counters.Unreplicated(e); u != nil && !it.zone {
 		it.seq, it.upTo = u.Seq(), u.Charged()
+	}
+	if b.counters.Claims.Len() > 0 { // the successor may lack claims that another member has confirmed
+		b.counters.AllClaims(key, func(c protocol.CounterRecord) {
+			if g.addRecord(c); g.full() {
+				r.dispatch(now, g)
+			}
+		})
 	}
 	g.add(b, e, it)
 }

@@ -126,7 +126,7 @@ func (r *Replicator) gatheringFor(to ring.ID) *gathering {
 
 // dispatch makes g a message, and empties it.
 func (r *Replicator) dispatch(now int64, g *gathering) {
-	if len(g.items) == 0 {
+	if len(g.msg.Counters) == 0 {
 		return
 	}
 	r.next++

@@ -1,0 +1,115 @@
+package peer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/keyward/keyward/internal/claim"
+	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner"
+)
+
+const (
+	// maxSettles is the most settlements that are repeated at a time.
+	maxSettles = 1 << 16
+	// settleBatch is the most settlements in one call, and settleTime how long the call may take.
+	settleBatch = 256
+	settleTime  = time.Second
+	// maxRetries is the most calls of a tick.
+	maxRetries = 16
+)
+
+// settles repeats the settlements of claims that no owner has confirmed. A settlement that is lost leaves hits charged;
+// one that comes twice has no further effect.
+type settles struct {
+	mu     sync.Mutex
+	queue  []owner.Request // the oldest first
+	active int             // in calls that are not decided
+
+	repeated, lost prometheus.Counter
+}
+
+func (s *settles) init(f promauto.Factory) {
+	s.repeated = f.NewCounter(prometheus.CounterOpts{
+		Name: "keyward_holds_settlements_repeated_total",
+		Help: "Settlements of holds that no owner had confirmed in time, so that this member has sent them again.",
+	})
+	s.lost = f.NewCounter(prometheus.CounterOpts{
+		Name: "keyward_holds_settlements_lost_total",
+		Help: "Settlements of holds that no owner has confirmed within a minute, or for which there was no room. Their hits stay charged until the hold lapses.",
+	})
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "keyward_holds_settlements_waiting",
+		Help: "Settlements of holds that no owner has confirmed yet.",
+	}, func() float64 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return float64(len(s.queue) + s.active)
+	})
+}
+
+// add queues q, a settlement that no owner has confirmed until now.
+func (s *settles) add(now int64, q *owner.Request) {
+	r := *q
+	h := *q.Hold
+	if h.Since == 0 {
+		h.Since = now
+	}
+	r.Hold, r.Waiter = &h, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now-h.Since > int64(claim.MarkLife) || len(s.queue)+s.active >= maxSettles {
+		s.lost.Inc()
+		return
+	}
+	s.queue = append(s.queue, r)
+}
+
+// take removes the oldest settlements.
+func (s *settles) take() *settling {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(s.queue), settleBatch)
+	if n == 0 {
+		return nil
+	}
+	c := &settling{s: s, reqs: make([]owner.Request, n), results: make([]owner.Result, n)}
+	copy(c.reqs, s.queue)
+	if s.queue = s.queue[n:]; len(s.queue) == 0 {
+		s.queue = nil
+	}
+	s.active += n
+	return c
+}
+
+// settling is one call with settlements that are repeated.
+type settling struct {
+	s       *settles
+	reqs    []owner.Request
+	results []owner.Result
+}
+
+// Decided implements completion. What was not decided has been queued again.
+func (c *settling) Decided() {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.s.active -= len(c.reqs)
+}
+
+// repeatSettles sends settlements again that no owner has confirmed.
+func (p *Peer) repeatSettles() {
+	for range maxRetries {
+		c := p.settles.take()
+		if c == nil {
+			return
+		}
+		p.settles.repeated.Add(float64(len(c.reqs)))
+		at := time.Now().Add(settleTime)
+		if p.Begin(policy.Deadline{Silent: at, Alive: at}, false, c.reqs, c.results, c) {
+			c.Decided()
+		}
+	}
+}

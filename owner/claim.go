@@ -1,0 +1,283 @@
+package owner
+
+import (
+	"math"
+	"time"
+
+	"github.com/keyward/keyward/internal/claim"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/owner/internal/counter"
+	"github.com/keyward/keyward/owner/internal/writeback"
+)
+
+// repeatWithin is how long after a claim was made a request with the same id and hits is the same request again.
+const repeatWithin = int64(time.Second)
+
+// holdCounts counts what happened to claims. Its fields only increase.
+type holdCounts struct {
+	Reserved   uint64 // claims made
+	Refused    uint64 // requests refused for lack of room for a claim, of the key, the domain or the member
+	Repeats    uint64 // requests that were recognized as repeated, and not charged again
+	Collisions uint64 // requests refused because their id had an open claim of other hits, or an old one
+	GivenBack  uint64 // hits given back
+	Excess     uint64 // hits that commits charged beyond what was reserved
+	Unmatched  uint64 // settlements of claims that were not known
+	Lapsed     uint64 // claims that nothing had settled in time
+	Dropped    uint64 // claims of other members that found no room
+	Lost       uint64 // hits that were not given back, because there was no room for the record
+}
+
+func (c *holdCounts) add(o *holdCounts) {
+	c.Reserved += o.Reserved
+	c.Refused += o.Refused
+	c.Repeats += o.Repeats
+	c.Collisions += o.Collisions
+	c.GivenBack += o.GivenBack
+	c.Excess += o.Excess
+	c.Unmatched += o.Unmatched
+	c.Lapsed += o.Lapsed
+	c.Dropped += o.Dropped
+	c.Lost += o.Lost
+}
+
+// decideClaim decides op, which makes, extends or settles a claim and whose key this member owns. e is the key's
+// counter, or nil.
+func (n *Node) decideClaim(s *shard, op *shardOp, e *counter.Owned, res *Result) {
+	switch {
+	case op.Op == Take || op.Op == Reserve:
+		n.reserve(s, op, e, res)
+	case op.Op == Extend:
+		n.extend(s, op, e, res)
+	default:
+		n.settle(s, op, e, res)
+	}
+	if res.Kind == Decided {
+		s.counts.Decided[res.Authority]++
+	}
+}
+
+// reserve charges op and makes its claim.
+func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
+	t := &s.counters.Claims
+	if c := t.Find(op.Hold.ID); c != nil && n.repeats(s, op, e, c, res) {
+		return
+	}
+	c := s.addClaim(op)
+	if c == nil {
+		s.counts.Holds.Refused++
+		s.refuseClaim(op, res)
+		return
+	}
+	e, overflow := n.charge(s, op, e, res)
+	if overflow || e == nil || op.uncharged || res.Over && op.Op == Reserve && !op.Hold.ChargeOver {
+		t.Remove(c)
+		return
+	}
+	s.counts.Holds.Reserved++
+	c.At = s.chargedAt(op, e)
+	if s.view.copies {
+		t.Change(c)
+	}
+	if s.view.copies || n.options.DataWindow > 0 {
+		n.awaitConfirmation(s, op, e, res)
+	}
+}
+
+// repeats decides op if c, the claim with its id, shows that it is a repeated request, or that the id is in use. It
+// reports whether it has; if not, c is removed.
+func (n *Node) repeats(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim, res *Result) bool {
+	age := op.now - c.Made()
+	switch {
+	case c.State() == claim.Open && uint64(c.Amount) == op.Hits && age <= repeatWithin:
+		s.counts.Holds.Repeats++
+		n.reread(s, op, e, op.Hits, res)
+		return true
+	case c.State() == claim.Settling, c.State() == claim.Open && c.Flags()&claim.Once == 0:
+		s.counts.Holds.Collisions++
+		s.refuseClaim(op, res)
+		return true
+	}
+	s.counters.Claims.Remove(c) // after its end, an id is that of another request
+	return false
+}
+
+// addClaim adds the claim of op, without the place of its charge. It returns nil if there is no room.
+func (s *shard) addClaim(op *shardOp) *claim.Claim {
+	h, t := op.Hold, &s.counters.Claims
+	if op.Hits > math.MaxUint32 || h.Max > 0 && t.Totals(op.Key).Open >= h.Max {
+		return nil
+	}
+	c := claim.Claim{ID: h.ID, Key: op.Key, RingPos: op.RingPos, Caller: h.Caller, Amount: uint32(op.Hits)}
+	c.SetMade(op.now)
+	c.SetTTL(h.TTL)
+	c.SetFlags(h.Flags)
+	c.SetDomain(op.Domain)
+	return t.Add(&c, false)
+}
+
+// chargedAt returns where op, which was charged to e last, was charged: see claim.Claim.
+func (s *shard) chargedAt(op *shardOp, e *counter.Owned) int64 {
+	r := op.Request.Rule
+	s.counters.Load(e, r, &s.state)
+	at := r.ChargedAt(&s.state, op.now, s.bootID)
+	if r.Algorithm.Bucket() {
+		at += s.counters.Claims.Given(op.Key)
+	}
+	return at
+}
+
+// refuseClaim refuses op, for which there is no claim. It is not charged.
+func (s *shard) refuseClaim(op *shardOp, res *Result) {
+	res.Kind, res.Path, res.Authority = Decided, Local, Overflow
+	res.Reset = time.Second
+	op.overflow(&res.Decision)
+}
+
+// reread makes res the decision about op as it is now: the count, of which hits are op's own.
+func (n *Node) reread(s *shard, op *shardOp, e *counter.Owned, hits uint64, res *Result) {
+	res.Kind, res.Path, res.Authority = Decided, Local, Full
+	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
+	if e != nil && s.counters.End(e, op.rule) > op.now {
+		s.counters.Load(e, op.rule, &s.state)
+	}
+	res.Decision = op.rule.Peek(&s.state, op.now, 0)
+	res.Before = saturatingSub(res.After, hits)
+}
+
+// settle settles the claim of op. If it gives hits back, that waits until another member knows.
+func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
+	t := &s.counters.Claims
+	c := t.Find(op.Hold.ID)
+	switch {
+	case c == nil || c.Flags()&claim.Once != 0:
+		n.settleUnknown(s, op, e, c == nil, res)
+		return
+	case c.State() == claim.Open:
+		n.settleOpen(s, op, e, c)
+	case c.State() == claim.Settling && !c.Tracked():
+		n.changeClaim(s, c)
+	}
+	n.reread(s, op, s.counters.Find(op.Key), 0, res)
+	if c = t.Find(op.Hold.ID); c == nil || c.State() != claim.Settling {
+		return
+	}
+	if s.mayGiveBack(c) {
+		n.giveBack(s, op.now, c)
+		n.reread(s, op, s.counters.Find(op.Key), 0, res)
+		return
+	}
+	if w := n.await(s, op, res); w != nil {
+		k := s.pending.key(op.Key)
+		k.settles = append(k.settles, w)
+	}
+}
+
+// settleOpen settles c, which is open, as op requires, but gives nothing back yet.
+func (n *Node) settleOpen(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim) {
+	held, back, excess := uint64(c.Amount), uint64(0), uint64(0)
+	switch {
+	case op.Op == Release:
+		back = held
+	case op.Op == Commit && op.Hits < held:
+		back = held - op.Hits
+	case op.Op == Commit:
+		excess = op.Hits - held
+	}
+	state := claim.Settled
+	if back > 0 && e != nil && s.counters.End(e, s.counters.Rule(e)) > op.now {
+		state = claim.Settling
+	} else {
+		back = 0 // its window has ended
+	}
+	s.counters.Claims.Settle(op.now, c, state, uint32(back))
+	n.changeClaim(s, c)
+	if excess > 0 {
+		s.counts.Holds.Excess += excess
+		n.chargeMore(s, op, e, excess)
+	}
+}
+
+// settleUnknown settles a claim that is not known: what a Commit asks for is charged, whatever the claim has charged. If
+// the claim comes later, from another member, the record that mark adds gives it back.
+func (n *Node) settleUnknown(s *shard, op *shardOp, e *counter.Owned, mark bool, res *Result) {
+	s.counts.Holds.Unmatched++
+	if op.Op == Commit && op.Hits > 0 {
+		n.chargeMore(s, op, e, op.Hits)
+	}
+	n.reread(s, op, s.counters.Find(op.Key), 0, res)
+	if !mark {
+		return
+	}
+	c := claim.Claim{ID: op.Hold.ID, Key: op.Key, RingPos: op.RingPos}
+	c.SetMade(op.now)
+	c.SetDomain(op.Domain)
+	c.SetState(claim.Orphan)
+	if op.Op == Keep {
+		c.SetFlags(claim.Keeps)
+	}
+	if x := s.counters.Claims.Add(&c, false); x != nil {
+		n.changeClaim(s, x)
+	}
+}
+
+// chargeMore charges hits that were already used, even if they exceed the limit.
+func (n *Node) chargeMore(s *shard, op *shardOp, e *counter.Owned, hits uint64) {
+	r, st := op.Request.Rule, &s.state
+	full := *op
+	full.rule = r
+	if e == nil {
+		if e = s.insert(&full, false); e == nil {
+			s.counts.Refused++
+			return
+		}
+	}
+	s.counters.Load(e, r, st)
+	r.Charge(st, op.now, s.bootID, hits)
+	r.Trim(st, op.now)
+	if !s.counters.Store(e, r, st) {
+		s.counts.Refused++
+		return
+	}
+	s.markOwned(&full, e)
+	if s.view.copies {
+		n.trackUnreplicated(s, e, r, hits)
+	}
+	if n.options.DataWindow > 0 && n.journals(op.Request) {
+		n.trackUnwritten(s, e, r, &writeback.Hits{Now: op.now, N: hits})
+	}
+}
+
+// extend makes the life of op's claim begin again. Unknown and settled claims have none.
+func (n *Node) extend(s *shard, op *shardOp, e *counter.Owned, res *Result) {
+	c := s.counters.Claims.Find(op.Hold.ID)
+	n.reread(s, op, e, 0, res)
+	if c == nil || c.State() != claim.Open {
+		s.counts.Holds.Unmatched++
+		res.Over = true
+		return
+	}
+	if r := op.Request.Rule; r.Algorithm == limit.InFlight && e != nil {
+		s.counters.Load(e, r, &s.state)
+		if at, ok := r.Extend(&s.state, op.now, s.bootID, c.At, uint64(c.Amount)); ok {
+			if r.Trim(&s.state, op.now); s.counters.Store(e, r, &s.state) {
+				c.At = at
+			}
+		}
+	}
+	c.SetTTL(time.Duration(op.now-c.Made()) + op.Hold.TTL)
+	n.changeClaim(s, c)
+}
+
+// changeClaim records that c has changed, so that the successor learns of it with the key's counter. A claim without a
+// counter has no effect any more.
+func (n *Node) changeClaim(s *shard, c *claim.Claim) {
+	if !s.view.copies {
+		return
+	}
+	e := s.counters.Find(c.Key)
+	if e == nil || n.trackUnreplicated(s, e, s.counters.Rule(e), 0) == nil {
+		return
+	}
+	s.counters.Claims.Change(c)
+	n.urgent.Store(true)
+}

@@ -1,0 +1,77 @@
+package counter
+
+import (
+	"github.com/keyward/keyward/internal/claim"
+	"github.com/keyward/keyward/internal/protocol"
+)
+
+// ChangedClaims calls add with records of the claims of key that have changed and that no other member has confirmed, the
+// earliest changes first and at most as many as a record holds. It returns the number for Claims.Confirm; 0 if there are none. Records are added before that of the counter: a
+// receiver that has a claim's hits given back must also know the claim as settled.
+func (s *Shard) ChangedClaims(key Key, add func(protocol.CounterRecord)) (seq uint32) {
+	var b claimRecords
+	seq = s.Claims.Unconfirmed(key, protocol.MaxClaims, func(c *claim.Claim) { b.add(s, c) })
+	b.each(add)
+	return seq
+}
+
+// AddClaims adds claims of c's key to c, as many as a record holds.
+func (s *Shard) AddClaims(c *protocol.CounterRecord) {
+	var b claimRecords
+	s.Claims.Each(c.Key, func(x *claim.Claim) bool {
+		b.add(s, x)
+		return len(b.records) == 1
+	})
+	if len(b.records) > 0 {
+		c.Claims = b.records[0].Claims
+	}
+}
+
+// AllClaims calls add with records of the claims of key.
+func (s *Shard) AllClaims(key Key, add func(protocol.CounterRecord)) {
+	var b claimRecords
+	s.Claims.Each(key, func(c *claim.Claim) bool {
+		b.add(s, c)
+		return true
+	})
+	b.each(add)
+}
+
+// ScanClaims appends records of claims that includes selects to buf: of those in the records from at on, about step of
+// them. It returns where to go on.
+func (s *Shard) ScanClaims(at uint32, step int, includes func(ringPos uint64) bool, buf []protocol.CounterRecord,
+) (_ []protocol.CounterRecord, next uint32, end bool) {
+	var b claimRecords
+	next, end = s.Claims.Scan(at, step, func(c *claim.Claim) {
+		if includes(c.RingPos) {
+			b.add(s, c)
+		}
+	})
+	b.each(func(c protocol.CounterRecord) { buf = append(buf, c) })
+	return buf, next, end
+}
+
+// claimRecords collects claims into records that hold no more than claims.
+type claimRecords struct{ records []protocol.CounterRecord }
+
+// add adds c to the last record, if that is of the same key and has room, or to a new one.
+func (b *claimRecords) add(s *Shard, c *claim.Claim) {
+	n := len(b.records)
+	if n == 0 || b.records[n-1].Key != c.Key || len(b.records[n-1].Claims) >= protocol.MaxClaims {
+		b.records = append(b.records, protocol.CounterRecord{
+			Key: c.Key, RingPos: c.RingPos, Domain: uint64(c.Domain()),
+		})
+		n++
+	}
+	x := *c
+	if e := s.Find(c.Key); e != nil && s.Rule(e).Algorithm.Bucket() {
+		x.At -= s.Claims.Given(c.Key)
+	}
+	b.records[n-1].Claims = append(b.records[n-1].Claims, x)
+}
+
+func (b *claimRecords) each(add func(protocol.CounterRecord)) {
+	for i := range b.records {
+		add(b.records[i])
+	}
+}
