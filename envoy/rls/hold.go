@@ -114,7 +114,7 @@ func randomID() (id claim.ID) {
 
 // setHold makes q, the request of descriptor i, one about a hold. t are the settings of its rule, nil if the rule only
 // recognizes repeated requests or belongs to sets.
-func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.Terms, once bool) {
+func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.HoldTerms, once bool) {
 	l, from, d := &c.slots[i], &c.continuation.caller.Hold, &c.Request.Descriptors[i]
 	id := l.mark.id
 	if id == "" {
@@ -151,7 +151,7 @@ func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.Terms, once
 }
 
 // setTerms sets what the rule of l determines.
-func setTerms(h *owner.Hold, t *claim.Terms, q *owner.Request, l *slot) {
+func setTerms(h *owner.Hold, t *claim.HoldTerms, q *owner.Request, l *slot) {
 	h.TTL, h.Max, h.Flags = t.TTL, t.Max, 0
 	if t.Lapse == claim.LapseRelease {
 		h.Flags |= claim.Releases
@@ -163,7 +163,7 @@ func setTerms(h *owner.Hold, t *claim.Terms, q *owner.Request, l *slot) {
 }
 
 // setHoldOp sets the operation and the hits of q.
-func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitRequest, t *claim.Terms, m *holdMark) {
+func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitRequest, t *claim.HoldTerms, m *holdMark) {
 	switch {
 	case m.marked:
 		q.Op = m.op
@@ -181,7 +181,7 @@ func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitReque
 
 // reservedHits returns the hits that q reserves: its own, or else those of the rule. A request in flight takes one slot
 // whatever the hits of the call.
-func reservedHits(q *owner.Request, d *Descriptor, r *RateLimitRequest, t *claim.Terms) uint64 {
+func reservedHits(q *owner.Request, d *Descriptor, r *RateLimitRequest, t *claim.HoldTerms) uint64 {
 	switch {
 	case d.HasAddend && d.Addend > 0:
 		return d.Addend
