@@ -75,7 +75,7 @@ var alone = map[string]bool{"TestHotKey": true}
 var long = []string{"TestHotKey", "TestRestartOtherMembers", "TestDiskFaults", "TestHotRouteOfMembers", "TestDemo", "TestHandoffThroughEnvoy", "TestHotKeyCools", "TestOwnerDirect", "TestHandoffRolling", "TestApproximate"}
 
 // deepTests lists the tests of the suite deep.
-var deepTests = map[string]bool{"TestSoak": true, "TestUpgrade": true}
+var deepTests = map[string]bool{"TestSoak": true, "TestUpgrade": true, "TestRegionsFigures": true}
 
 func loadOf(name string) float64 {
 	if l, ok := loads[name]; ok {
