@@ -250,32 +250,56 @@ func (x *realRegions) metric(i int, name string) (sum float64) {
 	return sum
 }
 
-// TestRegions shares one limit between three regions, of which one has ten times the demand of the others, or all of it.
+// regionsLoad is one key that all regions spend at their rates, for some windows.
+type regionsLoad struct {
+	rule, key string
+	windows   int
+	rates     []int
+
+	first int64
+	sum   *windowTally
+}
+
+// loadTogether spends keys at the same time. They have nothing in common but the members.
+func (x *realRegions) loadTogether(all ...*regionsLoad) {
+	x.t.Helper()
+	var done sync.WaitGroup
+	for _, l := range all {
+		done.Go(func() { l.first, l.sum = x.load(l.rule, l.key, l.windows, l.rates...) })
+	}
+	done.Wait()
+	for _, l := range all {
+		x.check(l.rule+" "+l.key, l.sum)
+	}
+}
+
+func (l *regionsLoad) used() float64 { return l.sum.used(l.first, l.windows) }
+
+// TestRegions shares limits between three regions, of which one has ten times the demand of the others, or all of it.
 // Static parts would leave most of it unused.
 func TestRegions(t *testing.T) {
 	x := newRealRegions(t, "fail_closed", usualLimit)
-	first, s := x.load("shared", "skewed", 2, 200, 20, 20)
-	x.check("skewed", s)
-	if used := s.used(first, 2); used < 0.95 {
+	skewed := &regionsLoad{rule: "shared", key: "skewed", windows: 2, rates: []int{200, 20, 20}}
+	one := &regionsLoad{rule: "shared", key: "one", windows: 1, rates: []int{0, 240, 0}}
+	static := &regionsLoad{rule: "static", key: "skewed", windows: 1, rates: []int{200, 20, 20}}
+	below := &regionsLoad{rule: "shared", key: "below", windows: 2, rates: []int{100, 10, 10}}
+	x.loadTogether(skewed, one, static, below)
+	if used := skewed.used(); used < 0.95 {
 		t.Errorf("%.1f %% of the limit used at 10:1:1", 100*used)
 	} else {
-		t.Logf("10:1:1: %.1f %% used, p99 %v, %d failed", 100*used, s.quantile(0.99), s.failed)
+		t.Logf("10:1:1: %.1f %% used, p99 %v, %d failed", 100*used, skewed.sum.quantile(0.99), skewed.sum.failed)
 	}
-	first, s = x.load("shared", "one", 1, 0, 240, 0)
-	x.check("one region asks", s)
-	if used := s.used(first, 1); used < 0.90 {
+	if used := one.used(); used < 0.90 {
 		t.Errorf("%.1f %% of the limit used by one region", 100*used)
 	} else {
-		t.Logf("one region: %.1f %% used, p99 %v", 100*used, s.quantile(0.99))
+		t.Logf("one region: %.1f %% used, p99 %v", 100*used, one.sum.quantile(0.99))
 	}
-	first, s = x.load("static", "skewed", 1, 200, 20, 20)
-	x.check("static", s)
-	if used := s.used(first, 1); used > 0.7 {
+	if used := static.used(); used > 0.7 {
 		t.Errorf("%.1f %% of the limit used with static parts: the comparison shows nothing", 100*used)
 	} else {
 		t.Logf("static parts at 10:1:1: %.1f %% used", 100*used)
 	}
-	_, s = x.load("shared", "below", 2, 100, 10, 10)
+	s := below.sum
 	if part := float64(s.refused) / float64(len(s.times)); part > 0.03 {
 		t.Errorf("%.2f %% refused at 80 %% of the limit", 100*part)
 	} else {

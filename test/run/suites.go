@@ -239,7 +239,7 @@ func endToEnd(only []string) func(context.Context, *machine) ([]*job, error) {
 				dir: "test/e2e", env: env, load: loadOf(name), alone: alone[name], apart: true,
 			})
 		}
-		slices.SortStableFunc(jobs, byLength)
+		slices.SortStableFunc(jobs, byLoad)
 		return jobs, nil
 	}
 }
