@@ -10,8 +10,8 @@ import (
 const (
 	// prefetchPercent is the part of a lot below which more is requested.
 	prefetchPercent = 30
-	// prefetchRoundTrips is the demand, in round trips, below which more is requested.
-	prefetchRoundTrips = 1.3
+	// prefetchRoundTrips is the demand, in round trips, below which more is requested: a reply may take twice as long as usual.
+	prefetchRoundTrips = 2
 	// lotRoundTrips is how many round trips a lot lasts at least.
 	lotRoundTrips = 5
 	// windowParts is the part of a window, as 1/n, that a lot lasts at most.

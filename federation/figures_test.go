@@ -1,6 +1,7 @@
 package federation
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ const (
 	figuresRTT  = 150 * time.Millisecond
 	figuresTick = 66 * time.Millisecond // of an owner, by default
 	figuresStep = time.Millisecond
+	figuresLate = 100 * time.Millisecond
 )
 
 // figures is what three regions measure that share one limit, each at its own rate, at the coordinator's distance.
@@ -32,6 +34,7 @@ type figuresWorld struct {
 	account PoolAccount
 	now     int64
 	regions []*figuresRegion
+	late    bool // one reply in ten is late
 	mail    map[int64][]func()
 	figures
 }
@@ -48,9 +51,9 @@ type figuresRegion struct {
 	queue  int // requests that wait
 }
 
-// measureFigures lets regions with those rates share a limit for some windows, after as many that are not measured.
-func measureFigures(seed uint64, window time.Duration, before, windows int, rates ...float64) figures {
-	w := &figuresWorld{Rand: rand.New(rand.NewPCG(seed, 2)), mail: map[int64][]func(){}}
+// measureFigures lets regions with those rates share a limit for some windows, after others that are not measured.
+func measureFigures(seed uint64, late bool, window time.Duration, before, windows int, rates ...float64) figures {
+	w := &figuresWorld{Rand: rand.New(rand.NewPCG(seed, 2)), mail: map[int64][]func(){}, late: late}
 	w.rule = limit.Rule{Window: window, Limit: uint32(figuresRate * window.Seconds())}
 	w.now = w.rule.End(100)
 	weights := make([]uint32, len(rates))
@@ -139,7 +142,7 @@ func (w *figuresWorld) ask(x *figuresRegion, floor uint64) {
 		if !ok {
 			return
 		}
-		w.after(figuresRTT/2, func() {
+		w.after(figuresRTT/2+w.delay(), func() {
 			x.link.Answered(time.Duration(w.now - sent))
 			if !x.escrow.Accept(w.now, &g, x.link.RTT()) {
 				return
@@ -152,6 +155,14 @@ func (w *figuresWorld) ask(x *figuresRegion, floor uint64) {
 			}
 		})
 	})
+}
+
+// delay returns by how much a reply is late.
+func (w *figuresWorld) delay() time.Duration {
+	if w.late && w.IntN(10) == 0 {
+		return figuresLate
+	}
+	return 0
 }
 
 func (w *figuresWorld) after(d time.Duration, f func()) {
@@ -169,23 +180,22 @@ func TestFigures(t *testing.T) {
 		used  float64
 	}{
 		{"10:1:1, 160 %", []float64{1333, 133, 133}, 0.99},
-		{"10:1:1, 100 %", []float64{833, 83, 83}, 0.98},
+		{"10:1:1, 100 %", []float64{833, 83, 83}, 0.97},    // some windows have less demand than the limit
 		{"one region, 160 %", []float64{0, 1600, 0}, 0.96}, // the floors of the others are 3.3 %
 		{"10:1:1, 80 %", []float64{667, 67, 67}, 0},
 		{"1:1:1, 80 %", []float64{267, 267, 267}, 0},
 	} {
 		for _, window := range []time.Duration{10 * time.Second, time.Minute} {
-			for seed := range uint64(3) {
-				f := measureFigures(seed, window, warm, measured, c.rates...)
-				t.Logf("%s, window %v: %.2f %% used, %.4f calls per decision; %d of %d waited, %d refused", c.name, window, 100*f.used(), f.calls(), f.waited, f.decided, f.refused)
-				if f.used() < c.used {
-					t.Errorf("%s, window %v, seed %d: %.2f %% used", c.name, window, seed, 100*f.used())
+			for seed := range uint64(6) {
+				late := seed%2 == 1
+				f := measureFigures(seed, late, window, warm, measured, c.rates...)
+				what := fmt.Sprintf("%s, window %v, late %v, seed %d: %.2f %% used, %.4f requests per decision; %d of %d waited, %d refused", c.name, window, late, seed, 100*f.used(), f.calls(), f.waited, f.decided, f.refused)
+				t.Log(what)
+				if f.used() < c.used || f.calls() > 0.007 {
+					t.Error(what)
 				}
-				if f.calls() > 0.006 {
-					t.Errorf("%s, window %v, seed %d: %.4f calls per decision", c.name, window, seed, f.calls())
-				}
-				if c.used == 0 && f.waited+f.refused > 0 {
-					t.Errorf("%s, window %v, seed %d: %d of %d waited, %d refused", c.name, window, seed, f.waited, f.decided, f.refused)
+				if c.used == 0 && (f.refused > 0 || f.waited > f.decided/10_000 && !late || f.waited > f.decided/1000) {
+					t.Error(what)
 				}
 			}
 		}
