@@ -17,7 +17,7 @@ const (
 	figuresLate = 100 * time.Millisecond
 )
 
-// figures is what three regions measure that share one limit, each at its own rate, at the coordinator's distance.
+// figures are counts of regions that share one limit, each at its own rate, far from the coordinator.
 type figures struct {
 	decided, admitted, refused, requests int
 	waited                               int // requests that waited for the coordinator

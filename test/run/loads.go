@@ -111,7 +111,7 @@ func loadOf(name string) float64 {
 }
 
 // byLoad orders jobs: those that run alone first, then those with the highest load, and of these the long ones. The others fill
-// the room beside them. In another order, those with a low load would take the room until none of them is left, and the others
+// the rest of the room. In another order, those with a low load would take the room until none of them is left, and the others
 // would run one by one at the end.
 func byLoad(a, b *job) int {
 	alone := func(j *job) int {
