@@ -194,7 +194,7 @@ func TestFigures(t *testing.T) {
 				if f.used() < c.used || f.calls() > 0.007 {
 					t.Error(what)
 				}
-				if c.used == 0 && (f.refused > 0 || f.waited > f.decided/10_000 && !late || f.waited > f.decided/1000) {
+				if c.used == 0 && (f.refused > 0 || f.waited > f.decided/10_000) {
 					t.Error(what)
 				}
 			}

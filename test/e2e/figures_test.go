@@ -15,6 +15,7 @@ const (
 	figuresPerSecond = 1000 // the limit, in hits
 	figuresWarm      = 2    // windows before latencies are measured
 	figuresBoundary  = 500 * time.Millisecond
+	figuresBusy      = 75 * time.Millisecond // of the slowest 0.1 % without federation: then the machine delays replies by more than a lot lasts
 )
 
 // figuresCall is one request and its result.
@@ -174,22 +175,29 @@ func (x *realRegions) figuresBelow(windows int) {
 	t.Logf("80 %%: %.4f requests per decision, %.0f of %.0f decisions waited, %.3f %% refused, %.3f %% of the %d requests within %v of a boundary",
 		c.requests/decided, c.waited, decided, 100*shared.part(func(c *figuresCall) bool { return c.refused }), 100*wrong, len(dip), figuresBoundary)
 	s, a := shared.between(begin, begin.Add(time.Hour)).logged(t, "shared by regions"), alone.between(begin, begin.Add(time.Hour)).logged(t, "of a single region")
-	t.Logf("80 %%: p99 with a shared limit is %.2f times that without, %v more", float64(s)/float64(a), s-a)
+	t.Logf("80 %%: p99 with a shared limit is %.2f times that without, %v more", float64(s.p99)/float64(a.p99), s.p99-a.p99)
 	allowed := 0.001
 	if x.limit.window < time.Minute {
 		allowed = 0.005
+	}
+	if a.p999 > figuresBusy {
+		t.Logf("80 %%: the machine is too busy to judge that: of the requests that no region shares, 0.1 %% took more than %v", a.p999)
+		return
 	}
 	if wrong > allowed || c.requests > 0.01*decided || c.waited > 0.0005*decided {
 		t.Errorf("80 %%: %.3f %% refused near boundaries, %.4f requests per decision, %.0f of %.0f decisions waited", 100*wrong, c.requests/decided, c.waited, decided)
 	}
 }
 
-// logged logs latencies and returns the p99.
-func (s figuresCalls) logged(t *testing.T, what string) time.Duration {
+// figuresTail are quantiles of latencies.
+type figuresTail struct{ p99, p999 time.Duration }
+
+// logged logs latencies.
+func (s figuresCalls) logged(t *testing.T, what string) figuresTail {
 	q := s.quantiles(0.5, 0.9, 0.99, 0.999, 1)
 	t.Logf("80 %%, limit %s: %d calls, p50, p90, p99, p99.9, longest %v; %.4f %% took more than %v, %.3f %% failed", what, len(s), q,
 		100*s.part(func(c *figuresCall) bool { return c.took > regionOneWay }), regionOneWay, 100*s.part(func(c *figuresCall) bool { return c.failed }))
-	return q[2]
+	return figuresTail{q[2], q[3]}
 }
 
 // TestRegionsFigures measures the figures of docs/federation.md with real processes (make figures). Windows of a minute take
