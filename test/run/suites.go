@@ -239,7 +239,7 @@ func endToEnd(only []string) func(context.Context, *machine) ([]*job, error) {
 				dir: "test/e2e", env: env, load: loadOf(name), alone: alone[name], apart: true,
 			})
 		}
-		slices.SortStableFunc(jobs, byLength)
+		slices.SortStableFunc(jobs, byLoad)
 		return jobs, nil
 	}
 }
@@ -296,6 +296,7 @@ func deep() []*stage {
 		&stage{name: "race", about: "the simulator with the race detector", budget: 20 * time.Minute, jobs: race},
 		&stage{name: "memory", about: "tables of ten million keys", budget: 10 * time.Minute, jobs: memory},
 		&stage{name: "soak", about: "twenty rounds of rolling updates, hot keys of five members, half an hour of faults", budget: 90 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "soak")},
+		&stage{name: "figures", about: "what three regions reach, with windows of ten seconds and a minute", budget: 20 * time.Minute, after: []string{"build"}, needs: []string{"redis"}, jobs: command(2, "make", "-s", "figures")},
 		&stage{name: "fuzz", about: "every fuzz target for five minutes", budget: 3 * time.Hour, jobs: command(2, "make", "-s", "fuzz", "FUZZTIME=5m")},
 	)
 }
