@@ -2,7 +2,8 @@
 // Redis 7.
 //
 // Each request is one call of a script, which reads the server's clock. A window's record is a hash that expires after the
-// window. All names begin with one of 256 hash tags, {kw00} to {kwff}.
+// window. All names begin with one of 256 hash tags, {kw00} to {kwff}. In a Redis Cluster, calls for keys of a slot fail while
+// the slot moves from one server to another.
 //
 // Redis can lose writes: those that a replica had not received when it was promoted, those after the snapshot that a
 // server restores, or all of them if it restarts empty. A region that reports more hits than are recorded has them charged

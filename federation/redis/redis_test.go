@@ -1,18 +1,13 @@
 package redis
 
 import (
-	"context"
 	"fmt"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	redigo "github.com/gomodule/redigo/redis"
-
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/federationtest"
-	"github.com/keyward/keyward/internal/lab"
 )
 
 func TestContract(t *testing.T) {
@@ -37,27 +32,6 @@ func TestStoreEqualsReference(t *testing.T) {
 	for seed := range uint64(2) {
 		federationtest.CompareStore(t, s.empty(""), seed)
 	}
-}
-
-// TestCluster runs on a Redis Cluster of one node, which requires that the keys of a request are in one slot.
-func TestCluster(t *testing.T) {
-	s := startServer(t, "--cluster-enabled", "yes")
-	s.do("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	err := lab.Await(ctx, "the cluster", func(context.Context) error {
-		if info, err := redigo.String(s.do("CLUSTER", "INFO")); err != nil || !strings.Contains(info, "cluster_state:ok") {
-			return fmt.Errorf("%s %w", info, err)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	federationtest.Run(t, s.empty(""))
-	federationtest.RunStore(t, s.empty(""))
-	fails(t, s.open("?layout=envoyproxy").Healthy(t.Context()), "use a single primary")
-	fails(t, s.open("?wait=1").Healthy(t.Context()), "use a single primary")
 }
 
 // BenchmarkLease measures calls with some requests each, one after the other. cpu-ns/op is the processor time of this process,

@@ -17,26 +17,22 @@ type task struct {
 	args    []any   // of a script: its name or source, and then the arguments of EVALSHA
 	address string  // of the server
 	whole   bool    // send the source of the script
-	asking  bool    // the server is about to take over the slot
 }
 
 // maxRounds is how often a task is sent: the server may lack the script, name the one that has the slot, and then that one may
 // lack the script, too.
 const maxRounds = 4
 
-func (t *task) append(commands []command) []command {
-	if t.asking {
-		commands = append(commands, command{"ASKING", nil})
-	}
+func (t *task) command() command {
 	switch {
 	case t.script == nil:
-		return append(commands, command{"SET", t.args})
+		return command{"SET", t.args}
 	case t.whole:
 		t.args[0] = t.script.source
-		return append(commands, command{"EVAL", t.args})
+		return command{"EVAL", t.args}
 	}
 	t.args[0] = t.script.digest
-	return append(commands, command{"EVALSHA", t.args})
+	return command{"EVALSHA", t.args}
 }
 
 // run sends all tasks in one round trip, and once more those that a server could not process for want of the script or of
@@ -61,7 +57,7 @@ func (c *Coordinator) run(ctx context.Context, tasks []*task) ([]any, error) {
 			if failed && tasks[i].redirect(string(e)) {
 				unfinished = append(unfinished, i)
 			}
-			if failed && !tasks[i].asking && !strings.HasPrefix(string(e), noScript) {
+			if failed && !strings.HasPrefix(string(e), noScript) {
 				c.forget(t) // MOVED, CLUSTERDOWN or READONLY
 			}
 		}
@@ -80,13 +76,12 @@ func (t *task) redirect(e string) bool {
 		again := !t.whole
 		t.whole = true
 		return again
-	case len(fields) == 3 && (fields[0] == "MOVED" || fields[0] == "ASK"):
+	case len(fields) == 3 && fields[0] == "MOVED":
 		at := strings.LastIndexByte(fields[2], ':') // IPv6 addresses have no brackets
 		if at < 0 {
 			return false
 		}
 		t.address = resolve(strings.Trim(fields[2][:at], "[]"), fields[2][at+1:], t.address)
-		t.asking = fields[0] == "ASK"
 		return true
 	}
 	return false
@@ -121,7 +116,7 @@ func (c *Coordinator) round(ctx context.Context, tasks []*task, which []int, rep
 func (c *Coordinator) send(ctx context.Context, tasks []*task, which []int, replies []any) error {
 	commands := make([]command, 0, len(which)+1)
 	for _, i := range which {
-		commands = tasks[i].append(commands)
+		commands = append(commands, tasks[i].command())
 	}
 	if c.server.wait > 0 {
 		commands = append(commands, command{"WAIT", []any{c.server.wait, ackTimeout.Milliseconds()}})
@@ -130,18 +125,13 @@ func (c *Coordinator) send(ctx context.Context, tasks []*task, which []int, repl
 	if err != nil {
 		return err
 	}
-	at := 0
-	for _, i := range which {
-		if tasks[i].asking {
-			at++
-		}
+	for at, i := range which {
 		replies[i] = got[at]
-		at++
 	}
 	if c.server.wait == 0 {
 		return nil
 	}
-	acks, err := redigo.Int64(got[at], nil)
+	acks, err := redigo.Int64(got[len(which)], nil)
 	if err == nil && acks < c.server.wait {
 		err = fmt.Errorf("%d of %d replicas confirmed within %v; check their connections", acks, c.server.wait, ackTimeout)
 	}
