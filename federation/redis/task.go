@@ -112,13 +112,14 @@ func (c *Coordinator) round(ctx context.Context, tasks []*task, which []int, rep
 	return errors.Join(errs...)
 }
 
-// send sends tasks to their common server, and WAIT after them if replicas have to confirm.
+// send sends tasks to their common server, and WAIT after them if replicas have to confirm grants.
 func (c *Coordinator) send(ctx context.Context, tasks []*task, which []int, replies []any) error {
 	commands := make([]command, 0, len(which)+1)
 	for _, i := range which {
 		commands = append(commands, tasks[i].command())
 	}
-	if c.server.wait > 0 {
+	confirm := c.server.wait > 0 && tasks[which[0]].script != nil
+	if confirm {
 		commands = append(commands, command{"WAIT", []any{c.server.wait, ackTimeout.Milliseconds()}})
 	}
 	got, err := c.node(tasks[which[0]].address).do(ctx, commands...)
@@ -128,7 +129,7 @@ func (c *Coordinator) send(ctx context.Context, tasks []*task, which []int, repl
 	for at, i := range which {
 		replies[i] = got[at]
 	}
-	if c.server.wait == 0 {
+	if !confirm {
 		return nil
 	}
 	acks, err := redigo.Int64(got[len(which)], nil)
