@@ -101,7 +101,7 @@ func (p *redisPair) lent(addr string, window int64) map[string]int {
 // does not know. Regions reach neither of them until connect.
 func (p *redisPair) failOver(window int64) (lost int) {
 	p.t.Helper()
-	redisDo(p.t, p.addr, "CLIENT", "PAUSE", 60_000, "WRITE") // what is read is all that it ever lends
+	redisDo(p.t, p.addr, "CLIENT", "PAUSE", 60_000, "WRITE") // it lends no more than the next line reads
 	was := p.lent(p.addr, window)
 	p.redis.Kill()
 	redisDo(p.t, p.second, "REPLICAOF", "NO", "ONE")
@@ -121,13 +121,13 @@ func (p *redisPair) connect(regions ...*realRegion) {
 	}
 }
 
-// moment is what happens so long after the begin of a window.
+// moment is an event so long after the start of a window.
 type moment struct {
 	after time.Duration
 	do    func(window int64)
 }
 
-// during has all regions ask for more than the limit in one window, and does what happens in it.
+// during has all regions ask for more than the limit in one window, in which the moments happen.
 func (x *realRegions) during(key string, moments ...moment) (window int64, s *windowTally) {
 	x.t.Helper()
 	window = windowOf(time.Now()) + 1
@@ -197,8 +197,8 @@ func TestRedisFailoverLosesWrites(t *testing.T) {
 	}
 }
 
-// TestRedisFailoverWithoutARegion is the same, but one region is cut off since the failover: what it was lent meanwhile
-// is lent again.
+// TestRedisFailoverWithoutARegion is the same, but one region is cut off from then on: its hits, of which the replica has no record,
+// are lent again.
 func TestRedisFailoverWithoutARegion(t *testing.T) {
 	p := newRedisPair(t, "")
 	var lost int
