@@ -91,40 +91,61 @@ func newRealRegions(t *testing.T, outage string, shared sharedLimit) *realRegion
 	t.Helper()
 	x := newRealRedis(t)
 	x.limit = shared
-	layout := filepath.Join(x.dir, "federation.yaml")
-	if err := os.WriteFile(layout, []byte("name: shop\nepoch: 1\ncoordinator: home\nregions: [{name: eu}, {name: us}, {name: ap}]\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	x.addRegions(outage, func(addr string) string { return "redis://" + addr }, lab.Options{})
+	return x
+}
+
+// addRegions starts three regions, which reach the coordinator at x.addr through a WAN each. authority returns its URL.
+func (x *realRegions) addRegions(outage string, authority func(addr string) string, o lab.Options) {
+	x.t.Helper()
 	for _, name := range []string{"eu", "us", "ap"} {
-		r := &realRegion{name: name, wan: startWAN(t, x.addr, regionOneWay)}
-		r.lab = newLab(t, lab.Options{Rules: map[string]string{"app.yaml": shared.rules(outage)}, Expect: 2, Args: []string{
-			"--cluster", name, "--region", name, "--federation", layout, "--authority", "home=redis://" + r.wan.addr,
-		}})
-		start(t, r.lab, "pod-a", "pod-b")
+		r := &realRegion{name: name, wan: startWAN(x.t, x.addr, regionOneWay)}
+		o.Rules, o.Expect, o.Args = map[string]string{"app.yaml": x.limit.rules(outage)}, 2, []string{
+			"--cluster", name, "--region", name, "--federation", x.layout(), "--authority", "home=" + authority(r.wan.addr),
+		}
+		r.lab = newLab(x.t, o)
+		start(x.t, r.lab, "pod-a", "pod-b")
 		for _, s := range r.lab.Sidecars {
-			r.clients = append(r.clients, dial(t, s.RLS, nil))
+			r.clients = append(r.clients, dial(x.t, s.RLS, nil))
 		}
 		x.list = append(x.list, r)
 	}
-	return x
+}
+
+// layout writes the layout of the federation and returns its path.
+func (x *realRegions) layout() string {
+	x.t.Helper()
+	path := filepath.Join(x.dir, "federation.yaml")
+	text := "name: shop\nepoch: 1\ncoordinator: home\nregions: [{name: eu}, {name: us}, {name: ap}]\n"
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		x.t.Fatal(err)
+	}
+	return path
 }
 
 func (x *realRegions) startRedis() {
 	x.t.Helper()
+	x.redis = startRedis(x.t, x.dir, x.addr)
+}
+
+// startRedis starts a Redis that ends with the test. It skips the test if there is none.
+func startRedis(t *testing.T, dir, addr string, args ...string) *lab.Process {
+	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	if err != nil && os.Getenv("KEYWARD_REDIS") == "required" {
-		x.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if err != nil {
-		x.t.Skip("no redis-server")
+		t.Skip("no redis-server")
 	}
-	x.redis, err = lab.StartProcess(x.dir, lab.Spec{Name: "redis", Path: path, Args: []string{
-		"--bind", "127.0.0.1", "--port", port(x.addr), "--save", "", "--appendonly", "no", "--daemonize", "no",
-	}})
+	p, err := lab.StartProcess(dir, lab.Spec{Name: "redis-" + port(addr), Path: path, Args: append([]string{
+		"--bind", "127.0.0.1", "--port", port(addr), "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", dir,
+	}, args...)})
 	if err != nil {
-		x.t.Fatal(err)
+		t.Fatal(err)
 	}
-	x.t.Cleanup(func() { _ = x.redis.Stop(10 * time.Second) })
+	t.Cleanup(func() { _ = p.Stop(10 * time.Second) })
+	return p
 }
 
 // rememberNothing declares that the empty Redis knows everything: nothing was lent before.
@@ -192,8 +213,12 @@ func (x *realRegions) spend(i int, rule, key string, perSecond int, until time.T
 
 // load spends key in all regions, at the given rates, for some whole windows. It returns the first and the windowTally.
 func (x *realRegions) load(rule, key string, windows int, rates ...int) (first int64, sum *windowTally) {
-	sum = newWindowTally(x.limit)
 	first = x.limit.of(time.Now()) + 1
+	return first, x.loadFrom(first, rule, key, windows, rates...)
+}
+
+func (x *realRegions) loadFrom(first int64, rule, key string, windows int, rates ...int) (sum *windowTally) {
+	sum = newWindowTally(x.limit)
 	begin := x.limit.begin(first)
 	time.Sleep(time.Until(begin.Add(-2 * time.Second))) // so that the demand is known
 	until := begin.Add(time.Duration(windows) * x.limit.window).Add(-50 * time.Millisecond)
@@ -204,7 +229,7 @@ func (x *realRegions) load(rule, key string, windows int, rates ...int) (first i
 		}
 	}
 	all.Wait()
-	return first, sum
+	return sum
 }
 
 // check requires that no window has admitted more than the limit.
