@@ -131,6 +131,15 @@ func (t *Table) Each(key [2]uint64, f func(*Claim) bool) {
 	}
 }
 
+// Has reports whether there is a claim of key, settled ones among them.
+func (t *Table) Has(key [2]uint64) (any bool) {
+	t.Each(key, func(*Claim) bool {
+		any = true
+		return false
+	})
+	return any
+}
+
 // Totals returns the sums of key's open claims.
 func (t *Table) Totals(key [2]uint64) (s Totals) {
 	if x := t.totals[key]; x != nil {

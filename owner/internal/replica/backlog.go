@@ -50,6 +50,8 @@ type Item struct {
 	upTo      uint64
 	successor ring.ID // the member that must get the replica, even if another one gets it first
 	claims    uint32  // the number of the latest change of the key's claims, for Claims.Confirm; 0: none
+	full      bool    // the batches contain all of the key's claims
+	partial   bool    // the key has claims that the batch does not contain: it does not make up for one that was missed
 	zone      bool    // a zone replica: no request waits for it, and no other member gets it instead
 }
 

@@ -45,6 +45,7 @@ func (g *gathering) add(b *Backlog, e *counter.Owned, it Item) {
 	}
 	if b.counters.Claims.Len() > 0 {
 		it.claims = b.counters.ChangedClaims(e.Key(), g.addRecord)
+		it.partial = !it.full && b.counters.Claims.Has(e.Key())
 	}
 	var c protocol.CounterRecord
 	c.State.Slots = g.slots[len(g.slots):]

@@ -256,7 +256,10 @@ func (r *Replicator) Confirm(seq uint64, from ring.ID) []Item {
 	}
 	items := b.items[:0]
 	for _, it := range b.items {
-		if r.misses.clear(from, it.Key, seq); it.zone {
+		if !it.partial {
+			r.misses.clear(from, it.Key, seq)
+		}
+		if it.zone {
 			continue
 		}
 		if it.successor != from {
