@@ -200,7 +200,7 @@ func (a *account) slack(l uint64) uint64 {
 
 // bound returns how much may be admitted in x beyond its limit.
 func (o *oracle) bound(a *account, x *span) uint64 {
-	b := x.shared + x.losses*a.slack(x.limit) + x.lostState + x.allowance + x.ahead + x.restartLoss
+	b := x.shared + x.losses*a.slack(x.limit) + x.lostState + x.allowance + x.ahead + x.restartLoss + x.holdSlack
 	if x.faults == 0 || o.w.o.sharp() {
 		return b
 	}
@@ -243,6 +243,9 @@ func (o *oracle) decidedByCluster(q *request, v *decision) {
 	x.addCharge(q, v)
 	o.addCarried(a, x, q, v)
 	o.decidedFair(q, v)
+	if o.decidedHold(a, x, q, v); q.about != nil && !q.admits() {
+		return
+	}
 	whole := v.onCounter()
 	if whole {
 		o.decidedBy(x, v.by, q.req.RingPos)
@@ -253,7 +256,7 @@ func (o *oracle) decidedByCluster(q *request, v *decision) {
 	case q.req.Op == owner.Refund && whole:
 		o.refunded(x, q, v)
 		a.credit += float64(q.req.Hits)
-	case q.req.Op != owner.Take || q.req.Hits == 0:
+	case !q.admits() || q.req.Hits == 0:
 		return
 	case v.result.Authority == owner.Full && v.result.Over != (v.result.FairShare || v.result.After > uint64(q.req.Rule.Depth())):
 		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.req.Hits, v.result.Before, v.result.Over,
@@ -263,13 +266,15 @@ func (o *oracle) decidedByCluster(q *request, v *decision) {
 		o.addAhead(x, q, v)
 	}
 	if v.result.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow && !v.fromCopy && !a.lends &&
-		o.w.o.MaxKeys == 0 && !v.refusedUncharged(q) {
+		o.w.o.MaxKeys == 0 && !v.refusedUncharged(q) && !o.w.o.Holds.On {
 		o.checkChain(a, x, q, v)
 	}
 	o.checkClosed(a, x, q, v)
 	o.checkSurvived(a, x, q, v)
 	o.checkJournal(a, x, q, v)
-	if q.req.Op == owner.Take && !v.result.Over && v.result.Authority != owner.Cached {
+	o.checkHolds(a, x, q, v)
+	if q.admits() && !v.result.Over && v.result.Authority != owner.Cached && !q.counted() {
+		o.holdAdmitted(a, x, q, v)
 		o.checkAdmitted(a, x, q, v)
 		if !v.fromLease {
 			x.byOwner += q.req.Hits
@@ -327,14 +332,18 @@ func (o *oracle) answered(q *request, v *decision) {
 		return
 	}
 	if o.expectFull && v.result.Authority != owner.Full && v.result.Path != owner.Leased &&
-		(v.result.Authority != owner.Overflow || o.w.o.MaxKeys == 0) {
+		(v.result.Authority != owner.Overflow || o.w.o.MaxKeys == 0 && !o.w.o.Holds.On) {
 		o.w.fail("I4: request #%d was decided by %s with authority %d, although there are no faults", q.id,
 			v.by.name(), v.result.Authority)
 	}
-	if q.req.Op != owner.Take || v.result.Over || q.req.Hits == 0 {
+	if !q.admits() || v.result.Over || q.req.Hits == 0 || q.hold != nil && q.hold.answeredOnce {
 		return
 	}
 	a := o.account(q)
+	if q.hold != nil {
+		q.hold.answeredOnce = true
+		o.checkSlots(a, o.span(a, v), q, v)
+	}
 	if a.rule.Algorithm.Bucket() {
 		return
 	}
@@ -373,7 +382,7 @@ func (o *oracle) finish() {
 		for _, x := range a.spans {
 			o.w.stats.window(x)
 			o.checkUsed(a, x)
-			if x.faults != 0 || x.scaled || a.lends || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" ||
+			if x.faults != 0 || x.scaled || a.lends || o.w.o.Holds.On || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" ||
 				o.clockFarOff(x) {
 				continue
 			}

@@ -72,6 +72,7 @@ func (w *world) sabotage(m *member, msg *protocol.Message) {
 		msg.Counters = msg.Counters[:min(1, len(msg.Counters))]
 	}
 	w.sabotageJournaled(msg)
+	w.sabotageMarks(msg)
 	for i := range msg.Counters {
 		w.sabotageCounter(&msg.Counters[i], msg.Kind)
 	}
