@@ -188,10 +188,23 @@ func (o *oracle) checkSettled(probes []*request) {
 	if !o.w.o.Holds.On || o.w.failure != "" {
 		return
 	}
+	counts := map[owner.Key]uint64{}
+	for _, q := range probes {
+		if q.decision != nil {
+			counts[q.req.Key] = q.decision.result.After
+		}
+	}
 	for _, m := range o.w.running() {
 		for _, a := range o.accountOrder {
+			// A counter whose hits have all expired is not replicated any more, and the copies of its claims have no effect.
+			brief := counts[a.key] == 0 || a.rule.Window < time.Hour || a.rule.Algorithm.Bucket()
+			r := m.view.Ring
+			if i := r.Owner(a.owner); i < 0 || r.At(i).ID != slotID(m.slot) && brief {
+				continue
+			}
 			if holds, hits := m.node.HeldHits(a.key); holds > 0 {
-				o.w.fail("H3: %s knows %d open holds of %d hits of %04x at the end", m.name(), holds, hits, a.key[0]>>48)
+				o.w.fail("H3: %s knows %d open holds of %d hits of %04x (%v, %v) at the end; its owner is %s, its successor %s", m.name(),
+					holds, hits, a.key[0]>>48, a.rule.Algorithm, a.rule.Window, r.At(r.Owner(a.owner)).ID, r.At(max(0, r.Successor(a.owner))).ID)
 				return
 			}
 		}

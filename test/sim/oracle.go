@@ -81,7 +81,7 @@ func (o *oracle) account(q *request) *account {
 	a := o.accounts[q.req.Key]
 	if a == nil {
 		a = &account{key: q.req.Key, rule: q.req.Rule, strict: q.req.Strict, partition: q.req.Partition}
-		if a.journaled = o.w.journaled(&q.req); o.w.o.Durable.On {
+		if a.journaled = o.w.journaled(&q.req); o.w.o.Durable.On || o.w.o.Holds.On {
 			a.owner = q.req.RingPos
 		}
 		o.accounts[q.req.Key] = a
@@ -342,7 +342,6 @@ func (o *oracle) answered(q *request, v *decision) {
 	a := o.account(q)
 	if q.hold != nil {
 		q.hold.answeredOnce = true
-		o.checkSlots(a, o.span(a, v), q, v)
 	}
 	if a.rule.Algorithm.Bucket() {
 		return
@@ -368,6 +367,7 @@ func (o *oracle) answered(q *request, v *decision) {
 		}
 	case limit.SlidingLog, limit.InFlight:
 		o.checkLog(a, x, q, v)
+		o.checkSlots(a, x, q, v)
 	case limit.SlidingWindow:
 		o.checkSlidingWindow(a, x, q, v)
 	}
