@@ -80,6 +80,7 @@ type hold struct {
 	low          uint64
 	high         uint64
 	outcomes     []uint64 // hits that may stay charged
+	backed       bool     // its only settlement, which an owner has confirmed, gives hits back
 	settled      bool     // an owner has confirmed a settlement
 	finished     int64    // when, or when it has lapsed
 	lapses       int64    // not before, in true time

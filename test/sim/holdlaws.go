@@ -4,7 +4,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -23,8 +25,38 @@ func (o *oracle) margin() int64 {
 	return d
 }
 
+// claimsArrived records the marks of settled holds that a member has received.
+func (o *oracle) claimsArrived(msg *protocol.Message) {
+	if !o.w.o.Holds.On {
+		return
+	}
+	for i := range msg.Counters {
+		for j := range msg.Counters[i].Claims {
+			if c := &msg.Counters[i].Claims[j]; c.State() != claim.Open {
+				o.marked[c.ID] = true
+			}
+		}
+	}
+}
+
+// checkMark checks that another member knows of a settlement that gives hits back before a client learns that it is
+// confirmed. The owner may not know the hold, soon after the ring has changed; then it gives nothing back.
+func (o *oracle) checkMark(x *span, s *settlement, v *decision) {
+	h := s.h
+	if !h.admitted || h.settled || h.unsure || len(h.outcomes) > 1 || s.used >= h.hits || x.faults|h.x.faults != 0 || v.result.Authority != owner.Full ||
+		o.w.now-o.w.ringChangedAt < int64(3*time.Second) || v.by.view.Ring.Len() < 2 || o.clockFarOff(x) || !o.stillCounts(h, x.index, v.latest+int64(time.Second)) {
+		return
+	}
+	if o.w.stats.count("hold: mark checked"); !o.marked[h.id] {
+		o.w.fail("H6: %s confirms that hold %d of %04x is settled, and no other member knows it: %s", v.by.name(), h.id[1], h.a.key[0]>>48, x)
+	}
+}
+
 // decidedHold records what a decision has charged without admitting it.
 func (o *oracle) decidedHold(a *account, x *span, q *request, v *decision) {
+	if q.settles != nil {
+		o.checkMark(x, q.settles, v)
+	}
 	switch {
 	case !o.w.o.Holds.On:
 	case q.req.Op == owner.Take && v.result.Over:
@@ -96,7 +128,7 @@ func (o *oracle) settles(s *settlement) { o.mayUse(s.h, s.used) }
 // settled records that an owner has confirmed s.
 func (o *oracle) settled(s *settlement) {
 	if !s.h.settled {
-		s.h.settled, s.h.finished = true, o.w.now
+		s.h.settled, s.h.finished, s.h.backed = true, o.w.now, len(s.h.outcomes) == 1 && s.used < s.h.hits
 	}
 }
 
@@ -112,12 +144,13 @@ func (o *oracle) extended(h *hold, v *decision) {
 	o.lapsesAt(h, v.by.w.now+int64(h.ttl)-o.margin()-int64(o.w.o.Deadline))
 }
 
-// crashedHolds records that what a member knew about holds that have ended recently may be lost. Those that are
-// released when they lapse are then released although they were settled.
+// crashedHolds records that what a member knew about holds that have ended recently may be lost: settlements that are not
+// confirmed, and those that give nothing back, which no client waits for. Such holds are then released when they lapse.
 func (o *oracle) crashedHolds() {
 	for _, a := range o.accountOrder {
 		for _, h := range a.holds {
-			if h.reserves() && (len(h.outcomes) > 0 && !h.settled || o.w.now-h.finished < int64(2*time.Second)) {
+			waited := h.settled && h.backed
+			if h.reserves() && (len(h.outcomes) > 0 && !h.settled || !waited && o.w.now-h.finished < int64(2*time.Second)) {
 				h.x.holdSlack += h.hits
 			}
 		}
@@ -144,7 +177,7 @@ func (o *oracle) checkHolds(a *account, x *span, q *request, v *decision) {
 	}
 	index, floor, open := a.index(v), uint64(0), uint64(0)
 	for _, h := range a.holds {
-		if h.x != nil && o.stillCounts(h, index, v.latest) {
+		if h != q.hold && o.stillCounts(h, index, v.latest) {
 			floor += h.low
 			open++
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
@@ -51,6 +52,7 @@ type oracle struct {
 	known          map[slotKey]uint64 // charges of each writer that another member has received
 	lent           map[slotKey]uint64 // what each grantor has lent
 	carried        map[carried]uint64 // hits
+	marked         map[claim.ID]bool  // holds of which another member than the owner knows that they are settled
 	lastRestart    int64              // when all members have last ended
 	expectFull     bool               // there are no faults, so every decision has full authority
 }
@@ -64,7 +66,7 @@ type slotKey struct {
 
 func (o *oracle) init(w *world) {
 	*o = oracle{
-		w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, written: map[slotKey]limit.Slot{},
+		w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, marked: map[claim.ID]bool{}, written: map[slotKey]limit.Slot{},
 		loans: map[leasePair]*terms{}, known: map[slotKey]uint64{}, lent: map[slotKey]uint64{},
 		leastN: w.o.Slots, disconnectedAt: make([]int64, w.o.Slots),
 	}

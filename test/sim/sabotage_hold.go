@@ -30,11 +30,19 @@ func dropMarks(c *protocol.CounterRecord) {
 
 // sabotageMarks loses the marks of settled holds in a message that is about to be processed.
 func (w *world) sabotageMarks(msg *protocol.Message) {
-	if w.bug == bugForgetMarks || w.bug == bugEarlyGiveBack && msg.Kind == protocol.Replica {
+	if w.bug == bugForgetMarks {
 		for i := range msg.Counters {
 			dropMarks(&msg.Counters[i])
 		}
 	}
+}
+
+// sabotageMark confirms, and loses, replicas with marks, so that their hits are given back at once.
+func (w *world) sabotageMark(msg *protocol.Message) bool {
+	return w.bug == bugEarlyGiveBack && msg.Kind == protocol.Replica &&
+		slices.ContainsFunc(msg.Counters, func(c protocol.CounterRecord) bool {
+			return slices.ContainsFunc(c.Claims, func(x claim.Claim) bool { return x.State() == claim.Settling })
+		})
 }
 
 // sabotageSettle gives back hits after a member has decided a settlement, if it did not know the hold, or knew that it
