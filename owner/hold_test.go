@@ -155,7 +155,7 @@ func TestHoldsLapse(t *testing.T) {
 }
 
 // holdSeeds is the number of seeds of each test of a cluster.
-const holdSeeds = 300
+const holdSeeds = 12
 
 // holdRun runs holds of one key in a cluster while change changes it, and records what was used.
 type holdRun struct {

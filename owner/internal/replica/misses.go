@@ -78,7 +78,7 @@ func (r *Replicator) AddMissed(now int64, b *Backlog, key counter.Key) {
 		r.misses.drop(g.to, key)
 		return
 	}
-	it := Item{Key: key, successor: g.to, zone: g.to == zone, full: true}
+	it := Item{Key: key, successor: g.to, zone: g.to == zone}
 	if u := b.counters.Unreplicated(e); u != nil && !it.zone {
 		it.seq, it.upTo = u.Seq(), u.Charged()
 	}
