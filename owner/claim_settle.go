@@ -12,7 +12,7 @@ import (
 )
 
 // A claim gives back in two steps. First it is marked as settled, and another member confirms the mark. Then its hits
-// are given back, and whoever asked gets the answer. A member that gets the key from its owner in between completes the
+// are given back, and the caller gets the answer. A member that gets the key from its owner in between completes the
 // second step. One that takes over from an owner that is lost does not: a third member may know that it was completed.
 
 // mayGiveBack reports whether this member gives back the hits of c now: another member knows that c is settled, or there
