@@ -31,13 +31,39 @@ type flight struct {
 
 const oneWay = int64(75 * time.Millisecond)
 
+// placeOf returns the place of region i in a federation with those weights, of epoch 7, whose coordinator is home.
+func placeOf(i int, weights ...uint32) FederationPlace {
+	return FederationPlace{Schedule: scheduleOf(i, layoutOf(7, "home", "", weights...)), Authorities: []string{"home"}}
+}
+
+// layoutOf returns a layout with those weights.
+func layoutOf(epoch uint32, coordinator, from string, weights ...uint32) *federation.Layout {
+	l := &federation.Layout{Name: "test", Epoch: epoch, Coordinator: coordinator, From: from}
+	for i := range weights {
+		l.Regions = append(l.Regions, federation.LayoutRegion{Name: regionNames[i], Weight: &weights[i]})
+	}
+	return l
+}
+
+// from returns a time as layouts have it.
+func from(at int64) string { return time.Unix(0, at).UTC().Format(time.RFC3339) }
+
+// scheduleOf returns the schedule of region i for those layouts.
+func scheduleOf(i int, layouts ...*federation.Layout) *federation.LayoutSchedule {
+	s, err := federation.NewLayoutSchedule(regionNames[i], layouts, t0)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
 func newRegions(t *testing.T, weights ...uint32) *regions {
 	w := &regions{T: t, now: t0, cut: map[int]bool{}, terms: federation.RuleTerms{Authority: federation.AuthorityID("home"), Floor: 5}}
-	w.pool = federation.NewMemory(7, 0, func() int64 { return w.now })
+	w.pool = federation.NewMemory(federation.Always(7), 0, func() int64 { return w.now })
 	for i := range weights {
 		w.nodes = append(w.nodes, member(Options{
 			Self: "a", BootID: uint64(1001 + 2000*i),
-			Federation: FederationPlace{Epoch: 7, Weights: weights, Index: i, Authorities: []string{"home"}},
+			Federation: placeOf(i, weights...),
 		}, t0, "a"))
 	}
 	return w
@@ -269,7 +295,7 @@ func TestDryRunsDoNotWait(t *testing.T) {
 // Hits of a floor are replicated before they are admitted, as those of an ordinary rule of that limit, although other
 // regions have the rest of the limit.
 func TestFloorIsReplicated(t *testing.T) {
-	w := newNetwork(t, 1, Options{Federation: FederationPlace{Epoch: 7, Weights: []uint32{1, 1}, Authorities: []string{"home"}}}, "a", "b")
+	w := newNetwork(t, 1, Options{Federation: placeOf(0, 1, 1)}, "a", "b")
 	q := ask(ownedBy(t, w.ring(), "a", 0), 100, time.Hour, 1)
 	q.Strict, q.Federation = true, &federation.RuleTerms{Authority: federation.AuthorityID("home"), Floor: 50}
 	for i := range 25 {

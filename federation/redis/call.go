@@ -39,7 +39,8 @@ var (
 	countScript = script{countSource, digest(countSource)}
 )
 
-func (c *Coordinator) call(region string, r *federation.PoolRequest) call {
+// call returns the call for r, whose layout has that term. Times are in whole microseconds, of which each window has some.
+func (c *Coordinator) call(region string, r *federation.PoolRequest, term federation.LayoutTerm) call {
 	name, now, sliding := "", "", "0"
 	if c.server.layout == envoyproxy {
 		name = r.Name
@@ -62,7 +63,7 @@ func (c *Coordinator) call(region string, r *federation.PoolRequest) call {
 		unsigned(uint64(r.Epoch)), signed(r.Rule.Window.Microseconds()), sliding, unsigned(r.Pool),
 		signed(r.Window), unsigned(r.Have), unsigned(r.Left), unsigned(r.Tokens),
 		signed(r.Past.Window), unsigned(r.Past.Have), now,
-		signed(r.Reclaim.Microseconds()),
+		signed(r.Reclaim.Microseconds()), signed(term.OpensMicro()), signed(term.UntilMicro()),
 	}}
 }
 

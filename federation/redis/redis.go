@@ -36,13 +36,13 @@ type Options struct {
 	// counts only if N replicas have confirmed it; and layout=envoyproxy: the used hits of a window are the counter of
 	// envoyproxy/ratelimit with the Name of the request, so both services share one exact limit.
 	URL   string
-	Epoch uint32      // of the federation's layout
-	TLS   *tls.Config // for rediss; nil: the system's certificate authorities
+	Terms federation.TermOf // of the federation's layouts
+	TLS   *tls.Config       // for rediss; nil: the system's certificate authorities
 }
 
 // Coordinator lends parts of pools that are recorded in Redis. It is safe for concurrent use.
 type Coordinator struct {
-	epoch    uint32
+	terms    federation.TermOf
 	server   server
 	dialing  chan struct{}  // holds a value while client is used or set
 	client   rueidis.Client // nil until the first connection
@@ -57,7 +57,7 @@ func Open(_ context.Context, o Options) (*Coordinator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open redis: %w", err)
 	}
-	return &Coordinator{epoch: o.Epoch, server: s, dialing: make(chan struct{}, 1)}, nil
+	return &Coordinator{terms: o.Terms, server: s, dialing: make(chan struct{}, 1)}, nil
 }
 
 // Close closes the connections. Calls that wait for a reply return an error.
@@ -94,8 +94,9 @@ func (c *Coordinator) Reconcile(ctx context.Context, region string, rs []federat
 func (c *Coordinator) lease(ctx context.Context, region string, rs []federation.PoolRequest) (gs []federation.PoolGrant, err error) {
 	var calls []call
 	for i := range rs {
-		if r := &rs[i]; r.Epoch == c.epoch && r.Valid() && c.server.layout.accepts(r) {
-			calls = append(calls, c.call(region, r))
+		r := &rs[i]
+		if term, ok := c.terms(r.Epoch); ok && r.Valid() && c.server.layout.accepts(r) {
+			calls = append(calls, c.call(region, r, term))
 		}
 	}
 	if len(calls) == 0 {

@@ -39,8 +39,6 @@ type Members interface {
 // Options configure a Coordinator. All fields are required.
 type Options struct {
 	Members Members
-	// Accepts reports whether requests with the layout's epoch are processed.
-	Accepts func(r *federation.PoolRequest) bool
 	// Joined reports whether this member has joined its cluster.
 	Joined func() bool
 }
@@ -92,9 +90,7 @@ func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.
 	}
 	k := &call{c: c, region: region, rs: rs, woken: make(chan struct{}, 1), results: make([]result, len(rs))}
 	for i := range rs {
-		if c.o.Accepts(&rs[i]) {
-			k.again = append(k.again, i)
-		}
+		k.again = append(k.again, i)
 	}
 	defer c.forget(k)
 	end := time.NewTimer(longestCall)
@@ -256,10 +252,6 @@ func (c *Coordinator) Receive(from ring.ID, m *peer.PoolMessage) {
 	}
 	b := &batch{c: c, from: from, id: m.ID, open: len(m.Requests) + 1}
 	for i := range m.Requests {
-		if !c.o.Accepts(&m.Requests[i]) {
-			b.CompletePool(&owner.PoolDone{})
-			continue
-		}
 		res := c.o.Members.StepPool(m.Region, &m.Requests[i], b)
 		if res.Kind != owner.Pending {
 			b.CompletePool(&owner.PoolDone{Grant: res.Grant, Lent: res.Kind == owner.Decided && res.Lent})

@@ -27,9 +27,14 @@ type member struct {
 type late struct{ to *home.Coordinator }
 
 func newCluster(t *testing.T, n int) (ms []*member) {
+	l := &federation.Layout{Name: "test", Epoch: 1, Coordinator: "home", Regions: []federation.LayoutRegion{{Name: "home"}}}
+	s, err := federation.NewLayoutSchedule("home", []*federation.Layout{l}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i := range n {
 		m := &member{id: ring.ID(fmt.Sprint("m", i)), boot: uint64(i)<<8 | 3}
-		m.node = owner.New(owner.Options{Self: m.id, BootID: m.boot})
+		m.node = owner.New(owner.Options{Self: m.id, BootID: m.boot, Federation: owner.FederationPlace{Schedule: s}})
 		var l late
 		p, err := peer.New(peer.Options{
 			Node: m.node, Self: m.id, BootID: m.boot, Cluster: "test", Listen: "127.0.0.1:0",
@@ -42,7 +47,6 @@ func newCluster(t *testing.T, n int) (ms []*member) {
 		m.peer = p
 		m.home = home.New(home.Options{
 			Members: p, Joined: func() bool { return true },
-			Accepts: func(r *federation.PoolRequest) bool { return r.Epoch == 1 },
 		})
 		l.to = m.home
 		ms = append(ms, m)

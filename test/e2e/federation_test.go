@@ -112,7 +112,7 @@ func (x *realRegions) rememberNothing() {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second)
 	defer cancel()
-	c, err := redis.Open(ctx, redis.Options{URL: "redis://" + x.addr, Epoch: 1})
+	c, err := redis.Open(ctx, redis.Options{URL: "redis://" + x.addr, Terms: federation.Always(1)})
 	if err != nil {
 		x.t.Fatal(err)
 	}
