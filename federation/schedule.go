@@ -8,10 +8,6 @@ import (
 	"time"
 )
 
-// LayoutMargin is how long before its from a layout has to be read by a process that runs. A process that reads it later
-// opens no pool under it for that time, in which the other processes read it, too.
-const LayoutMargin = time.Minute
-
 // LayoutSchedule determines which layout each window uses, as one region knows it: the one with the highest epoch that does
 // not begin after the window. It is immutable.
 //
@@ -20,6 +16,7 @@ const LayoutMargin = time.Minute
 // nothing, as long as they borrow from the same coordinator.
 type LayoutSchedule struct {
 	region string
+	margin time.Duration
 	known  []knownLayout  // by epoch; those that the file does not contain anymore remain
 	phases []*LayoutPhase // by epoch
 }
@@ -87,14 +84,22 @@ func (t *LayoutTerm) lends(begin int64) bool { return t.Opens <= begin && begin 
 
 // NewLayoutSchedule returns the schedule of a process that starts at now, for a region, or "" for a coordinator that is
 // none. The layouts are those of a file. It returns an error if none of them applies yet.
-func NewLayoutSchedule(region string, layouts []*Layout, now int64) (*LayoutSchedule, error) {
-	s := &LayoutSchedule{region: region}
+//
+// margin is the time within which all processes read a file that has changed. A process that reads a layout later than that
+// before its from opens no pool under it until the margin has passed, since others may still use the former one. So does one that
+// starts within the margin of a from.
+func NewLayoutSchedule(region string, margin time.Duration, layouts []*Layout, now int64) (*LayoutSchedule, error) {
+	s := &LayoutSchedule{region: region, margin: margin}
 	for _, l := range layouts {
 		from, err := l.begins()
 		if err != nil {
 			return nil, err
 		}
-		s.known = append(s.known, knownLayout{l, from, from, true})
+		opens := from
+		if read := now + int64(margin); len(s.known) > 0 && from < read && from > now-int64(margin) {
+			opens = read
+		}
+		s.known = append(s.known, knownLayout{l, from, opens, true})
 	}
 	if first := &s.known[0]; first.from > now {
 		return nil, fmt.Errorf("the first layout, of epoch %d, begins at %s: keep the one before it in the file until the windows that began under it "+
@@ -105,7 +110,7 @@ func NewLayoutSchedule(region string, layouts []*Layout, now int64) (*LayoutSche
 }
 
 // Update returns the schedule after the file was read again at now, and the epochs of layouts that are new and too late:
-// windows that begin before now and LayoutMargin have no pool under them. It returns an error, and s remains in use, if the
+// windows that begin before now and the margin have no pool under them. It returns an error, and s remains in use, if the
 // file contradicts s.
 func (s *LayoutSchedule) Update(layouts []*Layout, now int64) (next *LayoutSchedule, late []uint32, err error) {
 	newest := s.Newest()
@@ -116,7 +121,7 @@ func (s *LayoutSchedule) Update(layouts []*Layout, now int64) (next *LayoutSched
 		return nil, nil, fmt.Errorf("the layout of epoch %d is missing: keep it before the next one until the windows that began under it have ended",
 			newest.Epoch)
 	}
-	next = &LayoutSchedule{region: s.region, known: slices.Clone(s.known)}
+	next = &LayoutSchedule{region: s.region, margin: s.margin, known: slices.Clone(s.known)}
 	for i := range next.known {
 		next.known[i].listed = false
 	}
@@ -136,7 +141,7 @@ func (s *LayoutSchedule) Update(layouts []*Layout, now int64) (next *LayoutSched
 			return nil, nil, err
 		}
 		k := knownLayout{l, from, from, true}
-		if opens := now + int64(LayoutMargin); from < opens {
+		if opens := now + int64(s.margin); from < opens {
 			k.opens, late = opens, append(late, l.Epoch)
 		}
 		next.known = append(next.known, k)

@@ -32,7 +32,7 @@ const (
 
 func schedule(t *testing.T, region string, now int64, contents ...string) *LayoutSchedule {
 	t.Helper()
-	s, err := NewLayoutSchedule(region, layouts(t, contents[0]), now)
+	s, err := NewLayoutSchedule(region, time.Minute, layouts(t, contents[0]), now)
 	for _, content := range contents[1:] {
 		if err == nil {
 			s, _, err = s.Update(layouts(t, content), now)
@@ -116,7 +116,7 @@ func TestLayoutFilesThatContradict(t *testing.T) {
 		"another federation":        {layoutTwo, strings.Replace(layoutTwo, "name: f,", "name: g,", 1), "has changed"},
 		"one between":               {both + "---\n" + strings.Replace(layoutThree, "3", "5", 1), strings.Replace(layoutThree, "3", "4", 1) + "---\n" + strings.Replace(layoutThree, "3", "5", 1), "the layout of epoch 4 is new"},
 	} {
-		s, err := NewLayoutSchedule("a", layouts(t, c.before), second(1000))
+		s, err := NewLayoutSchedule("a", time.Minute, layouts(t, c.before), second(1000))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +124,7 @@ func TestLayoutFilesThatContradict(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := NewLayoutSchedule("a", layouts(t, layoutTwo), second(0)); err == nil || !strings.Contains(err.Error(), "begins at 2026-03-01T12:02:00Z") {
+	if _, err := NewLayoutSchedule("a", time.Minute, layouts(t, layoutTwo), second(0)); err == nil || !strings.Contains(err.Error(), "begins at 2026-03-01T12:02:00Z") {
 		t.Errorf("a start with a layout that does not apply yet: %v", err)
 	}
 	s := schedule(t, "a", second(1000), both, layoutTwo)
@@ -143,7 +143,7 @@ func TestOneLayoutDividesItsWeights(t *testing.T) {
 		l, names := randomLayout(r, 1)
 		n, percent := r.Uint32N(5000)>>r.IntN(12), uint8(r.IntN(101))
 		for i, name := range names {
-			s, err := NewLayoutSchedule(name, []*Layout{l}, 0)
+			s, err := NewLayoutSchedule(name, time.Minute, []*Layout{l}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,7 +189,7 @@ func TestMixedLayoutsStayWithinTheLimit(t *testing.T) {
 			if known {                     // all have all, and some have removed the first ones
 				mine = ls[r.IntN(first+1):]
 			}
-			s, err := NewLayoutSchedule(fmt.Sprint(i), mine, second(0))
+			s, err := NewLayoutSchedule(fmt.Sprint(i), time.Minute, mine, second(0))
 			if err != nil {
 				t.Fatal(err)
 			}

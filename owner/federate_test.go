@@ -50,7 +50,7 @@ func from(at int64) string { return time.Unix(0, at).UTC().Format(time.RFC3339) 
 
 // scheduleOf returns the schedule of region i for those layouts.
 func scheduleOf(i int, layouts ...*federation.Layout) *federation.LayoutSchedule {
-	s, err := federation.NewLayoutSchedule(regionNames[i], layouts, t0)
+	s, err := federation.NewLayoutSchedule(regionNames[i], time.Minute, layouts, t0)
 	if err != nil {
 		panic(err)
 	}

@@ -38,9 +38,9 @@ func (f *regionFlags) conditions() (*rulecheck.FederationConditions, error) {
 	if err != nil {
 		return nil, errors.Join(fault, fmt.Errorf("--federation: %w", err))
 	}
-	l, err := federation.ParseLayout(f.layout, content)
+	ls, err := federation.ParseLayouts(f.layout, content)
 	if err = errors.Join(fault, err); err != nil {
 		return nil, err
 	}
-	return &rulecheck.FederationConditions{Weights: l.Weights(), Lag: f.lag, RoundTrip: f.roundTrip}, nil
+	return &rulecheck.FederationConditions{Weights: ls[len(ls)-1].Weights(), Lag: f.lag, RoundTrip: f.roundTrip}, nil
 }

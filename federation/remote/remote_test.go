@@ -24,7 +24,7 @@ func layoutOf(regions ...string) func() *federation.LayoutSchedule {
 	for _, name := range regions {
 		l.Regions = append(l.Regions, federation.LayoutRegion{Name: name})
 	}
-	s, err := federation.NewLayoutSchedule("", []*federation.Layout{l}, 0)
+	s, err := federation.NewLayoutSchedule("", time.Minute, []*federation.Layout{l}, 0)
 	if err != nil {
 		panic(err)
 	}

@@ -80,7 +80,7 @@ func newCoordinator(f *coordinatorFlags, stores map[string]OpenStore, log *slog.
 	c.security = newSecurity(&f.flags, certs.Files{}, c.reg, log)
 	var err1, err2, err3 error
 	if f.Federation != "" {
-		c.layouts, err1 = readLayouts(f.Federation, log)
+		c.layouts, err1 = readLayouts(f.Federation, f.FederationMargin, log)
 	}
 	if f.Store != "" {
 		c.store, err2 = openStore(f, c.layouts, stores)
@@ -95,8 +95,8 @@ func newCoordinator(f *coordinatorFlags, stores map[string]OpenStore, log *slog.
 }
 
 // readLayouts reads the file of --federation.
-func readLayouts(file string, log *slog.Logger) (*layouts, error) {
-	x, err := openLayouts(file, log, func(*federation.Layout) string { return "" })
+func readLayouts(file string, margin time.Duration, log *slog.Logger) (*layouts, error) {
+	x, err := openLayouts(file, margin, log, func(*federation.Layout) string { return "" })
 	if err != nil {
 		return nil, fmt.Errorf("--federation: %w", err)
 	}

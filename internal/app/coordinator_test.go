@@ -46,7 +46,7 @@ func TestOpenStore(t *testing.T) {
 	if err := os.WriteFile(file, []byte(" redis://:hidden@localhost:1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stores := map[string]OpenStore{"other": func(context.Context, string, *federation.Layout) (CoordinatorStore, error) {
+	stores := map[string]OpenStore{"other": func(context.Context, string, string, federation.TermOf) (CoordinatorStore, error) {
 		return CoordinatorStore{}, errors.New("open other: broken")
 	}}
 	for at, want := range map[string]string{
@@ -124,7 +124,7 @@ func TestDialCoordinator(t *testing.T) {
 		f := &flags{securityFlags: securityFlags{TLS: tt.files, Insecure: tt.insecure}}
 		x.security = newSecurity(f, certs.Files{}, prometheus.NewRegistry(), log)
 		x.layouts = &layouts{}
-		s, err := federation.NewLayoutSchedule("a", []*federation.Layout{{Epoch: 7}}, 0)
+		s, err := federation.NewLayoutSchedule("a", time.Minute, []*federation.Layout{{Epoch: 7}}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
 
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/redis"
@@ -30,6 +31,8 @@ type federationFlags struct {
 	Authorities []string // NAME=URL or NAME=@FILE
 	// FederationListen is the host:port at which this member serves other regions; empty: it does not.
 	FederationListen string
+	// FederationMargin is the time within which all processes of all regions read a changed file of the layouts.
+	FederationMargin time.Duration
 }
 
 // validateFederation checks the flags of the federation. It does not read files.
@@ -39,11 +42,23 @@ func (f *federationFlags) validateFederation(e *faults) {
 	if err := hostPort(f.FederationListen); err != nil {
 		e.add("--federation-listen %q: %w", f.FederationListen, err)
 	}
+	f.validateMargin(e)
 	for _, a := range f.Authorities {
 		if name, at, ok := strings.Cut(a, "="); !ok || name == "" || at == "" {
 			e.add("--authority: want NAME=URL or NAME=@FILE") // not the value, which may contain a password
 		}
 	}
+}
+
+// defineMargin defines the flag that sidecars and coordinators share.
+func (f *federationFlags) defineMargin(s *pflag.FlagSet) {
+	s.DurationVar(&f.FederationMargin, "federation-margin", 2*time.Minute,
+		"`time` within which all processes of all regions read a changed --federation; a layout that is read later than that before its from "+
+			"lends nothing until the time has passed")
+}
+
+func (f *federationFlags) validateMargin(e *faults) {
+	e.unless(f.Federation == "" || f.FederationMargin >= time.Second, "--federation-margin %v: want at least 1s", f.FederationMargin)
 }
 
 // authority is a coordinator that this member can reach.
@@ -82,7 +97,7 @@ func (x *federations) open(f *federationFlags, node string, s *security, log *sl
 		}
 		return nil
 	}
-	x.layouts, err = openLayouts(f.Federation, log, func(newest *federation.Layout) string {
+	x.layouts, err = openLayouts(f.Federation, f.FederationMargin, log, func(newest *federation.Layout) string {
 		if x.region == "" && newest.Holders > 0 {
 			x.region = node // the holders' names must differ, as those of members
 		}

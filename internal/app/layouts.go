@@ -22,6 +22,7 @@ const layoutsEvery = time.Second
 // layouts is the schedule of a process, which follows the file of --federation. It is safe for concurrent use.
 type layouts struct {
 	file     string
+	margin   time.Duration
 	log      *slog.Logger
 	schedule atomic.Pointer[federation.LayoutSchedule]
 	content  []byte      // when the file was read last; used by refresh alone
@@ -29,13 +30,13 @@ type layouts struct {
 }
 
 // openLayouts reads the file for a process that starts. regionOf returns the name of its region by the newest layout.
-func openLayouts(file string, log *slog.Logger, regionOf func(newest *federation.Layout) string) (*layouts, error) {
-	x := &layouts{file: file, log: log}
+func openLayouts(file string, margin time.Duration, log *slog.Logger, regionOf func(newest *federation.Layout) string) (*layouts, error) {
+	x := &layouts{file: file, margin: margin, log: log}
 	ls, err := x.read()
 	if err != nil {
 		return nil, err
 	}
-	s, err := federation.NewLayoutSchedule(regionOf(ls[len(ls)-1]), ls, time.Now().UnixNano())
+	s, err := federation.NewLayoutSchedule(regionOf(ls[len(ls)-1]), x.margin, ls, time.Now().UnixNano())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -103,7 +104,7 @@ func (x *layouts) refresh(now int64) bool {
 	n := next.Newest()
 	x.log.Info("layouts read", "file", x.file, "epoch", n.Epoch, "from", n.From)
 	for _, epoch := range late {
-		x.log.Warn("layout was read too late; it lends nothing in windows that begin in the next minute", "file", x.file, "epoch", epoch)
+		x.log.Warn("layout was read too late; windows that begin within the margin have only floors", "file", x.file, "epoch", epoch, "margin", x.margin)
 	}
 	return true
 }

@@ -28,7 +28,7 @@ type late struct{ to *home.Coordinator }
 
 func newCluster(t *testing.T, n int) (ms []*member) {
 	l := &federation.Layout{Name: "test", Epoch: 1, Coordinator: "home", Regions: []federation.LayoutRegion{{Name: "home"}}}
-	s, err := federation.NewLayoutSchedule("home", []*federation.Layout{l}, 0)
+	s, err := federation.NewLayoutSchedule("home", time.Minute, []*federation.Layout{l}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/redis"
 	"github.com/keyward/keyward/internal/lab"
 )
@@ -39,10 +40,12 @@ descriptors:
 
 // realRegion is one region: a cluster of two members, far from the coordinator.
 type realRegion struct {
-	name    string
-	lab     *lab.Lab
-	wan     *wan
-	clients []rlsv3.RateLimitServiceClient
+	name      string
+	lab       *lab.Lab
+	wan       *wan
+	clients   []rlsv3.RateLimitServiceClient
+	layout    string            // its file; only of newHomeRegions
+	addresses map[string]string // of all regions, as it reaches them; only of newHomeRegions
 }
 
 // realRegions are three regions whose coordinator is a real Redis.
