@@ -103,11 +103,11 @@ func (q *poolOp) deductPast() {
 	}
 	end := r.End(r.Index(q.now))
 	begin := end - int64(r.Window)
-	if begin-int64(r.Window) >= q.phase.Term.From {
+	if begin-int64(r.Window) >= q.phase.Term.Opens {
 		return
 	}
 	before, pool := q.place.phase(begin-int64(r.Window)), r.Limit
-	if before != nil {
+	if before != nil && before.Opened(begin-int64(r.Window)) { // otherwise, a former layout may have been used
 		past := &q.escrow.past
 		if e := before.Layout.Epoch; past.epoch != e {
 			*past = pastCoordinator{e, before.AuthorityOf(q.Federation.Authority, q.Key) != q.escrow.authority}

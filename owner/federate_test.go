@@ -19,6 +19,9 @@ type regions struct {
 	flights []flight
 	terms   federation.RuleTerms
 	calls   int
+	ahead   int64                         // of the coordinators' clocks
+	pools   map[uint32]*federation.Memory // by authority, in place of pool
+	lent    map[uint32]map[int64]bool     // windows of which something was lent, by authority
 }
 
 // flight is a request on its way.
@@ -113,7 +116,20 @@ func (w *regions) arrive(f *flight) (done []Done) {
 	if w.cut[f.region] {
 		return nil
 	}
-	g, ok := w.pool.Grant(w.now, regionNames[f.region], &f.r.Request)
+	pool := w.pool
+	if w.pools != nil {
+		pool = w.pools[f.r.Authority]
+	}
+	g, ok := pool.Grant(w.now+w.ahead, regionNames[f.region], &f.r.Request)
+	if ok && g.Total > 0 {
+		if w.lent == nil {
+			w.lent = map[uint32]map[int64]bool{}
+		}
+		if w.lent[f.r.Authority] == nil {
+			w.lent[f.r.Authority] = map[int64]bool{}
+		}
+		w.lent[f.r.Authority][g.Window] = true
+	}
 	w.now += oneWay // replies overtake nothing here
 	defer func() { w.now -= oneWay }()
 	if !ok {
