@@ -10,10 +10,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    keyward.io/environment: {{ include "keyward.environmentHash" $root }} # other variables need new pods; rules are reloaded
-    {{- if $root.Values.federation.region }}
-    keyward.io/layout: {{ include "keyward.layout" $root | sha256sum | trunc 16 | quote }}
-    {{- end }}
+    keyward.io/environment: {{ include "keyward.environmentHash" $root }} # other variables need new pods; rules and layouts are reloaded
     {{- range $key, $value := $root.Values.podAnnotations }}
     {{ $key }}: {{ $value | toString | quote }}
     {{- end }}
