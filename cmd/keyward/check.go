@@ -18,7 +18,7 @@ import (
 
 func newCheck() *cobra.Command {
 	var o config.Options
-	var against string
+	var against, layouts string
 	var strict, data bool
 	var dataWindow time.Duration
 	cmd := &cobra.Command{
@@ -39,6 +39,11 @@ func newCheck() *cobra.Command {
 		if !data {
 			dataWindow = 0
 		}
+		if layouts != "" {
+			if _, err := readLayouts(layouts); err != nil {
+				return err
+			}
+		}
 		r, err := checkFiles(args[0], against, o, dataWindow)
 		if err == nil {
 			err = r.write(cmd.OutOrStdout(), *output)
@@ -49,6 +54,7 @@ func newCheck() *cobra.Command {
 		return err
 	}
 	cmd.Flags().StringVar(&against, "against", "", "`directory` of the rules in force: print what changes")
+	cmd.Flags().StringVar(&layouts, "federation", "", "`file` of the regions (--federation of the members): check it, too")
 	cmd.Flags().IntVar(&o.Members, "members", 0, "`number` of members of the cluster, as --expect of the sidecars (default 1)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit code 1 also for warnings")
