@@ -88,7 +88,7 @@ func (q *poolOp) floor() uint32 {
 	return min(q.budget.Floor, p.Budget(r.Limit, q.Federation.Floor).Floor)
 }
 
-// pastCoordinator is what is known of the coordinator of the window before the first one of a layout.
+// pastCoordinator describes the coordinator of the window before the first one of a layout.
 type pastCoordinator struct {
 	epoch uint32 // of the layout of that window
 	other bool   // it is not that of the escrow

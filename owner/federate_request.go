@@ -118,7 +118,7 @@ func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
 		if o.State == handoff.OwnedHere {
 			continue
 		}
-		n.passOn(key, x, now, o, fx)
+		n.passOn(s, key, x, now, o, fx)
 		n.dropEscrow(s, key)
 		for _, w := range s.pending.takeCoordinator(key) {
 			n.resolve(s, w, Result{Kind: Forward, Member: o.Member}, fx)

@@ -384,12 +384,15 @@ func TestReclaimedHitsDoNotMove(t *testing.T) {
 		}
 		spent := b.Have - b.Left
 		fx := Ready{}
-		n.passOn(q.Key, x, w.now, handoff.Ownership{State: handoff.OwnedElsewhere, Member: "b"}, &fx)
+		n.passOn(s, q.Key, x, w.now, handoff.Ownership{State: handoff.OwnedElsewhere, Member: "b"}, &fx)
 		moved := uint64(0)
 		for _, m := range fx.Leases {
 			for _, notice := range m.Batch.Notices {
 				moved += uint64(notice.Limit)
 			}
+		}
+		if s.counts.MovedOut != moved {
+			t.Errorf("%d of %d moved hits are counted", s.counts.MovedOut, moved)
 		}
 		for i := range fx.PoolRequests {
 			w.pool.Grant(w.now, regionNames[0], &fx.PoolRequests[i].Request)

@@ -86,6 +86,8 @@ type counts struct {
 	DenyMisses uint64 // requests whose keys it did not contain
 
 	Outages         [4]uint64 // decisions that would have been others if the coordinator were not away, by federation.Outage
+	MovedOut        uint64    // hits of escrows that this member has sent to the next owners of their keys
+	MovedIn         uint64    // hits of escrows that it has received from former owners
 	EscrowsRefused  uint64    // requests for keys without an escrow, because there were too many
 	PoolsRefused    uint64    // requests of regions for pools that found no room, because there were too many
 	PoolLent        uint64    // hits of pools that were lent to regions
@@ -192,6 +194,8 @@ func (c *counts) add(o *counts) {
 		c.Outages[i] += o.Outages[i]
 	}
 	c.EscrowsRefused += o.EscrowsRefused
+	c.MovedOut += o.MovedOut
+	c.MovedIn += o.MovedIn
 	c.PoolsRefused += o.PoolsRefused
 	c.PoolLent += o.PoolLent
 	c.FairRefused += o.FairRefused

@@ -57,3 +57,16 @@ func TestRepairedHits(t *testing.T) {
 		t.Errorf("%v, %v", all, err)
 	}
 }
+
+// TestUp requires that a coordinator that answers without grants, so that it counts as away, is not shown as up.
+func TestUp(t *testing.T) {
+	for _, away := range []bool{true, false} {
+		m := newFederationMetrics(prometheus.NewRegistry())
+		a := &authority{"home", federation.NewMemory(federation.Always(1), 0, func() int64 { return 1 })}
+		c := m.caller(a, "a", nil, func(uint32, time.Duration, []federation.PoolGrant, bool) bool { return away })
+		c.call(t.Context(), []federation.PoolRequest{{Epoch: 2}})
+		if up := testutil.ToFloat64(c.up); (up == 1) == away {
+			t.Errorf("away %v: up %v", away, up)
+		}
+	}
+}

@@ -87,8 +87,7 @@ func (x *layouts) refresh(now int64) bool {
 	}
 	var next *federation.LayoutSchedule
 	var late []uint32
-	if err == nil {
-		x.content = content
+	if x.content = content; err == nil { // nil after an error, so that the file is read again
 		var ls []*federation.Layout
 		if ls, err = federation.ParseLayouts(x.file, content); err == nil {
 			next, late, err = x.now().Update(ls, now)
