@@ -10,7 +10,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    keyward.io/environment: {{ include "keyward.environmentHash" $root }} # other variables need new pods; rules and layouts are reloaded
+    keyward.io/environment: {{ include "keyward.environmentHash" $root }} # other variables need new pods; rules are reloaded
     {{- range $key, $value := $root.Values.podAnnotations }}
     {{ $key }}: {{ $value | toString | quote }}
     {{- end }}
