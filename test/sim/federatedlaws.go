@@ -106,7 +106,7 @@ func (o *oracle) spent(k int, q *request, v *decision) {
 	}
 	p, r := f.books.window(k, b.Window), &q.req.Rule
 	p.escrowed += q.req.Hits
-	s := f.homes[f.layouts.home(k, b.Window)].store
+	s := f.layouts.slowest(k, b.Window)
 	if end := r.End(b.Window); v.earliest >= end || s.offset+f.now >= end+int64(limit.ClockTolerance)+int64(40*time.Millisecond) && !f.clocksChanged() {
 		f.fail("F1: #%d: %s of %s spends hits of window %d of %04x %v after its end by its own clock, and %v by the coordinator's", q.id,
 			m.name(), regionName(o.w.region), b.Window, q.req.Key[0]>>48, time.Duration(v.earliest-end), time.Duration(s.offset+f.now-end))
@@ -133,7 +133,7 @@ func (o *oracle) checkPool(p *poolWindow, q *request) {
 	if q.req.Rule.Algorithm != limit.SlidingWindow || y == nil {
 		return
 	}
-	left := max(0, q.req.Rule.End(p.index)-f.homes[f.layouts.home(p.key, p.index)].store.latestClock())
+	left := max(0, q.req.Rule.End(p.index)-f.layouts.latestClock(p.key, p.index))
 	weight := float64(left) / float64(q.req.Rule.Window)
 	sum := float64(p.escrowed) + weight*float64(y.escrowed)
 	if sum > float64(most)+weight*float64(y.lostLent)+1e-6 {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -211,6 +212,30 @@ func (c *layoutChange) home(k int, index int64) int {
 		return 1
 	}
 	return c.f.rules[k].home
+}
+
+// lenders returns the stores that may lend of a window: of one that begins after the change also that of the former coordinator,
+// as long as processes have not read the layout.
+func (c *layoutChange) lenders(k int, index int64) (ss []*poolStore) {
+	h := c.home(k, index)
+	ss = append(ss, c.f.homes[h].store)
+	if former := c.f.rules[k].home; former != h {
+		ss = append(ss, c.f.homes[former].store)
+	}
+	return ss
+}
+
+// slowest returns the store that may lend of a window whose clock is the furthest behind.
+func (c *layoutChange) slowest(k int, index int64) *poolStore {
+	return slices.MinFunc(c.lenders(k, index), func(a, b *poolStore) int { return cmp.Compare(a.offset, b.offset) })
+}
+
+// latestClock returns the latest reading of the clocks of the stores that may lend of a window.
+func (c *layoutChange) latestClock(k int, index int64) (at int64) {
+	for _, s := range c.lenders(k, index) {
+		at = max(at, s.latestClock())
+	}
+	return at
 }
 
 // budget returns how the limit of a window is divided. A region that has not read the new layout has the slice of the former
