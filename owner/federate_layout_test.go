@@ -10,6 +10,32 @@ import (
 
 const layoutWindow = 10 * time.Second
 
+// placeOf returns the place of region i in a federation with those weights, of epoch 7, whose coordinator is home.
+func placeOf(i int, weights ...uint32) FederationPlace {
+	return FederationPlace{Schedule: scheduleOf(i, layoutOf(7, "home", "", weights...)), Authorities: []string{"home"}}
+}
+
+// layoutOf returns a layout with those weights.
+func layoutOf(epoch uint32, coordinator, from string, weights ...uint32) *federation.Layout {
+	l := &federation.Layout{Name: "test", Epoch: epoch, Coordinator: coordinator, From: from}
+	for i := range weights {
+		l.Regions = append(l.Regions, federation.LayoutRegion{Name: regionNames[i], Weight: &weights[i]})
+	}
+	return l
+}
+
+// from returns a time as layouts have it.
+func from(at int64) string { return time.Unix(0, at).UTC().Format(time.RFC3339) }
+
+// scheduleOf returns the schedule of region i for those layouts.
+func scheduleOf(i int, layouts ...*federation.Layout) *federation.LayoutSchedule {
+	s, err := federation.NewLayoutSchedule(regionNames[i], time.Minute, layouts, t0)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
 // changing returns two regions whose layout changes with the window after the next one: from the coordinator home to next, and
 // from equal weights to 1:3. It returns when that window begins.
 func changing(t *testing.T) (w *regions, boundary int64) {

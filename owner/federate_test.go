@@ -34,32 +34,6 @@ type flight struct {
 
 const oneWay = int64(75 * time.Millisecond)
 
-// placeOf returns the place of region i in a federation with those weights, of epoch 7, whose coordinator is home.
-func placeOf(i int, weights ...uint32) FederationPlace {
-	return FederationPlace{Schedule: scheduleOf(i, layoutOf(7, "home", "", weights...)), Authorities: []string{"home"}}
-}
-
-// layoutOf returns a layout with those weights.
-func layoutOf(epoch uint32, coordinator, from string, weights ...uint32) *federation.Layout {
-	l := &federation.Layout{Name: "test", Epoch: epoch, Coordinator: coordinator, From: from}
-	for i := range weights {
-		l.Regions = append(l.Regions, federation.LayoutRegion{Name: regionNames[i], Weight: &weights[i]})
-	}
-	return l
-}
-
-// from returns a time as layouts have it.
-func from(at int64) string { return time.Unix(0, at).UTC().Format(time.RFC3339) }
-
-// scheduleOf returns the schedule of region i for those layouts.
-func scheduleOf(i int, layouts ...*federation.Layout) *federation.LayoutSchedule {
-	s, err := federation.NewLayoutSchedule(regionNames[i], time.Minute, layouts, t0)
-	if err != nil {
-		panic(err)
-	}
-	return s
-}
-
 func newRegions(t *testing.T, weights ...uint32) *regions {
 	w := &regions{T: t, now: t0, cut: map[int]bool{}, terms: federation.RuleTerms{Authority: federation.AuthorityID("home"), Floor: 5}}
 	w.pool = federation.NewMemory(federation.Always(7), 0, func() int64 { return w.now })
@@ -403,27 +377,5 @@ func TestReclaimedHitsDoNotMove(t *testing.T) {
 		if !ok || spent+moved+g.Total > 950 {
 			t.Errorf("reclaim %v: %d spent, %d moved and %d lent of 950", reclaim, spent, moved, g.Total)
 		}
-	}
-}
-
-// A coordinator that replies, but without grants, is away after three requests, as one that does not reply.
-func TestRepliesWithoutGrantsAreNone(t *testing.T) {
-	w := newRegions(t, 1)
-	w.cut[0], w.terms.Outage = true, federation.FailOpen
-	q := w.ask(100, time.Hour)
-	q.Hits, q.LocalCap = 50, 1000
-	n, admitted := w.nodes[0], 0
-	for i := range 100 {
-		q.Waiter = i
-		if res := take(n, w.now, q); res.Kind == Decided && !res.Over {
-			admitted++
-		} else {
-			w.cancel(0, &q)
-		}
-		w.wait(100)
-		w.perform(0, n.StepFederation(w.now, w.terms.Authority, 75*time.Millisecond, nil, false))
-	}
-	if admitted == 0 {
-		t.Error("the outage policy never decided in 10 s")
 	}
 }

@@ -134,11 +134,6 @@ func (w *world) boot(i int, first bool) {
 
 func (m *member) name() string { return fmt.Sprintf("%s.%d", m.w.slots[m.slot].id, m.boot) }
 
-// clock returns the member's own time.
-func (m *member) clock() int64 {
-	return m.w.now + m.skew + int64(m.drift*float64(m.w.now-m.startedAt))
-}
-
 // do runs an event of this member, and then performs its effects.
 func (m *member) do(fn func()) {
 	fn()
