@@ -102,6 +102,12 @@ func (c *layoutChange) margin() time.Duration {
 	return c.f.o.Federation.Change.Spread + time.Duration(2*c.f.o.Federation.Offset*1e9) + c.f.o.Skew + 250*time.Millisecond
 }
 
+// late reports whether some processes read the layout too late, or never.
+func (c *layoutChange) late() bool {
+	o := &c.f.o.Federation.Change
+	return o.At > 0 && (o.Stray > 0 || o.Reads+o.Spread+c.margin() > o.At)
+}
+
 // read returns the schedule of a process that starts, which the new layout has reached, or not.
 func (c *layoutChange) read(region string, clock int64, reached bool) *federation.LayoutSchedule {
 	file := c.file[:1]
