@@ -55,7 +55,7 @@ func New(o Options) *Node {
 		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache, MaxHolds: o.MaxHolds,
 		Journal: o.DataWindow > 0,
 	})
-	n.federation.init(o.Federation)
+	n.federation.set(o.Federation)
 	n.lender = lending.NewLender(n.serial.machine, lending.LenderConfig{
 		BootID: o.BootID, Seed: o.Seed, HotRate: o.HotRate, NoHot: o.NoHot, MaxLeases: o.MaxLeases,
 	})
