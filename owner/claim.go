@@ -25,6 +25,8 @@ type holdCounts struct {
 	Lapsed     uint64 // claims that nothing had settled in time
 	Dropped    uint64 // claims of other members that found no room
 	Lost       uint64 // hits that were not given back, because there was no room for the record
+	// SetsUnclaimed are charges of sets without a claim, for lack of room: they stay charged even if the set is refused.
+	SetsUnclaimed uint64
 }
 
 func (c *holdCounts) add(o *holdCounts) {
@@ -38,6 +40,7 @@ func (c *holdCounts) add(o *holdCounts) {
 	c.Lapsed += o.Lapsed
 	c.Dropped += o.Dropped
 	c.Lost += o.Lost
+	c.SetsUnclaimed += o.SetsUnclaimed
 }
 
 // decideClaim decides op, which makes, extends or settles a claim and whose key this member owns. e is the key's

@@ -20,7 +20,7 @@ func (s *Shard) AddClaims(c *protocol.CounterRecord) {
 	var b claimRecords
 	s.Claims.Each(c.Key, func(x *claim.Claim) bool {
 		b.add(s, x)
-		return len(b.records) == 1
+		return len(b.records) <= 1
 	})
 	if len(b.records) > 0 {
 		c.Claims = b.records[0].Claims
@@ -54,8 +54,11 @@ func (s *Shard) ScanClaims(at uint32, step int, includes func(ringPos uint64) bo
 // claimRecords collects claims into records that hold no more than claims.
 type claimRecords struct{ records []protocol.CounterRecord }
 
-// add adds c to the last record, if that is of the same key and has room, or to a new one.
+// add adds c to the last record, if that is of the same key and has room, or to a new one. Claims of sets stay here.
 func (b *claimRecords) add(s *Shard, c *claim.Claim) {
+	if c.Flags()&claim.Set != 0 {
+		return
+	}
 	n := len(b.records)
 	if n == 0 || b.records[n-1].Key != c.Key || len(b.records[n-1].Claims) >= protocol.MaxClaims {
 		b.records = append(b.records, protocol.CounterRecord{
