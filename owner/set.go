@@ -7,7 +7,7 @@ import (
 )
 
 // A call that is all or nothing, and whose keys several members own, is a set: all owners charge its requests at once,
-// each with a claim of claim.Set. If one of them exceeds its limit, whoever asked releases the claims of the others.
+// each with a claim of claim.Set. If one of them exceeds its limit, the member that asked releases the claims of the others.
 // These claims are not copied, so a release needs no second member: a new owner does not know them, and the hits stay
 // charged. They lapse silently, because most sets are admitted.
 

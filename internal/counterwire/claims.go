@@ -53,7 +53,7 @@ func (r *Decoder) readClaims(in *wire.Reader, c *protocol.CounterRecord) error {
 		}
 		x.Amount = uint32(amount)
 		x.SetDomain(c.Domain)
-		x.SetFlags(claim.Flags(bits >> 2))
+		x.SetFlags(claim.Flags(bits>>2) &^ claim.Set) // no member sends those of sets
 		x.SetState(claim.State(bits & 3))
 		r.claims = append(r.claims, x)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -297,6 +298,28 @@ func benchmarkStopMode(b *testing.B, refused bool) {
 		for _, percent := range []int{50, 99} {
 			d := took[i][len(took[i])*percent/100]
 			b.ReportMetric(float64(d.Nanoseconds()), fmt.Sprintf("%s-p%d-ns", name, percent))
+		}
+	}
+}
+
+// TestSetResultOnTheWire requires that only results of sets contain what a Read would show.
+func TestSetResultOnTheWire(t *testing.T) {
+	for _, want := range []owner.Result{
+		{Path: owner.Forwarded, Decision: limit.Decision{Before: 1, After: 3, Reset: time.Second, Remaining: 7}},
+		{
+			Path: owner.Forwarded, Decision: limit.Decision{Before: 1, After: 3, Reset: time.Minute, Remaining: 7},
+			ReadReset: time.Second, ReadRemaining: 9,
+		},
+	} {
+		b := appendResult(nil, &want)
+		size := recordHead + resultSize
+		if want.ReadReset > 0 {
+			size += setResultSize
+		}
+		r := wire.NewReader(b)
+		var got owner.Result
+		if err := parseResult(nextRecord(&r), &got); err != nil || got != want || len(b) != size {
+			t.Errorf("%+v in %d bytes, %v; want %+v in %d", got, len(b), err, want, size)
 		}
 	}
 }
