@@ -121,7 +121,10 @@ func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 		if !n.ownsClaims(s, now, c.Key, c.RingPos) {
 			return s.isForeign(c.RingPos) || c.Ends()+int64(claim.MarkLife) <= now
 		}
-		if c.State() == claim.Open && c.Ends() <= now {
+		switch open := c.State() == claim.Open; {
+		case open && n.dead.isOfDead(c):
+			n.releaseDead(s, now, c)
+		case open && c.Ends() <= now:
 			n.lapse(s, now, c)
 		}
 		if c.State() != claim.Settling {

@@ -25,6 +25,7 @@ type Node struct {
 	urgent       atomic.Bool  // and a request waits for it
 	leaseTraffic atomic.Bool  // and messages about leases are part of it
 	lender       *lending.Lender
+	dead         deadCallers
 
 	serial struct {
 		sync.Mutex // taken before the mutex of any shard
