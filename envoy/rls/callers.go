@@ -22,9 +22,8 @@ const maxCallers = 1 << 14
 // nothing: it may be that of the caller's next life.
 type callers struct {
 	self ring.ID
-	// gone is called with owner.Who of a caller, and how long ago it was last known to live. It must not block.
-	gone func(caller uint64, ago time.Duration)
-	on   atomic.Bool // some rule has slots; otherwise nothing is tracked
+	gone func(caller uint64, ago time.Duration) // see Options.CallerGone; nil: nothing is tracked
+	on   atomic.Bool                            // some rule has slots; otherwise nothing is tracked
 
 	mu sync.Mutex
 	m  map[uint64]*callerConns // guarded by mu, by owner.Who
@@ -44,6 +43,12 @@ type callerConn struct {
 	opened time.Time
 	pinger h2.Pinger
 	slots  atomic.Bool // as in callerConns
+}
+
+// HasCaller reports whether this member has a connection of the caller, as owner.Who names it, that was opened longer
+// ago. If so, Options.CallerGone is called when the caller ends it.
+func (s *Service) HasCaller(caller uint64, ago time.Duration) bool {
+	return s.callers.hasOlder(caller, time.Now().Add(-ago))
 }
 
 // number returns the number of the caller that sends header, or without it, of the caller at that address.
@@ -73,8 +78,12 @@ func callerAddress(a net.Addr) (address string, loopback bool) {
 	return ip.String(), ip.IsLoopback()
 }
 
-// track records that k's connection is one of the caller that sends header. It returns nil if there are too many.
+// track records that k's connection is one of the caller that sends header; "": it sends none. It returns nil if there
+// are too many, or nothing is tracked. It is called for each call from Serve, before the call is answered.
 func (c *callers) track(k *h2.Stream, header string) *callerConn {
+	if c.gone == nil || !c.on.Load() {
+		return nil
+	}
 	id := xxhash.Sum64String(header)
 	w := k.Watch(id, func(opened time.Time, p h2.Pinger) h2.Watcher {
 		x := &callerConn{of: c, caller: c.number(header, k.RemoteAddr()), opened: opened, pinger: p}
@@ -120,6 +129,14 @@ func (c *callers) forgetOne() bool {
 	return false
 }
 
+// number returns the caller's number for its holds; 0 if it is not tracked.
+func (x *callerConn) number() uint64 {
+	if x == nil {
+		return 0
+	}
+	return x.caller
+}
+
 // hold records that x's caller has taken a slot. x may be nil.
 func (x *callerConn) hold() {
 	if x == nil || x.slots.Load() {
@@ -146,9 +163,9 @@ func (x *callerConn) ping() {
 	}
 }
 
-// HasOlder reports whether the caller has a connection here that was opened before that time. If so, its end will be
+// hasOlder reports whether the caller has a connection here that was opened before that time. If so, its end will be
 // noticed here.
-func (c *callers) HasOlder(caller uint64, before time.Time) bool {
+func (c *callers) hasOlder(caller uint64, before time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.m[owner.Who(caller)]
