@@ -242,7 +242,7 @@ func (m *sidecar) startCounting() error {
 func (m *sidecar) startService() {
 	b := m.Settings.Behavior
 	o := rls.Options{
-		Self: m.Flags.Node, Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
+		Self: ring.ID(m.Flags.Node), Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.Flags.DecisionTimeout,
 		Additions: m.Flags.additions(),
 	}
