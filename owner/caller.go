@@ -101,5 +101,6 @@ func (d *deadCallers) isOfDead(c *claim.Claim) bool {
 func (n *Node) releaseDead(s *shard, now int64, c *claim.Claim) {
 	s.counts.Holds.CallersDead++
 	s.counters.Claims.Settle(now, c, claim.Settling, c.Amount)
+	c.SetGives(true)
 	n.changeClaim(s, c)
 }

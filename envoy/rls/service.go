@@ -6,6 +6,7 @@ package rls
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
@@ -89,7 +91,6 @@ type Service struct {
 	taps      taps
 	tracer    Tracer
 	denials   *denials // nil: not reported
-	self      string
 	ratio     float32
 	stop      bool
 	timeout   time.Duration
@@ -119,7 +120,7 @@ var (
 func New(o Options) *Service {
 	s := &Service{
 		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer,
-		denials: newDenials(o), self: string(o.Self),
+		denials: newDenials(o),
 		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
 		additions: o.Additions,
 	}
@@ -141,6 +142,9 @@ func (s *Service) SetRules(r *config.Rules, sw Switches) {
 			o.ResetHeader
 	}
 	v := &view{rules: r, version: r.Hash(), switches: sw.withDefaults()}
+	s.callers.on.Store(slices.ContainsFunc(r.Rules(), func(x *config.RuleSpec) bool {
+		return x.Limit.Algorithm == limit.InFlight
+	}))
 	v.series = make([]atomic.Pointer[stats.RuleStats], len(r.Rules()))
 	s.current.Store(v)
 }
