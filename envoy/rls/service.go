@@ -121,7 +121,7 @@ func New(o Options) *Service {
 	s := &Service{
 		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer,
 		denials: newDenials(o),
-		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
+		ratio:   o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
 		additions: o.Additions,
 	}
 	if s.timeout <= 0 {
