@@ -4,8 +4,6 @@
 // 	protoc        (unknown)
 // source: keyward/v1/holds.proto
 
-// Package keywardv1 declares the messages of the service keyward.v1.Holds, with which callers make and settle holds.
-
 package keywardv1
 
 import (

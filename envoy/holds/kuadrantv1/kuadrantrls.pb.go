@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: kuadrantrls.proto
 
-// Package kuadrantv1 declares the messages of Limitador's service, in names, types and numbers that of limitador-server/proto/kuadrantrls.proto in
+// The interface of Limitador's service, in names, types and numbers that of limitador-server/proto/kuadrantrls.proto in
 // Kuadrant's repository limitador, with Reserve and Commit of its pull request 515.
 
 package kuadrantv1
