@@ -49,6 +49,9 @@ func (l *lone) Decide(_ policy.Deadline, stop bool, qs []owner.Request, as []own
 
 func (l *lone) advance(d time.Duration) { l.node.Tick(l.now.Add(int64(d))) }
 
+// fuzzCaller is the caller of calls without a connection.
+var fuzzCaller = rls.Caller{Hold: rls.HoldCaller{Identity: "me"}}
+
 // rig is a server with its own sockets.
 type rig struct {
 	*HoldServer

@@ -114,6 +114,12 @@ func (c *HoldClient) Reserve(ctx context.Context, r Reserve) (*OpenHold, error) 
 	return &OpenHold{resp.GetId(), resp.GetStatuses(), c, r.Domain, r.Descriptors}, nil
 }
 
+// Find returns the hold with an id, which another client may have made, to settle it. It calls no member: whether there is
+// such a hold is only known to the member that settles it.
+func (c *HoldClient) Find(domain, id string, descriptors ...*pb.Descriptor) *OpenHold {
+	return &OpenHold{ID: id, client: c, domain: domain, descriptors: descriptors}
+}
+
 // Commit settles the hold with the hits that were used. Requests in flight end. The descriptors' own hits are those of the
 // Reserve, so actual replaces them.
 func (h *OpenHold) Commit(ctx context.Context, actual uint64) error { return h.commit(ctx, &actual) }
