@@ -42,8 +42,8 @@ func planReport(r *rlspb.RateLimitRequest) (*plan, error) {
 	return report(r.GetDomain(), r.GetDescriptors(), uint64(max(1, r.GetHitsAddend())))
 }
 
-// report returns the plan to charge n hits, at least 1. For rules with holds it is the Commit of a hold that nobody has
-// made, because that is charged in full.
+// report returns the plan to charge n hits, at least 1. For rules with holds it is the Commit of a hold that does not
+// exist, because that is charged in full.
 func report(domain string, ds []*extpb.RateLimitDescriptor, n uint64) (*plan, error) {
 	p, err := planCommit(&pb.CommitRequest{Domain: domain, Descriptors: descriptors(ds), Id: newID(), Actual: &n})
 	if err == nil {

@@ -1,11 +1,12 @@
 // Package holds serves APIs for callers that make and settle holds themselves: the gRPC service keyward.v1.Holds, the same
 // calls as JSON, and the service of Limitador. It decides nothing: it turns each call into one of the rate limit service,
-// so that a hold means the same whoever makes it.
+// so that a hold means the same in all of them.
 package holds
 
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"time"
 
@@ -136,10 +137,10 @@ func decode(b []byte, r proto.Message) error {
 
 // callError returns the status of a call that the service could not decide.
 func callError(err error) error {
-	switch err { //nolint:errorlint // the service's errors are values
-	case rls.ErrNoHolds:
+	switch {
+	case errors.Is(err, rls.ErrNoHolds):
 		return status.Error(codes.FailedPrecondition, err.Error())
-	case rls.ErrNoRules:
+	case errors.Is(err, rls.ErrNoRules):
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	return status.Error(codes.Unknown, err.Error())

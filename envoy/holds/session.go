@@ -249,14 +249,14 @@ func (m sessionMethod) serve(k *h2.Stream, caller string, watch *plan) bool {
 	}
 }
 
-// notify reads the watched limits and tells which levels have changed.
+// notify reads the watched limits and sends a notice for each level that has changed.
 func (m sessionMethod) notify(k *h2.Stream, watch *plan, levels []uint32) error {
 	c := m.service.NewCall()
 	defer m.service.Release(c)
 	watch.fill(c)
 	m.service.DecideHold(c, watch.hold, rls.Caller{Hold: rls.HoldCaller{Address: k.RemoteAddr(), Identity: k.Identity()}})
 	if c.Err != nil {
-		return nil //nolint:nilerr // the rules may change; the next tick tries again
+		return nil // the rules may change; the next tick tries again
 	}
 	for i := range watch.descriptors {
 		u := usage(c, i)

@@ -30,7 +30,7 @@ type verb struct {
 	answer  func(*rls.Call, *plan) proto.Message
 }
 
-// plan is what a call requires of the rate limit service.
+// plan is a call of the rate limit service.
 type plan struct {
 	domain      string
 	descriptors []rls.Descriptor

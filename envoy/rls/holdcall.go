@@ -10,7 +10,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// HoldRequest is what a call of an API for holds requires, for all of its descriptors. Such a call has the operation and
+// HoldRequest describes a call of an API for holds, for all of its descriptors. Such a call has the operation and
 // the id as fields, where Envoy's has entries and metadata.
 type HoldRequest struct {
 	// Op is the operation. Reserve charges rules without holds as well, and the other operations that make or settle holds
@@ -65,9 +65,9 @@ type DescriptorOutcome struct {
 	Over     bool   // the limit refuses the call
 	InFlight bool   // the limit counts requests in flight
 	Limit    uint32
-	// Remaining is what is left of the limit; of a bucket, of its burst.
+	// Remaining is the rest of the limit; of a bucket, that of its burst.
 	Remaining uint32
-	Reset     time.Duration // until the limit is whole again
+	Reset     time.Duration // until hits come back
 	// Count is the usage of the limit, Held the part of it that open holds have reserved, and Holds their number. The last
 	// two are only set by Read and DryRun.
 	Count, Held uint64

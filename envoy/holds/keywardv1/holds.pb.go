@@ -77,8 +77,9 @@ func (x *Entry) GetValue() string {
 
 // Descriptor chooses a rule, as the descriptors of Envoy do.
 type Descriptor struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Entries []*Entry               `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least one, and at most 64.
+	Entries []*Entry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	// Hits of this descriptor, instead of those of the request. At most 4294967295.
 	Hits          *uint64 `protobuf:"varint,2,opt,name=hits,proto3,oneof" json:"hits,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -133,7 +134,7 @@ type ReserveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain of the rules.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// At least one, and at most 256.
+	// At least one, and at most 64.
 	Descriptors []*Descriptor `protobuf:"bytes,2,rep,name=descriptors,proto3" json:"descriptors,omitempty"`
 	// Hits to reserve. 0: those of each rule. Requests in flight take one slot each. At most 4294967295.
 	Hits uint64 `protobuf:"varint,3,opt,name=hits,proto3" json:"hits,omitempty"`
@@ -703,7 +704,7 @@ type UsageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain of the rules.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// At least one, and at most 256.
+	// At least one, and at most 64.
 	Descriptors   []*Descriptor `protobuf:"bytes,2,rep,name=descriptors,proto3" json:"descriptors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
