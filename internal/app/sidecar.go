@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/keyward/keyward/envoy/holds"
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/admin"
@@ -61,6 +62,7 @@ type sidecar struct {
 	cluster  atomic.Pointer[cluster.Cluster] // nil before gossip has started
 	xds      *xdsServer                      // nil without --xds
 	server   *rls.Server
+	holds    *holds.HoldServer
 	page     *http.Server
 	socket   *http.Server // nil: none
 
@@ -389,6 +391,8 @@ func (m *sidecar) startListeners() error {
 		ConnectionAge: s.MaxConnectionAge, ConnectionAgeGrace: s.MaxConnectionGrace,
 		Guards: m.security.guards, MaxConn: m.Flags.MaxConnections, Refunds: m.Flags.NegativeHits, Hosts: m.Flags.hosts(),
 	}
+	m.holds = holds.New(holds.Options{Service: m.service, SessionLife: m.sessionLife()})
+	o.Methods, o.JSON = m.holds.Methods(), m.holds.Handlers()
 	own := rls.Listener{Address: join(s.GRPCHost, s.GRPCPort)}
 	if s.GRPCSocket != "" {
 		own = rls.Listener{Address: s.GRPCSocket, Unix: true}
@@ -417,6 +421,16 @@ func (m *sidecar) startListeners() error {
 	return nil
 }
 
+// sessionLife returns the longest life of the sessions of callers: half of that of connections. 0: no limit of its own.
+func (m *sidecar) sessionLife() (d time.Duration) {
+	for _, age := range []time.Duration{m.Settings.Server.MaxConnectionAge, m.Flags.ConnectionAge} {
+		if age > 0 && (d == 0 || age/2 < d) {
+			d = age / 2
+		}
+	}
+	return d
+}
+
 func join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
 // stop stops all parts, the outermost first, and waits for them.
@@ -427,6 +441,9 @@ func (m *sidecar) stop(ctx context.Context) {
 	}
 	if c := m.cluster.Load(); c != nil {
 		c.Leave(ctx)
+	}
+	if m.holds != nil {
+		m.holds.Close()
 	}
 	if m.server != nil {
 		m.server.Stop(ctx)
