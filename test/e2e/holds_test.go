@@ -173,8 +173,24 @@ func TestHoldsBrokenOffEnvoy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	h.awaitMetric(t, "keyward_holds_abandoned_total", 2)
 	awaitCount(t, h.Lab, "tenant", "early", 0)
 	awaitCount(t, h.Lab, "streams", "early", 0)
+}
+
+// awaitMetric waits until a metric has this sum over all members.
+func (h *holdLab) awaitMetric(t *testing.T, name string, want float64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := lab.Await(ctx, fmt.Sprintf("%s %v", name, want), func(context.Context) error {
+		if got := sum(t, h.Lab, name); got != want {
+			return fmt.Errorf("%v", got)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 // awaitCount waits until the counter of a tenant has this count, and checks that it stays.
@@ -182,14 +198,18 @@ func awaitCount(t *testing.T, l *lab.Lab, key, tenant string, want int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := lab.Await(ctx, fmt.Sprintf("%s %s to have %d hits", key, tenant, want), func(ctx context.Context) error {
+	var last error
+	if lab.Await(ctx, "the count", func(ctx context.Context) error {
 		c, err := lab.CounterOf(ctx, l.Sidecars[0].Metrics, "llm", key, tenant)
 		if err == nil && c.Count != uint64(want) {
 			err = fmt.Errorf("%+v", c)
 		}
+		if ctx.Err() == nil {
+			last = err
+		}
 		return err
-	}); err != nil {
-		t.Error(err)
+	}) != nil {
+		t.Errorf("%s %s: want %d hits: %v", key, tenant, want, last)
 	}
 }
 
