@@ -80,7 +80,7 @@ func (s *Service) buildRequests(c *Call, v *view) {
 			q.Name = string(v.rules.AppendSharedName(space[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, &l.match))
 		}
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
-		if t, once, all := l.match.Holds(); t != nil || once || all {
+		if t, once, all := l.match.Holds(); t != nil || once || all || l.mark.marked {
 			s.setHold(c, i, &q, t, once)
 			c.set = c.set || all
 		}

@@ -121,6 +121,9 @@ func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.Terms, once
 		id = from.ID
 	}
 	switch {
+	case t == nil && l.mark.marked && l.mark.op != owner.Reserve:
+		q.Op, q.Hits = owner.Read, 0 // the rule has no holds to settle
+		return
 	case q.Op == owner.Refund, t == nil && (!once || id == "" || l.mark.marked):
 		return
 	case t == nil:

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,36 +30,48 @@ descriptors:
   metadata: {keyward: {algorithm: in_flight, window: 10m}}
 `
 
-// TestHoldsEnvoy streams answers of a model server through a real Envoy. Each request reserves its estimate, and is
-// charged what it spent when the stream is done.
+// TestHoldsEnvoy streams answers of a model server through real Envoys. Each request reserves its estimate, and is charged
+// what it spent when the stream is done.
 func TestHoldsEnvoy(t *testing.T) {
 	h := startHoldLab(t, holdRules)
-	for _, c := range []struct {
-		name    string
+	xds := startXDS(t, h.Lab, names(3))
+	envoys := map[string]*lab.Envoy{"plain": h.envoy}
+	for version, path := range envoyVersions(t) {
+		name := "owner-direct-" + version
+		envoys[name] = addEnvoy(t, h.Lab, lab.EnvoyOptions{
+			Name: name, Path: path, Shape: "owner-direct", XDS: xds.Addr, Upstream: h.model.addr, Args: reserveArgs,
+		}, "keyward", 3)
+	}
+	for name, e := range envoys {
+		t.Run(name, func(t *testing.T) { h.settles(t, name, e) })
+	}
+}
+
+// settles sends requests that end in every way, and compares what they are charged.
+func (h *holdLab) settles(t *testing.T, envoy string, e *lab.Envoy) {
+	for name, c := range map[string]struct {
 		headers map[string]string
 		status  int
 		charged int // -1: the estimate
 	}{
-		{"usage", map[string]string{usageHeader: "120"}, 200, 120},
-		{"no usage", map[string]string{usageHeader: "120", noUsage: "1"}, 200, -1},
-		{"error", map[string]string{statusHeader: "500"}, 500, 0},
-		{"overloaded", map[string]string{statusHeader: "429"}, 429, 0},
-		{"no tokens", map[string]string{usageHeader: "0"}, 200, 0},
-		{"all reserved", map[string]string{usageHeader: "285"}, 200, 285},
-		{"more than reserved", map[string]string{usageHeader: "900"}, 200, 900},
+		"usage":              {map[string]string{usageHeader: "120"}, 200, 120},
+		"no usage":           {map[string]string{usageHeader: "120", noUsage: "1"}, 200, -1},
+		"error":              {map[string]string{statusHeader: "500"}, 500, 0},
+		"overloaded":         {map[string]string{statusHeader: "429"}, 429, 0},
+		"no tokens":          {map[string]string{usageHeader: "0"}, 200, 0},
+		"all reserved":       {map[string]string{usageHeader: "285"}, 200, 285},
+		"more than reserved": {map[string]string{usageHeader: "900"}, 200, 900},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			p := &prompt{tenant: strings.ReplaceAll(c.name, " ", "-"), maxTokens: 200, headers: c.headers}
-			if got := p.send(t, h.client, h.envoy.Listener); got != c.status {
-				t.Fatalf("status %d", got)
-			}
-			want := c.charged
-			if want < 0 {
-				want = p.estimate()
-			}
-			awaitCount(t, h.Lab, "tenant", p.tenant, want)
-			awaitCount(t, h.Lab, "streams", p.tenant, 0)
-		})
+		p := &prompt{tenant: envoy + " " + name, maxTokens: 200, headers: c.headers}
+		if got := p.send(t, h.client, e.Listener); got != c.status {
+			t.Errorf("%s: status %d", name, got)
+		}
+		want := c.charged
+		if want < 0 {
+			want = p.estimate()
+		}
+		awaitCount(t, h.Lab, "tenant", p.tenant, want)
+		awaitCount(t, h.Lab, "streams", p.tenant, 0)
 	}
 }
 
@@ -73,12 +85,39 @@ type holdLab struct {
 
 func startHoldLab(t *testing.T, rules string) *holdLab {
 	t.Helper()
-	h := &holdLab{Lab: newLab(t, lab.Options{Rules: map[string]string{"llm.yaml": rules}, Expect: 3, Insecure: true}), model: startLLM(t)}
+	h := &holdLab{Lab: newLab(t, lab.Options{Rules: map[string]string{"llm.yaml": rules}, Expect: 3}), model: startLLM(t)}
 	start(t, h.Lab, names(3)...)
-	h.envoy = addEnvoy(t, h.Lab, lab.EnvoyOptions{Config: holdEnvoy(t, h.Lab, h.model.addr)}, "keyward", 3)
+	h.envoy = addHoldEnvoy(t, h.Lab, h.model.addr, lab.EnvoyOptions{}, strings.NewReplacer())
 	h.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
 	t.Cleanup(h.client.CloseIdleConnections)
 	return h
+}
+
+// reserveArgs are the arguments of keyward envoy-config for rules with tenants and streams.
+var reserveArgs = []string{"--from", "tenant=header:x-tenant", "--from", "streams=header:x-tenant", "--reserve", "openai", "--failure-mode-deny", "--timeout", "5s"}
+
+// addHoldEnvoy starts an Envoy with the configuration that keyward prints. It asks the lab's sidecars in turn, so that
+// holds are made and settled through different members.
+func addHoldEnvoy(t testing.TB, l *lab.Lab, upstream string, o lab.EnvoyOptions, change *strings.Replacer) *lab.Envoy {
+	t.Helper()
+	args := append([]string{
+		"envoy-config", "--shape", "plain", "--rules", filepath.Join(l.Sidecars[0].Runtime, "ratelimit", "config"),
+		"--listen", "127.0.0.1:10000", "--envoy-admin", "127.0.0.1:9901", "--upstream", upstream, "--sidecar", "127.0.0.1:10001",
+	}, reserveArgs...)
+	out, err := exec.Command(filepath.Join(l.Bin, "keyward"), args...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var members strings.Builder
+	for _, s := range l.Sidecars {
+		host, port, _ := strings.Cut(s.RLS, ":")
+		fmt.Fprintf(&members, "\n        - endpoint: {address: {socket_address: {address: %s, port_value: %s}}}", host, port)
+	}
+	o.Config = change.Replace(strings.NewReplacer(
+		`"127.0.0.1", port_value: 10000`, "@HOST@, port_value: @PORT@", `"127.0.0.1", port_value: 9901`, "@ADMINHOST@, port_value: @ADMINPORT@",
+		"\n        - endpoint: {address: {socket_address: {address: \"127.0.0.1\", port_value: 10001}}}", members.String(),
+	).Replace(string(out)))
+	return addEnvoy(t, l, o, "keyward", len(l.Sidecars))
 }
 
 // TestHoldsRefusedEnvoy holds that a refused request charges nothing, whichever of its limits refuses it, and that slots
@@ -211,25 +250,4 @@ func awaitCount(t *testing.T, l *lab.Lab, key, tenant string, want int) {
 	}) != nil {
 		t.Errorf("%s %s: want %d hits: %v", key, tenant, want, last)
 	}
-}
-
-// holdEnvoy is the configuration of an Envoy that asks the lab's sidecars in turn.
-func holdEnvoy(t testing.TB, l *lab.Lab, upstream string) string {
-	t.Helper()
-	b, err := os.ReadFile("testdata/holds.envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := func(a string) string {
-		host, port, err := net.SplitHostPort(a)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fmt.Sprintf("{socket_address: {address: %s, port_value: %s}}", host, port)
-	}
-	members := make([]string, len(l.Sidecars))
-	for i, s := range l.Sidecars {
-		members[i] = "{endpoint: {address: " + address(s.RLS) + "}}"
-	}
-	return strings.NewReplacer("@UPSTREAM@", address(upstream), "@MEMBERS@", strings.Join(members, ", ")).Replace(string(b))
 }
