@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -16,9 +18,9 @@ import (
 // request's headers choose what it does.
 type llm struct {
 	addr    string
-	spent   atomic.Int64  // tokens of the answers that it began, whether or not the client or the usage came through
-	serving atomic.Int64  // requests that it serves now
-	gate    chan struct{} // closed: requests with x-hold end
+	spent   atomic.Int64 // tokens of the answers that it began, whether or not the client or the usage came through
+	serving atomic.Int64 // requests that it serves now
+	gates   [16]chan struct{}
 }
 
 // Headers of requests to an llm.
@@ -26,13 +28,25 @@ const (
 	usageHeader  = "x-usage"  // tokens of the answer
 	noUsage      = "x-quiet"  // the answer does not name them
 	statusHeader = "x-status" // the answer is an error
-	holdHeader   = "x-hold"   // the answer ends when the gate opens
+	holdHeader   = "x-hold"   // the answer ends when the gate with this number opens
 )
 
 func startLLM(t testing.TB) *llm {
 	t.Helper()
-	m := &llm{gate: make(chan struct{})}
-	m.addr = startHandler(t, m.serve)
+	m := &llm{}
+	for i := range m.gates {
+		m.gates[i] = make(chan struct{})
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.addr = ln.Addr().String()
+	srv := &http.Server{Handler: http.HandlerFunc(m.serve), Protocols: new(http.Protocols)}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	go func() { _ = srv.Serve(ln) }()
+	t.Cleanup(func() { srv.Close() })
 	return m
 }
 
@@ -53,9 +67,9 @@ func (m *llm) serve(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"word\"}}],\"usage\":null}\n\n")
 		_ = flush()
 	}
-	if r.Header.Get(holdHeader) != "" {
+	if gate, err := strconv.Atoi(r.Header.Get(holdHeader)); err == nil {
 		select {
-		case <-m.gate:
+		case <-m.gates[gate]:
 		case <-r.Context().Done():
 			return
 		}
@@ -109,4 +123,13 @@ func (p *prompt) send(t testing.TB, client *http.Client, envoy string) int {
 		t.Fatal(err)
 	}
 	return res.StatusCode
+}
+
+func readText(t testing.TB, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }

@@ -147,7 +147,7 @@ func TestHoldsRefusedEnvoy(t *testing.T) {
 	}
 	awaitCount(t, h.Lab, "streams", "busy", 16)
 	awaitCount(t, h.Lab, "tenant", "busy", 16*p.estimate())
-	close(h.model.gate)
+	close(h.model.gates[1])
 	for _, res := range open {
 		if _, err := io.Copy(io.Discard, res.Body); err != nil {
 			t.Error(err)
