@@ -24,7 +24,7 @@ type holdCounts struct {
 	Unmatched  uint64 // settlements of claims that were not known
 	Lapsed     uint64 // claims that nothing had settled in time
 	Dropped    uint64 // claims of other members that found no room
-	Lost       uint64 // hits that were not given back, because there was no room for the record
+	Lost       uint64 // hits that may not be given back: their owner was lost while it did so, or there was no room
 }
 
 func (c *holdCounts) add(o *holdCounts) {
@@ -74,10 +74,13 @@ func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 		return
 	}
 	s.counts.Holds.Reserved++
-	c.At = s.chargedAt(op, e)
-	if s.view.copies {
-		t.Change(c)
+	switch {
+	case op.Op != Take:
+		c.At = s.chargedAt(op, e)
+	case res.Over: // nothing is given back of it, but a repeated request gets the same answer
+		c.At = 1
 	}
+	n.changeClaim(s, c)
 	if s.view.copies || n.options.DataWindow > 0 {
 		n.awaitConfirmation(s, op, e, res)
 	}
@@ -91,6 +94,7 @@ func (n *Node) repeats(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim, 
 	case c.State() == claim.Open && uint64(c.Amount) == op.Hits && age <= repeatWithin:
 		s.counts.Holds.Repeats++
 		n.reread(s, op, e, op.Hits, res)
+		res.Over = op.Op == Take && c.At != 0 // as at first, whatever came in between
 		return true
 	case c.State() == claim.Settling, c.State() == claim.Open && c.Flags()&claim.Once == 0:
 		s.counts.Holds.Collisions++
@@ -167,6 +171,11 @@ func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 		return
 	case c.State() == claim.Open:
 		n.settleOpen(s, op, e, c)
+	case c.State() == claim.Settling && !c.Gives() && !s.view.Steady(): // the former owner may still say
+		res.Kind = Forward
+		return
+	case c.State() == claim.Settling && !c.Gives():
+		n.giveUp(s, op.now, c)
 	case c.State() == claim.Settling && !c.Tracked():
 		n.changeClaim(s, c)
 	}
@@ -214,6 +223,7 @@ func (n *Node) settleOpen(s *shard, op *shardOp, e *counter.Owned, c *claim.Clai
 		back = 0 // its window has ended
 	}
 	s.counters.Claims.Settle(op.now, c, state, uint32(back))
+	c.SetGives(true)
 	n.changeClaim(s, c)
 	if excess > 0 {
 		s.counts.Holds.Excess += excess
@@ -307,5 +317,7 @@ func (n *Node) changeClaim(s *shard, c *claim.Claim) {
 		return
 	}
 	s.counters.Claims.Change(c)
-	n.urgent.Store(true)
+	if c.State() == claim.Settling {
+		n.urgent.Store(true)
+	}
 }

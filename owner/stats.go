@@ -90,6 +90,7 @@ type counts struct {
 
 	Outages         [4]uint64 // decisions that would have been others if the coordinator were not away, by federation.Outage
 	EscrowsRefused  uint64    // requests for keys without an escrow, because there were too many
+	PoolWaits       uint64    // requests that waited for the coordinator, because neither floor nor escrow had room
 	PoolsRefused    uint64    // requests of regions for pools that found no room, because there were too many
 	PoolLent        uint64    // hits of pools that were lent to regions
 	FairRefused     uint64    // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
@@ -198,6 +199,7 @@ func (c *counts) add(o *counts) {
 		c.Outages[i] += o.Outages[i]
 	}
 	c.EscrowsRefused += o.EscrowsRefused
+	c.PoolWaits += o.PoolWaits
 	c.PoolsRefused += o.PoolsRefused
 	c.PoolLent += o.PoolLent
 	c.FairRefused += o.FairRefused

@@ -37,7 +37,7 @@ const (
 // repeatTTL is how long a request of a rule with once is remembered.
 const repeatTTL = 2 * time.Second
 
-// holdMark is what the last entries of a descriptor say about a hold.
+// holdMark holds what the last entries of a descriptor say about a hold.
 type holdMark struct {
 	op     owner.Op
 	id     string
@@ -69,7 +69,7 @@ func cutHold(entries []config.Entry) ([]config.Entry, holdMark) {
 	return entries, m
 }
 
-// HoldCaller is who makes and settles holds, as far as the connection and the metadata of a call tell.
+// HoldCaller identifies who makes and settles holds, by the connection and the metadata of a call.
 type HoldCaller struct {
 	ID       string   // HoldIDHeader
 	Caller   string   // CallerHeader
@@ -95,26 +95,26 @@ func (h *HoldCaller) digest(self string) uint64 {
 
 // claimID returns the ID of the hold that the caller calls id, of a counter. Who knows neither the key, nor the client
 // certificate, nor the id can settle nothing.
-func claimID(key owner.Key, identity, id string) claim.ID {
+func claimID(key owner.Key, identity, id string) claim.ClaimID {
 	var space [256]byte
 	b := binary.LittleEndian.AppendUint64(append(space[:0], "keyward hold"...), key[0])
 	b = binary.LittleEndian.AppendUint64(b, key[1])
 	b = binary.AppendUvarint(b, uint64(len(identity)))
 	b = append(append(b, identity...), id...)
 	sum := sha256.Sum256(b)
-	return claim.ID{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
+	return claim.ClaimID{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
 }
 
-// randomID returns an ID that nobody knows.
-func randomID() (id claim.ID) {
+// randomID returns an ID that no caller knows.
+func randomID() (id claim.ClaimID) {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return claim.ID{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])}
+	return claim.ClaimID{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])}
 }
 
 // setHold makes q, the request of descriptor i, one about a hold. t are the settings of its rule, nil if the rule only
 // recognizes repeated requests or belongs to sets.
-func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.Terms, once bool) {
+func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.HoldTerms, once bool) {
 	l, from, d := &c.slots[i], &c.continuation.caller.Hold, &c.Request.Descriptors[i]
 	id := l.mark.id
 	if id == "" {
@@ -154,7 +154,7 @@ func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.Terms, once
 }
 
 // setTerms sets what the rule of l determines.
-func setTerms(h *owner.Hold, t *claim.Terms, q *owner.Request, l *slot) {
+func setTerms(h *owner.Hold, t *claim.HoldTerms, q *owner.Request, l *slot) {
 	h.TTL, h.Max, h.Flags = t.TTL, t.Max, 0
 	if t.Lapse == claim.LapseRelease {
 		h.Flags |= claim.Releases
@@ -166,7 +166,7 @@ func setTerms(h *owner.Hold, t *claim.Terms, q *owner.Request, l *slot) {
 }
 
 // setHoldOp sets the operation and the hits of q.
-func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitRequest, t *claim.Terms, m *holdMark) {
+func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitRequest, t *claim.HoldTerms, m *holdMark) {
 	switch {
 	case m.marked:
 		q.Op = m.op
@@ -184,7 +184,7 @@ func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitReque
 
 // reservedHits returns the hits that q reserves: its own, or else those of the rule. A request in flight takes one slot
 // whatever the hits of the call.
-func reservedHits(q *owner.Request, d *Descriptor, r *RateLimitRequest, t *claim.Terms) uint64 {
+func reservedHits(q *owner.Request, d *Descriptor, r *RateLimitRequest, t *claim.HoldTerms) uint64 {
 	switch {
 	case d.HasAddend && d.Addend > 0:
 		return d.Addend
@@ -237,5 +237,5 @@ func (m *madeHolds) release() {
 	s.async.Begin(deadline, false, m.requests, m.results, m)
 }
 
-// Decided does nothing: nobody waits.
+// Decided does nothing: no caller waits.
 func (*madeHolds) Decided() {}
