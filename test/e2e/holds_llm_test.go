@@ -87,9 +87,10 @@ type prompt struct {
 	tenant    string
 	maxTokens int
 	headers   map[string]string
+	unlimited bool // no limit of requests in flight applies
 }
 
-// estimate is what Envoy reserves for p: a token for each byte of the body, and the tokens of the answer.
+// estimate returns the tokens that Envoy reserves for p: a token for each byte of the body, and the tokens of the answer.
 func (p *prompt) estimate() int { return len(p.body()) + p.maxTokens }
 
 func (p *prompt) body() []byte {
@@ -103,6 +104,9 @@ func (p *prompt) start(ctx context.Context, client *http.Client, envoy string) (
 		return nil, err
 	}
 	req.Header.Set("x-tenant", p.tenant)
+	if !p.unlimited {
+		req.Header.Set("x-streams", p.tenant)
+	}
 	for k, v := range p.headers {
 		req.Header.Set(k, v)
 	}

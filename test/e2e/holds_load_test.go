@@ -146,7 +146,9 @@ func TestHoldsLoad(t *testing.T) {
 	client := loadClient(t)
 	began := time.Now()
 	step := func(what string) {
-		t.Logf("%5.1fs %s", time.Since(began).Seconds(), what)
+		c, _ := lab.CounterOf(t.Context(), f.live[0].Metrics, "llm", "streams", "all")
+		b, _ := lab.CounterOf(t.Context(), f.live[0].Metrics, "llm", "tenant", "all")
+		t.Logf("%5.1fs %s; %d open, %d slots, %d charged, %d spent", time.Since(began).Seconds(), what, m.serving.Load(), c.Count, b.Count, m.spent.Load())
 	}
 	var s streams
 	s.open(t, client, e.Listener, 2*n, groups)
@@ -206,7 +208,7 @@ type filler struct {
 
 func fill(t testing.TB, client *http.Client, envoy string) *filler {
 	f := &filler{}
-	p := &prompt{tenant: "all", maxTokens: 1500, headers: map[string]string{usageHeader: "1300"}}
+	p := &prompt{tenant: "all", unlimited: true, maxTokens: 1500, headers: map[string]string{usageHeader: "1300"}}
 	for range 4 {
 		f.done.Go(func() {
 			pace := time.NewTicker(5 * time.Millisecond) // of denied requests

@@ -94,7 +94,7 @@ func startHoldLab(t *testing.T, rules string) *holdLab {
 }
 
 // reserveArgs are the arguments of keyward envoy-config for rules with tenants and streams.
-var reserveArgs = []string{"--from", "tenant=header:x-tenant", "--from", "streams=header:x-tenant", "--reserve", "openai", "--failure-mode-deny", "--timeout", "5s"}
+var reserveArgs = []string{"--from", "tenant=header:x-tenant", "--from", "streams=header:x-streams", "--reserve", "openai", "--failure-mode-deny", "--timeout", "5s"}
 
 // addHoldEnvoy starts an Envoy with the configuration that keyward prints. It asks the lab's sidecars in turn, so that
 // holds are made and settled through different members.
