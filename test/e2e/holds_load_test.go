@@ -181,6 +181,7 @@ func TestHoldsLoad(t *testing.T) {
 	step("all streams have ended")
 	filling.stop()
 	step(fmt.Sprintf("%d more requests have spent what came back; %d failed", filling.admitted.Load(), filling.failed.Load()))
+	step(fmt.Sprintf("%v settlements wait, %v repeated, %v lost", f.sum("keyward_holds_settlements_waiting"), f.sum("keyward_holds_settlements_repeated_total"), f.sum("keyward_holds_settlements_lost_total")))
 	spent := m.spent.Load()
 	charged := f.charged(t, "tenant")
 	step(fmt.Sprintf("spent %d, charged %d of %d; %d failed, %d broken", spent, charged, budget, s.failed.Load(), s.broken.Load()))
