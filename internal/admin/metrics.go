@@ -71,6 +71,8 @@ func handoffMetrics() []metric {
 		gauge("handoff_transfers", "Members to which counters are being sent.", func(s *owner.Stats) int { return s.Transfers }),
 		gauge("waiting_questions", "Requests that wait for the replica of a charge, or for the handoff of a key.", func(s *owner.Stats) int { return s.Pending }),
 		gauge("federation_escrows", "Keys of which this member has an escrow of a federation's pool.", func(s *owner.Stats) int { return s.Escrows }),
+		counter("federation_moved_out_hits_total", "Hits of escrows that this member has sent to the next owners of their keys.", func(s *owner.Stats) uint64 { return s.MovedOut }),
+		counter("federation_moved_in_hits_total", "Hits of escrows that this member has taken over from former owners of their keys.", func(s *owner.Stats) uint64 { return s.MovedIn }),
 		counter("federation_escrows_refused_total", "Requests for keys without an escrow, because there were too many; only their floors are spent.", func(s *owner.Stats) uint64 { return s.EscrowsRefused }),
 		counter("federation_waits_total", "Requests that waited for the coordinator, because neither the region's floor nor its escrow had room.", func(s *owner.Stats) uint64 { return s.PoolWaits }),
 		gauge("federation_pools", "Pools of which this member, as the coordinator, lends parts to regions.", func(s *owner.Stats) int { return s.Pools }),

@@ -28,6 +28,9 @@ const (
 	InFlight Flags = 1 << 1 // a request in flight: it is given back when its caller is dead
 	Keeps    Flags = 1 << 2 // an Orphan that gives nothing back
 	Once     Flags = 1 << 3 // a charge that only recognizes repeated requests: nothing settles it
+	// Set is a charge of an all-or-nothing call. The claim exists for about a second, on the owner only: no other member
+	// gets it, it is no hold of the key, and when it is released or has ended it is forgotten at once.
+	Set Flags = 1 << 4
 )
 
 // MarkLife is how long a settled claim is remembered. A settlement without a confirmation is repeated for at
@@ -58,7 +61,7 @@ const (
 	copiedBit   = 1 << 4 // other members' share of the limit counts it
 	givesBit    = 1 << 5 // see Gives
 	flagsAt     = 6
-	flagsBits   = 4
+	flagsBits   = 5
 	domainAt    = flagsAt + flagsBits
 	domainBits  = 10
 	madeAt      = domainAt + domainBits
@@ -112,7 +115,7 @@ func (c *Claim) Ends() int64 {
 }
 
 // live reports whether the claim counts among those that hold hits.
-func (c *Claim) live() bool { return c.State() == Open && c.Flags()&Once == 0 }
+func (c *Claim) live() bool { return c.State() == Open && c.Flags()&(Once|Set) == 0 }
 
 // Changed reports whether no other member has confirmed the latest change of the claim.
 func (c *Claim) Changed() bool { return c.word&changedBit != 0 }

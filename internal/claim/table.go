@@ -148,14 +148,14 @@ func (t *ClaimTable) Totals(key [2]uint64) (s OpenClaims) {
 }
 
 // Add adds c, whose ID the Table must not have. A copy is a claim that another member has made. Add returns nil if
-// there is no room, even after it has forgotten settled claims.
+// there is no room, even after it has forgotten settled claims and those of sets. For a claim of a set it forgets none.
 func (t *ClaimTable) Add(c *Claim, copied bool) *Claim {
 	x := *c
 	x.word &^= changedBit | trackedBit | copiedBit
 	if copied {
 		x.word |= copiedBit
 	}
-	if !t.limits.reserve(&x) && (!t.evict() || !t.limits.reserve(&x)) {
+	if !t.limits.reserve(&x) && (x.Flags()&Set != 0 || !t.evict() || !t.limits.reserve(&x)) {
 		return nil
 	}
 	t.grow()
@@ -197,9 +197,26 @@ func (t *ClaimTable) unhold(key [2]uint64, amount uint32) {
 			delete(t.totals, key)
 		}
 	}
-	if _, bucket := t.given[key]; bucket && t.Totals(key).Open == 0 {
+	t.dropGiven(key)
+}
+
+// dropGiven forgets what was given back of key's bucket if no claim is left that needs it.
+func (t *ClaimTable) dropGiven(key [2]uint64) {
+	if _, bucket := t.given[key]; bucket && !t.anyOpen(key) {
 		delete(t.given, key)
 	}
+}
+
+// anyOpen reports whether any claim of key is open, of a set or not.
+func (t *ClaimTable) anyOpen(key [2]uint64) (open bool) {
+	if t.totals[key] != nil {
+		return true
+	}
+	t.Each(key, func(c *Claim) bool {
+		open = c.State() == Open && c.Flags()&Once == 0
+		return !open
+	})
+	return open
 }
 
 // Settle sets the state of a claim at time now, and the hits that it gives back. The caller passes the claim to Change;
@@ -252,15 +269,18 @@ func (t *ClaimTable) Remove(c *Claim) {
 	if c.Changed() {
 		t.forget(key, at)
 	}
-	held, amount := c.live(), c.Amount
+	held, set, amount := c.live(), c.Flags()&Set != 0, c.Amount
 	t.limits.release(c)
 	*c = Claim{next: t.free}
 	t.free = at
 	t.n--
-	if held {
+	switch {
+	case held:
 		t.unhold(key, amount)
+	case set:
+		t.dropGiven(key)
 	}
-	if t.n == 0 {
+	if t.n == 0 && len(t.pages) > 1 {
 		t.pages, t.byID, t.byKey, t.free, t.used, t.swept, t.changes = nil, nil, nil, 0, 0, 0, nil
 	}
 }
@@ -280,10 +300,10 @@ func (t *ClaimTable) unlink(c *Claim) (at uint32) {
 	return at
 }
 
-// evict forgets settled claims that are next to be swept. It reports whether there were any.
+// evict forgets settled claims, and claims of sets, that are next to be swept. It reports whether there were any.
 func (t *ClaimTable) evict() (any bool) {
 	for range min(t.used, 8*pageRecords) {
-		if c := t.nextSwept(); c != nil && c.State() >= Settled {
+		if c := t.nextSwept(); c != nil && (c.State() >= Settled || c.Flags()&Set != 0) {
 			t.Remove(c)
 			any = true
 		}
@@ -343,7 +363,7 @@ func (t *ClaimTable) Given(key [2]uint64) int64 { return t.given[key] }
 
 // Give adds d nanoseconds to Given, if an open claim of key remains.
 func (t *ClaimTable) Give(key [2]uint64, d int64) {
-	if d <= 0 || t.Totals(key).Open == 0 {
+	if d <= 0 || !t.anyOpen(key) {
 		return
 	}
 	if t.given == nil {

@@ -13,7 +13,7 @@ import (
 const minClaimSize = 30
 
 // givesBit is a bit next to the state and the flags of a claim: the receiver gives back its hits.
-const givesBit = 1 << 6
+const givesBit = 1 << 7
 
 // ErrClaims is returned for a counter with more claims than a record may have.
 var ErrClaims = errors.New("too many claims")
@@ -60,7 +60,7 @@ func (r *Decoder) readClaims(in *wire.Reader, c *protocol.CounterRecord) error {
 		}
 		x.Amount = uint32(amount)
 		x.SetDomain(c.Domain)
-		x.SetFlags(claim.Flags(bits &^ givesBit >> 2))
+		x.SetFlags(claim.Flags(bits&^givesBit>>2) &^ claim.Set) // no member sends those of sets
 		x.SetGives(bits&givesBit != 0)
 		x.SetState(claim.Stage(bits & 3))
 		r.claims = append(r.claims, x)

@@ -54,6 +54,7 @@ const (
 	storeSize        = 24 // of how the federation uses its store, and of the length of a name of the counter, if the rule says anything about it
 	maxSharedName    = 256
 	resultSize       = 32
+	setResultSize    = 12 // of what a Read in place of a set's charge would show, which follows the result
 	recordHead       = 2
 )
 

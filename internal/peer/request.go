@@ -219,8 +219,17 @@ func appendResult(b []byte, a *owner.Result) []byte {
 		return appendID(w, a.Member)
 	}
 	flags := bit(a.Over, flagOver) | bit(a.Hot, flagHot) | bit(a.FairShare, flagFair)
-	w = append(w.U16(resultSize), statusDecided, byte(a.Authority), flags, 0)
-	return w.U64(a.Before).U64(a.After).I64(int64(a.Reset)).U32(a.Remaining)
+	set := a.ReadReset > 0
+	size := resultSize
+	if set {
+		size += setResultSize
+	}
+	w = append(w.U16(uint16(size)), statusDecided, byte(a.Authority), flags, 0)
+	w = w.U64(a.Before).U64(a.After).I64(int64(a.Reset)).U32(a.Remaining)
+	if set {
+		w = w.I64(int64(a.ReadReset)).U32(a.ReadRemaining)
+	}
+	return w
 }
 
 // parseResult reads one record into a.
@@ -234,6 +243,9 @@ func parseResult(r wire.Reader, a *owner.Result) error {
 		r.U8() // reserved
 		a.Before, a.After = r.U64(), r.U64()
 		a.Reset, a.Remaining = readDuration(&r), r.U32()
+		if r.Len() >= setResultSize {
+			a.ReadReset, a.ReadRemaining = readDuration(&r), r.U32()
+		}
 	case statusNotOwner:
 		*a = owner.Result{Kind: owner.Forward, Member: readID(&r)}
 	default:
