@@ -113,11 +113,11 @@ func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 		if c.State() == claim.Open && c.Ends() <= now {
 			n.lapse(s, now, c)
 		}
+		if c.State() != claim.Open && !c.Tracked() { // from another member, before this one owned the key: the successor may lack it
+			n.changeClaim(s, c)
+		}
 		if c.State() != claim.Settling {
 			return false
-		}
-		if !c.Tracked() {
-			n.changeClaim(s, c)
 		}
 		if s.mayGiveBack(c) || s.counters.Find(c.Key) == nil {
 			n.giveBack(s, now, c)
