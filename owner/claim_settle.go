@@ -162,9 +162,9 @@ func (n *Node) mergeClaims(now int64, r *protocol.CounterRecord) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := s.clock(now)
-	given := int64(0)
+	given, bucket := int64(0), false
 	if e := s.counters.Find(r.Key); e != nil && s.counters.Rule(e).Algorithm.Bucket() {
-		given = s.counters.Claims.Given(r.Key)
+		given, bucket = s.counters.Claims.Given(r.Key), true
 	}
 	for i := range r.Claims {
 		in := r.Claims[i]
@@ -173,16 +173,16 @@ func (n *Node) mergeClaims(now int64, r *protocol.CounterRecord) {
 			continue
 		}
 		in.At += given
-		c := s.mergeClaim(at, &in)
+		c := s.mergeClaim(at, &in, bucket)
 		if c != nil && s.view.Ownership(c.RingPos, s.counters.Find(c.Key).OwnedEpoch(c.RingPos)).State == handoff.OwnedHere {
 			n.changeClaim(s, c)
 		}
 	}
 }
 
-// mergeClaim merges in, a claim of another member, with this member's record of it. It returns the record if it has
-// changed.
-func (s *shard) mergeClaim(now int64, in *claim.Claim) *claim.Claim {
+// mergeClaim merges in, a claim of another member, with this member's record of it. bucket reports whether the key's
+// counter is a bucket. It returns the record if it has changed.
+func (s *shard) mergeClaim(now int64, in *claim.Claim, bucket bool) *claim.Claim {
 	t := &s.counters.Claims
 	own := t.Find(in.ID)
 	switch {
@@ -207,8 +207,26 @@ func (s *shard) mergeClaim(now int64, in *claim.Claim) *claim.Claim {
 	case in.Made() == own.Made() && in.State() > own.State():
 		t.Settle(now, own, in.State(), in.Amount)
 		return own
+	case in.Made() == own.Made() && in.State() == claim.Open && own.State() == claim.Open:
+		return mergeOpen(own, in, bucket)
 	}
 	return nil
+}
+
+// mergeOpen merges two copies of an open claim. It returns own if it has changed. The later one of an extended claim has
+// the longer TTL, and the later one of a bucket is that of which more hits of the bucket were given back.
+func mergeOpen(own, in *claim.Claim, bucket bool) *claim.Claim {
+	longer := in.TTL() > own.TTL()
+	if !longer && !(bucket && in.At < own.At) {
+		return nil
+	}
+	if longer {
+		own.SetTTL(in.TTL())
+	}
+	if longer && !bucket || in.At < own.At {
+		own.At = in.At
+	}
+	return own
 }
 
 // adopt makes own, of which a settlement came before the claim itself, the claim in, settled: its hits were charged

@@ -18,7 +18,7 @@ func (x *span) addCharge(q *request, v *decision) {
 // addCarried records a share that was admitted at the end of a window by a member that has, by another clock, already
 // counted hits in the next one: it charges them there.
 func (o *oracle) addCarried(a *account, x *span, q *request, v *decision) {
-	if q.req.Op == owner.Take && v.byShare() && x.end-v.latest <= int64(limit.ClockTolerance) {
+	if q.admits() && v.byShare() && x.end-v.latest <= int64(limit.ClockTolerance) {
 		o.carried[carried{a, x.index + 1}] += q.req.Hits
 	}
 }
