@@ -260,7 +260,7 @@ func (o *oracle) decidedByCluster(q *request, v *decision) {
 		a.credit += float64(q.req.Hits)
 	case !q.admits() || q.req.Hits == 0:
 		return
-	case v.result.Authority == owner.Full && !q.counted() && v.result.Over != (v.result.FairShare || v.result.After > uint64(q.req.Rule.Depth())):
+	case v.result.Authority == owner.Full && !q.repeated() && v.result.Over != (v.result.FairShare || v.result.After > uint64(q.req.Rule.Depth())):
 		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.req.Hits, v.result.Before, v.result.Over,
 			q.req.Rule.Depth())
 	}
