@@ -20,7 +20,7 @@ type (
 		id   uint64
 		hits uint64
 	}
-	// holdReply is what its client gets: of a DryRun the count.
+	// holdReply is the answer that its client gets: of a DryRun the count.
 	holdReply struct {
 		over  bool
 		count uint64
@@ -218,8 +218,8 @@ func (h *holdHistory) restart(t *testing.T) {
 	h.load(20)
 }
 
-// TestHoldsAreLinearizable requires that what clients see of a counter with holds, while its owners are restarted, is what
-// one counter would answer to one client after the other.
+// TestHoldsAreLinearizable requires that what clients see of a counter with holds, while its owners are restarted, equals the
+// answers of one counter to one client after the other.
 func TestHoldsAreLinearizable(t *testing.T) {
 	for seed := range seeds(12) {
 		h := &holdHistory{w: newNetwork(t, seed, Options{}, "a", "b", "c"), r: limit.Rule{Window: time.Hour, Limit: 60}}

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// The model of claim and settle: an owner and its heir, one hold of two hits, and a caller that asks for its settlement
+// The model of claim and settle: an owner and its successor, one hold of two hits, and a caller that asks for its settlement
 // until one is confirmed. Three hits of others are in the same window and known to both. Messages are lost, come twice
-// and in any order; the owner crashes or gives the key to its heir at any time; the hold may lapse. The search visits
+// and in any order; the owner crashes or gives the key to its successor at any time; the hold may lapse. The search visits
 // every state, with owner/claim.go reduced to what it does to one claim.
 
 const (
@@ -26,11 +26,11 @@ type mistake uint8
 const (
 	noMistake      mistake = iota
 	earlyGiveBack          // hits are given back before another member knows the mark
-	forgottenMarks         // the heir does not store marks
+	forgottenMarks         // the successor does not store marks
 	unknownGives           // a settlement of an unknown hold gives back
 	adoptedTwice           // a copy that meets its settlement gives back each time it comes
 	reopened               // a copy that is late opens a settled hold
-	earlyHeir              // the heir decides before it has the counter
+	earlySuccessor         // the successor decides before it has the counter
 )
 
 // modelMember is one of the two. The writers of its counter's slots are the two members.
@@ -66,7 +66,7 @@ const (
 	noMessage uint8 = iota
 	replicaMessage
 	handoffMessage // the key's counter and ownership, lost only if its sender crashes
-	claimsMessage  // its claims, if the heir has none of them and there are too many for one message
+	claimsMessage  // its claims, if the successor has none of them and there are too many for one message
 	ackMessage
 	settleMessage
 	confirmMessage
@@ -306,7 +306,7 @@ func (x *model) expand(s *modelState) {
 		next := *s
 		next.m[0] = modelMember{}
 		next.m[1].owns = true
-		for i := range next.net { // the heir refuses what a member sends that it considers dead
+		for i := range next.net { // the successor refuses what a member sends that it considers dead
 			if m := &next.net[i]; m.to == 1 && m.kind != settleMessage {
 				*m = modelMessage{}
 			}
@@ -316,7 +316,7 @@ func (x *model) expand(s *modelState) {
 	if !s.moved && s.m[0].alive && countFree(s) > 0 {
 		next := *s
 		next.moved, next.m[0].owns, next.m[0].waits = true, false, false
-		next.m[1].owns = x.bad == earlyHeir
+		next.m[1].owns = x.bad == earlySuccessor
 		key, claims := s.m[0].export(handoffMessage, 1), s.m[0].export(claimsMessage, 1)
 		whole := next
 		whole.send(key)
@@ -345,7 +345,7 @@ func (x *model) act(s modelState, i int) {
 		x.giveBack(&next, i)
 		x.add(next)
 	}
-	if m.claim == Settling && !s.alone(i) && m.changes == m.confirmed { // it came from the other member: that is told again
+	if m.claim == Settling && !s.alone(i) && m.changes == m.confirmed { // it came from the other member, to which it is sent again
 		next := s
 		next.changed(i)
 		x.add(next)
@@ -406,7 +406,7 @@ func TestEverySettlement(t *testing.T) {
 
 // TestMistakesOfSettlements requires that the search finds each mistake.
 func TestMistakesOfSettlements(t *testing.T) {
-	for bad := earlyGiveBack; bad <= earlyHeir; bad++ {
+	for bad := earlyGiveBack; bad <= earlySuccessor; bad++ {
 		found := ""
 		for _, x := range models(bad) {
 			if _, failure := x.search(); failure != "" {

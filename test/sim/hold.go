@@ -16,7 +16,7 @@ type holdOptions struct {
 	Release float64 // fraction of the rules whose holds are released when they lapse
 	Retries float64 // fraction of the reserves that are sent twice
 	Races   float64 // fraction of the holds that are settled twice, in different ways
-	Strange float64 // fraction of the requests that settle a hold that nobody has reserved
+	Strange float64 // fraction of the requests that settle a hold that no client has reserved
 	Extends float64 // fraction of the open holds that are extended
 	Excess  bool    // some commits exceed what was reserved
 }
@@ -78,7 +78,7 @@ type hold struct {
 
 	admitted     bool // an owner, or a member's share, has admitted it
 	accepted     bool // the client uses it
-	answeredOnce bool // a client has been told that it is admitted
+	answeredOnce bool // a client has got the answer that it is admitted
 	x            *span
 	a            *account
 	at           int64 // of the charge, by the clock of the member that decided
@@ -269,7 +269,7 @@ func (s *settlement) answered(v *decision) {
 	s.h.w.oracle.settled(s)
 }
 
-// settleUnknown settles a hold of key k that nobody has reserved.
+// settleUnknown settles a hold of key k that no client has reserved.
 func (w *world) settleUnknown(k int) {
 	w.requests++
 	h := &hold{w: w, k: k, id: claim.ID{w.requests, 0xdead}, ttl: time.Second}
