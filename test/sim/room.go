@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -62,4 +63,14 @@ func (o *oracle) checkRoom(q *request, v *decision) {
 		}
 		return
 	}
+}
+
+// netOf returns the sum of what all writers have charged and not refunded in window w of c.
+func netOf(c *protocol.CounterRecord, w int64) (net uint64) {
+	for _, s := range c.State.Slots {
+		if s.At == w {
+			net += s.Charged - min(s.Charged, s.Refunded)
+		}
+	}
+	return net
 }

@@ -153,7 +153,7 @@ func TestSeedsThatFailed(t *testing.T) {
 func TestSameSeedSameRun(t *testing.T) {
 	rings := &ringCache{}
 	for seed := uint64(1); seed <= 20; seed++ {
-		for _, o := range []options{expandBase(seed), expandLeases(seed), expandDurable(seed), expandFederation(seed)} {
+		for _, o := range []options{expandBase(seed), expandLeases(seed), expandDurable(seed), expandFederation(seed), expandHolds(seed)} {
 			a := runner{rings, newSummary(), false}.run(o, noBug)
 			b := newRunner(true).run(o, noBug)
 			if a.Hash != b.Hash || a.Events != b.Events {
