@@ -74,6 +74,9 @@ func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 		return
 	}
 	s.counts.Holds.Reserved++
+	if op.Op == Reserve {
+		s.noteBudget(op, res.Before, res.After)
+	}
 	switch {
 	case op.Op != Take:
 		c.At = s.chargedAt(op, e)
@@ -270,12 +273,15 @@ func (n *Node) chargeMore(s *shard, op *shardOp, e *counter.Owned, hits uint64) 
 		}
 	}
 	s.counters.Load(e, r, st)
+	before := r.Used(st, op.now)
 	r.Charge(st, op.now, s.bootID, hits)
+	after := r.Used(st, op.now)
 	r.Trim(st, op.now)
 	if !s.counters.Store(e, r, st) {
 		s.counts.Refused++
 		return
 	}
+	s.noteBudget(op, before, after)
 	s.markOwned(&full, e)
 	if s.view.copies {
 		n.trackUnreplicated(s, e, r, hits)

@@ -33,6 +33,9 @@ type Stats struct {
 	Claims     int // claims in the places of this member's own, settled ones among them
 	ClaimsHeld int // claims in the places of other members'
 
+	OpenHolds    int    // open holds of the keys that this member owns; counted step by step, while they change
+	OpenHoldHits uint64 // their hits
+
 	Replicas       int    // counters in the places of other members': replicas, and released counters
 	CopiesDropped  uint64 // counters of other members that found no room; only increases, like the next two
 	CopiesMerged   uint64 // counters of other members that were merged
@@ -88,15 +91,17 @@ type counts struct {
 	DenyHits   uint64 // requests decided by the deny cache
 	DenyMisses uint64 // requests whose keys it did not contain
 
-	Outages         [4]uint64 // decisions that would have been others if the coordinator were not away, by federation.Outage
-	EscrowsRefused  uint64    // requests for keys without an escrow, because there were too many
-	PoolsRefused    uint64    // requests of regions for pools that found no room, because there were too many
-	PoolLent        uint64    // hits of pools that were lent to regions
-	FairRefused     uint64    // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
-	Refused         uint64    // charges refused because there was no room for their records
-	ShareUnreported uint64    // hits admitted from local shares that are never reported to the owner, for lack of room
-	Holds           holdCounts
-	PendingRefused  uint64 // requests that could not wait, because too many did
+	Outages          [4]uint64 // decisions that would have been others if the coordinator were not away, by federation.Outage
+	EscrowsRefused   uint64    // requests for keys without an escrow, because there were too many
+	PoolsRefused     uint64    // requests of regions for pools that found no room, because there were too many
+	PoolLent         uint64    // hits of pools that were lent to regions
+	FairRefused      uint64    // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
+	Refused          uint64    // charges refused because there was no room for their records
+	ShareUnreported  uint64    // hits admitted from local shares that are never reported to the owner, for lack of room
+	Holds            holdCounts
+	BudgetEvents     [len(budgetPercents)]uint64 // BudgetEvents, by the index of their percentage: 80 and 100
+	BudgetEventsLost uint64                      // crossings that were not reported, because there were too many
+	PendingRefused   uint64                      // requests that could not wait, because too many did
 }
 
 // Bound returns an upper bound of the hits that this member may have added to any one key's window beyond its limit,
@@ -154,6 +159,8 @@ func (n *Node) Stats(now int64) Stats {
 		f.Fair.Refused += s.counts.FairRefused
 		s.mu.Unlock()
 		f.Owned += s.countOwned()
+		holds, hits := s.countHolds()
+		f.OpenHolds, f.OpenHoldHits = f.OpenHolds+holds, limit.SaturatingAdd(f.OpenHoldHits, hits)
 	}
 	return f
 }
@@ -205,4 +212,8 @@ func (c *counts) add(o *counts) {
 	c.ShareUnreported += o.ShareUnreported
 	c.PendingRefused += o.PendingRefused
 	c.Holds.add(&o.Holds)
+	for i := range c.BudgetEvents {
+		c.BudgetEvents[i] += o.BudgetEvents[i]
+	}
+	c.BudgetEventsLost += o.BudgetEventsLost
 }
