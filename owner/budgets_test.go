@@ -68,9 +68,10 @@ func TestHoldStatistics(t *testing.T) {
 	do(t0, 3, Reserve, 5, nil)
 	do(t0, 3, Commit, 7, nil) // 2 more
 	do(t0, 4, Commit, 3, nil) // not known
+	do(t0, 6, Release, 0, nil)
 	do(t0, 5, Reserve, 5, func(h *Hold) { h.TTL = time.Second })
 	n.Tick(t0 + 5*second)
-	want := holdCounts{Reserved: 3, Refused: 1, Repeats: 1, Collisions: 1, GivenBack: 6, Excess: 2, Unmatched: 1, Lapsed: 1}
+	want := holdCounts{Reserved: 3, Refused: 1, Repeats: 1, Collisions: 1, GivenBack: 6, Excess: 2, Unmatched: 2, Unknown: 1, Lapsed: 1}
 	if f := n.Stats(t0 + 5*second); f.Holds != want || f.OpenHolds != 0 {
 		t.Errorf("%+v, not %+v", f.Holds, want)
 	}

@@ -98,7 +98,9 @@ func holdMetrics() []metric {
 		counter("holds_collisions_total", "Requests refused because their id is that of an open hold of other hits, or of an older one.", func(s *owner.Stats) uint64 { return s.Holds.Collisions }),
 		counter("holds_given_back_hits_total", "Hits that settlements and lapses gave back.", func(s *owner.Stats) uint64 { return s.Holds.GivenBack }),
 		counter("holds_excess_hits_total", "Hits that commits charged in addition to what was reserved.", func(s *owner.Stats) uint64 { return s.Holds.Excess }),
-		counter("holds_unmatched_total", "Settlements of holds that are not known. A commit of an unknown hold is charged completely.", func(s *owner.Stats) uint64 { return s.Holds.Unmatched }),
+		{"holds_unmatched_total", "Settlements of holds that are not known: commits, which are charged completely, and others, which have no effect.", "settlement", false, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"commit": s.Holds.Unknown, "other": s.Holds.Unmatched - min(s.Holds.Unmatched, s.Holds.Unknown)}
+		}},
 		counter("holds_lapsed_total", "Holds that were not settled within their hold_ttl.", func(s *owner.Stats) uint64 { return s.Holds.Lapsed }),
 		counter("holds_copies_dropped_total", "Copies of other members' holds that found no room.", func(s *owner.Stats) uint64 { return s.Holds.Dropped }),
 		counter("holds_lost_hits_total", "Hits that were not given back, because there was no room for the counter's record.", func(s *owner.Stats) uint64 { return s.Holds.Lost }),
