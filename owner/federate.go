@@ -282,6 +282,9 @@ func (n *Node) decideWithoutPool(s *shard, q *poolOp, res *Result) {
 		if w == nil {
 			return
 		}
+		if s.pending.resumed == nil {
+			s.counts.PoolWaits++
+		}
 		w.part = q.part
 		q.escrow.AddTenantWaiting(q.Tenant, q.Hits)
 		k := s.pending.key(q.Key)

@@ -116,6 +116,9 @@ func TestFloorThenEscrow(t *testing.T) {
 	if len(done) != 1 || done[0].Waiter != 1 || done[0].Result.Over || done[0].Result.Authority != Escrow {
 		t.Fatalf("after the reply: %+v", done)
 	}
+	if n := w.nodes[0].Stats(w.now).PoolWaits; n != 1 {
+		t.Errorf("%d requests waited, by the statistics", n)
+	}
 	admitted := 6
 	for i := range 3 * 20_000 {
 		q.Waiter = i

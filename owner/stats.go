@@ -91,17 +91,19 @@ type counts struct {
 	DenyHits   uint64 // requests decided by the deny cache
 	DenyMisses uint64 // requests whose keys it did not contain
 
-	Outages          [4]uint64 // decisions that would have been others if the coordinator were not away, by federation.Outage
-	EscrowsRefused   uint64    // requests for keys without an escrow, because there were too many
-	PoolsRefused     uint64    // requests of regions for pools that found no room, because there were too many
-	PoolLent         uint64    // hits of pools that were lent to regions
-	FairRefused      uint64    // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
-	Refused          uint64    // charges refused because there was no room for their records
-	ShareUnreported  uint64    // hits admitted from local shares that are never reported to the owner, for lack of room
-	Holds            holdCounts
-	BudgetEvents     [len(budgetPercents)]uint64 // BudgetEvents, by the index of their percentage: 80 and 100
+	Outages         [4]uint64 // decisions that would have been others if the coordinator were not away, by federation.Outage
+	EscrowsRefused  uint64    // requests for keys without an escrow, because there were too many
+	PoolWaits       uint64    // requests that waited for the coordinator, because neither floor nor escrow had room
+	PoolsRefused    uint64    // requests of regions for pools that found no room, because there were too many
+	PoolLent        uint64    // hits of pools that were lent to regions
+	FairRefused     uint64    // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
+	Refused         uint64    // charges refused because there was no room for their records
+	ShareUnreported uint64    // hits admitted from local shares that are never reported to the owner, for lack of room
+	Holds           holdCounts
+	PendingRefused  uint64 // requests that could not wait, because too many did
+
+	BudgetEvents     [len(budgetPercents)]uint64 // by the index of their percentage: 80 and 100
 	BudgetEventsLost uint64                      // crossings that were not reported, because there were too many
-	PendingRefused   uint64                      // requests that could not wait, because too many did
 }
 
 // Bound returns an upper bound of the hits that this member may have added to any one key's window beyond its limit,
@@ -205,6 +207,7 @@ func (c *counts) add(o *counts) {
 		c.Outages[i] += o.Outages[i]
 	}
 	c.EscrowsRefused += o.EscrowsRefused
+	c.PoolWaits += o.PoolWaits
 	c.PoolsRefused += o.PoolsRefused
 	c.PoolLent += o.PoolLent
 	c.FairRefused += o.FairRefused

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -231,8 +232,15 @@ func TestCertificateWithoutRegion(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the certificate has no URI name that ends in /keyward/region/a") {
 		t.Error(err)
 	}
-	if _, metrics := p.get("/metrics"); !strings.Contains(metrics, `keyward_refused_total{reason="region",surface="coordinator"} `) {
-		t.Error("the refusal is not counted")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := lab.Await(ctx, "the refusal to be counted", func(context.Context) error { // after the client has learned of it
+		if _, metrics := p.get("/metrics"); !strings.Contains(metrics, `keyward_refused_total{reason="region",surface="coordinator"} `) {
+			return errors.New("not counted")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 	p.terminate()
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
+	redigo "github.com/gomodule/redigo/redis"
 
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/federationtest"
@@ -85,20 +85,18 @@ func (s *testServer) open(query string) *Coordinator {
 const testEpoch = 7
 
 // do sends a command to the server.
-func (s *testServer) do(args ...string) rueidis.RedisResult {
+func (s *testServer) do(name string, args ...any) (any, error) {
 	s.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{s.address}, DisableCache: true, ForceSingleClient: true,
-	})
+	c, err := redigo.Dial("tcp", s.address)
 	if err != nil {
 		s.Fatal(err)
 	}
-	defer client.Close()
-	reply := client.Do(s.Context(), client.B().Arbitrary(args...).Build())
-	if err := reply.Error(); err != nil && !rueidis.IsRedisNil(err) {
+	defer c.Close()
+	reply, err := c.Do(name, args...)
+	if err != nil {
 		s.Fatal(err)
 	}
-	return reply
+	return reply, nil
 }
 
 // empty opens a Coordinator for the server as the suite requires it.

@@ -72,6 +72,7 @@ func handoffMetrics() []metric {
 		gauge("waiting_questions", "Requests that wait for the replica of a charge, or for the handoff of a key.", func(s *owner.Stats) int { return s.Pending }),
 		gauge("federation_escrows", "Keys of which this member has an escrow of a federation's pool.", func(s *owner.Stats) int { return s.Escrows }),
 		counter("federation_escrows_refused_total", "Requests for keys without an escrow, because there were too many; only their floors are spent.", func(s *owner.Stats) uint64 { return s.EscrowsRefused }),
+		counter("federation_waits_total", "Requests that waited for the coordinator, because neither the region's floor nor its escrow had room.", func(s *owner.Stats) uint64 { return s.PoolWaits }),
 		gauge("federation_pools", "Pools of which this member, as the coordinator, lends parts to regions.", func(s *owner.Stats) int { return s.Pools }),
 		counter("federation_pool_lent_hits_total", "Hits of pools that this member, as the coordinator, has lent to regions.", func(s *owner.Stats) uint64 { return s.PoolLent }),
 		counter("federation_pools_refused_total", "Requests of regions that this member, as the coordinator, had no room for.", func(s *owner.Stats) uint64 { return s.PoolsRefused }),

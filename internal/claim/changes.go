@@ -2,12 +2,14 @@ package claim
 
 // changes lists the claims of one key whose latest changes no other member has confirmed. A message to another member
 // contains all of them, so a confirmation also confirms what an earlier message, which was lost, contained.
-type changes struct {
-	seq  uint32 // of the next change, from 1 on
-	list []change
-}
+type changes struct{ list []change }
 
+// change is a change of record at. Its seq, which is not 0, follows that of the Table's change before it, whatever its
+// key: a late confirmation must not be taken for that of a change after it.
 type change struct{ at, seq uint32 }
+
+// until reports whether the change was made no later than the one with number seq.
+func (c change) until(seq uint32) bool { return int32(c.seq-seq) <= 0 }
 
 // Change records that c has changed, so that Unconfirmed returns it.
 func (t *Table) Change(c *Claim) {
@@ -16,12 +18,12 @@ func (t *Table) Change(c *Claim) {
 		if t.changes == nil {
 			t.changes = map[[2]uint64]*changes{}
 		}
-		x = &changes{seq: 1}
+		x = &changes{}
 		t.changes[c.Key] = x
 	}
 	c.word |= changedBit | trackedBit
-	x.list = append(x.list, change{t.number(c), x.seq})
-	x.seq++
+	t.seq = max(1, t.seq+1)
+	x.list = append(x.list, change{t.number(c), t.seq})
 }
 
 // number returns the number of c's record.
@@ -64,7 +66,7 @@ func (t *Table) Confirm(key [2]uint64, seq uint32, f func(*Claim)) {
 	}
 	x.list = kept
 	for _, i := range done {
-		if c := t.at(i.at); !c.Changed() && c.State() == Settling {
+		if c := t.at(i.at); c.Tracked() && !c.Changed() && c.State() == Settling {
 			f(c)
 		}
 	}
@@ -73,7 +75,7 @@ func (t *Table) Confirm(key [2]uint64, seq uint32, f func(*Claim)) {
 // split divides x's list into what was confirmed with seq, and what was not, and sets the bits of the claims.
 func (t *Table) split(x *changes, seq uint32) (done, kept []change) {
 	for _, i := range x.list {
-		if i.seq <= seq {
+		if i.until(seq) {
 			done = append(done, i)
 			t.at(i.at).word &^= changedBit
 		} else {

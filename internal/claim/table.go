@@ -77,6 +77,7 @@ type Table struct {
 	byID   []uint32 // heads of the chains by ID, and by key
 	byKey  []uint32
 	swept  uint32 // record that Sweep visited last
+	seq    uint32 // of the latest change
 
 	totals  map[[2]uint64]*Totals
 	given   map[[2]uint64]int64 // nanoseconds given back of buckets with open claims
@@ -201,13 +202,15 @@ func (t *Table) unhold(key [2]uint64, amount uint32) {
 	}
 }
 
-// Settle sets the state of a claim at time now, and the hits that it gives back.
+// Settle sets the state of a claim at time now, and the hits that it gives back. The caller passes the claim to Change;
+// until then, no confirmation is one of this state.
 func (t *Table) Settle(now int64, c *Claim, s State, amount uint32) {
 	was, held := c.Amount, c.live()
 	if c.State() == Open {
 		c.SetTTL(time.Duration(now - c.Made()))
 	}
 	c.SetState(s)
+	c.word &^= trackedBit
 	c.Amount = amount
 	if held {
 		t.unhold(c.Key, was)

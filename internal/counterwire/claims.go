@@ -35,13 +35,13 @@ func appendClaims(w wire.Writer, claims []claim.Claim) wire.Writer {
 
 // readClaims reads the claims of counter c, which is read otherwise.
 func (r *Decoder) readClaims(in *wire.Reader, c *protocol.CounterRecord) error {
-	n := int(in.Uvarint())
+	n := in.Uvarint()
 	switch {
 	case in.Err() != nil:
 		return in.Err()
 	case n > protocol.MaxClaims:
 		return ErrClaims
-	case in.Len() < n*minClaimSize:
+	case in.Len() < int(n)*minClaimSize:
 		return wire.ErrMalformed
 	}
 	from := len(r.claims)

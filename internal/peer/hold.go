@@ -2,9 +2,13 @@ package peer
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/keyward/keyward/internal/claim"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 )
@@ -49,4 +53,16 @@ func hasHold(reqs []owner.Request, index []uint16) bool {
 		}
 	}
 	return false
+}
+
+// forVersion returns m without the counters that members with that protocol version cannot read: they would end the
+// stream. Such members do not decide requests with them either.
+func forVersion(m *protocol.Message, version uint16) *protocol.Message {
+	unreadable := func(c protocol.CounterRecord) bool { return c.Rule.Algorithm == limit.InFlight }
+	if version >= membership.ProtocolHolds || !slices.ContainsFunc(m.Counters, unreadable) {
+		return m
+	}
+	old := *m
+	old.Counters = slices.DeleteFunc(slices.Clone(m.Counters), unreadable)
+	return &old
 }

@@ -16,9 +16,9 @@ import (
 
 // newHomeRegions returns three regions. The clusters of those that the layout names coordinate; the others reach them at the
 // first member of each, far away, with certificates that prove their regions.
-func newHomeRegions(t *testing.T, coordinator string) *realRegions {
+func newHomeRegions(t *testing.T, coordinator string, shared sharedLimit) *realRegions {
 	t.Helper()
-	x := &realRegions{t: t, dir: tempDir(t)}
+	x := &realRegions{t: t, dir: tempDir(t), limit: shared}
 	var ports lab.Ports
 	names := []string{"eu", "us", "ap"}
 	certs := filepath.Join(x.dir, "certs")
@@ -48,7 +48,7 @@ func newHomeRegions(t *testing.T, coordinator string) *realRegions {
 		if err := os.WriteFile(layout, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		r.lab = newLab(t, lab.Options{Rules: map[string]string{"app.yaml": regionRules("fail_closed")}, Expect: 3, Args: []string{
+		r.lab = newLab(t, lab.Options{Rules: map[string]string{"app.yaml": shared.rules("fail_closed")}, Expect: 3, Args: []string{
 			"--cluster", name, "--region", name, "--federation", layout, "--tls-ca", filepath.Join(certs, "ca.crt"),
 			"--tls-cert", filepath.Join(certs, "region-"+name+".crt"), "--tls-key", filepath.Join(certs, "region-"+name+".key"),
 		}})
@@ -103,7 +103,7 @@ func (x *realRegions) loadKeys(name string, keys int, rates ...int) (used []floa
 // TestClusterCoordinatesRegions has the cluster of one region lend to all regions. A member that lends
 // dies in the middle of a window. No window admits more than the limit.
 func TestClusterCoordinatesRegions(t *testing.T) {
-	x := newHomeRegions(t, "eu")
+	x := newHomeRegions(t, "eu", usualLimit)
 	first, s := x.load("shared", "skewed", 1, 20, 200, 20)
 	x.check("skewed", s)
 	if used := s.used(first, 1); used < 0.95 {
@@ -114,7 +114,7 @@ func TestClusterCoordinatesRegions(t *testing.T) {
 	var dead *lab.Sidecar
 	var done sync.WaitGroup
 	done.Go(func() {
-		time.Sleep(time.Until(time.Unix(0, (windowOf(time.Now())+1)*int64(regionWindow)).Add(2 * time.Second)))
+		time.Sleep(time.Until(x.limit.begin(x.limit.of(time.Now()) + 1).Add(2 * time.Second)))
 		if dead = x.lender(0); dead != nil {
 			_ = dead.Signal(syscall.SIGKILL)
 		}
@@ -134,7 +134,7 @@ func TestClusterCoordinatesRegions(t *testing.T) {
 
 // TestSpreadCoordinators has every region coordinate a part of the keys.
 func TestSpreadCoordinators(t *testing.T) {
-	x := newHomeRegions(t, "spread")
+	x := newHomeRegions(t, "spread", usualLimit)
 	for i, used := range x.loadKeys("key", 12, 20, 200, 20) {
 		if used < 0.9 {
 			t.Errorf("key %d: %.1f %% used", i, 100*used)

@@ -15,6 +15,15 @@ func (s *Shard) ChangedClaims(key Key, add func(protocol.CounterRecord)) (seq ui
 	return seq
 }
 
+// HasClaims reports whether there are claims of key.
+func (s *Shard) HasClaims(key Key) (any bool) {
+	s.Claims.Each(key, func(*claim.Claim) bool {
+		any = true
+		return false
+	})
+	return any
+}
+
 // AddClaims adds claims of c's key, which goes to another member, to c, as many as a record holds.
 func (s *Shard) AddClaims(c *protocol.CounterRecord) {
 	b := claimRecords{moves: true}
