@@ -104,7 +104,7 @@ func holdMetrics() []metric {
 		}},
 		counter("holds_lapsed_total", "Holds that were not settled within their hold_ttl.", func(s *owner.Stats) uint64 { return s.Holds.Lapsed }),
 		counter("holds_copies_dropped_total", "Copies of other members' holds that found no room.", func(s *owner.Stats) uint64 { return s.Holds.Dropped }),
-		counter("holds_lost_hits_total", "Hits that were not given back, because there was no room for the counter's record.", func(s *owner.Stats) uint64 { return s.Holds.Lost }),
+		counter("holds_lost_hits_total", "Hits that may not have been given back: their owner was lost while it gave them back, or there was no room for the counter's record.", func(s *owner.Stats) uint64 { return s.Holds.Lost }),
 		{"budget_events_total", "Charges of keys with holds that reached 80 or 100 % of the limit, about once for each key and window.", "level", false, func(s *owner.Stats) map[string]uint64 {
 			return map[string]uint64{"80": s.BudgetEvents[0], "100": s.BudgetEvents[1]}
 		}},
