@@ -10,8 +10,8 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// Budget is the counter of a key that this member owns and that has holds.
-type Budget struct {
+// KeyBudget is the counter of a key that this member owns and that has holds.
+type KeyBudget struct {
 	Key     Key
 	RingPos uint64
 	Rule    limit.Rule
@@ -24,16 +24,16 @@ type Budget struct {
 
 // Spent returns the hits that count against the limit and that no open hold may give back. Open holds may also have hits
 // of windows that have ended; such hits are not part of Used.
-func (b *Budget) Spent() uint64 { return saturatingSub(b.Used, b.Held) }
+func (b *KeyBudget) Spent() uint64 { return saturatingSub(b.Used, b.Held) }
 
 // share returns the part of the limit that is used.
-func (b *Budget) share() float64 { return float64(b.Used) / float64(max(1, b.Rule.Depth())) }
+func (b *KeyBudget) share() float64 { return float64(b.Used) / float64(max(1, b.Rule.Depth())) }
 
 // Budgets returns the counters of the keys with holds that this member owns: at most most of them, those first of whose
 // limit the largest part is used. total is the number of all. A key is listed while a hold of it is open, and for about
 // a minute afterwards. Keys that move meanwhile may be missed.
-func (n *Node) Budgets(now int64, most int) (list []Budget, total int) {
-	byShare := func(a, b Budget) int { return cmp.Or(cmp.Compare(b.share(), a.share()), a.Key.Compare(b.Key)) }
+func (n *Node) Budgets(now int64, most int) (list []KeyBudget, total int) {
+	byShare := func(a, b KeyBudget) int { return cmp.Or(cmp.Compare(b.share(), a.share()), a.Key.Compare(b.Key)) }
 	for i := range n.shards {
 		s := &n.shards[i]
 		oldest := map[Key]int64{}
@@ -65,8 +65,8 @@ func (n *Node) Budgets(now int64, most int) (list []Budget, total int) {
 	return list[:min(len(list), most)], total
 }
 
-// budget returns the Budget of key, without Oldest. It returns false if this member has no counter of key any more.
-func (s *shard) budget(now int64, key Key) (b Budget, ok bool) {
+// budget returns the KeyBudget of key, without Oldest. It returns false if this member has no counter of key any more.
+func (s *shard) budget(now int64, key Key) (b KeyBudget, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.counters.Find(key)
@@ -74,7 +74,7 @@ func (s *shard) budget(now int64, key Key) (b Budget, ok bool) {
 		return b, false
 	}
 	held := s.counters.Claims.Totals(key)
-	b = Budget{Key: key, RingPos: e.RingPos(), Rule: s.counters.Rule(e), Held: held.Held, Open: uint64(held.Open)}
+	b = KeyBudget{Key: key, RingPos: e.RingPos(), Rule: s.counters.Rule(e), Held: held.Held, Open: uint64(held.Open)}
 	at := s.clock(now)
 	s.state.TAT, s.state.Slots = 0, s.state.Slots[:0]
 	if s.counters.End(e, b.Rule) > at {

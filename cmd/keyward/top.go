@@ -117,7 +117,7 @@ func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
 	})
 }
 
-// watched is what watchScreen shows.
+// watched shows something on a screen.
 type watched struct {
 	draw    func(out io.Writer, to size)
 	refresh func()       // called before each draw but the first, and those after a key

@@ -89,7 +89,7 @@ func (m *sidecar) budgets() api.Budgets {
 	return b
 }
 
-func (m *sidecar) budgetStatus(b *owner.Budget) api.BudgetStatus {
+func (m *sidecar) budgetStatus(b *owner.KeyBudget) api.BudgetStatus {
 	name := m.named.get(b.Key)
 	return api.BudgetStatus{
 		Domain: name.Domain, Name: name.Name, Digest: digest(b.Key), Algorithm: b.Rule.Algorithm.String(), Limit: b.Rule.Depth(),
