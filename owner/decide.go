@@ -120,6 +120,10 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 	e, overflow := n.charge(s, op, e, res)
 	s.counts.Decided[res.Authority]++
 	n.updateDenyCache(s, op, res)
+	if (op.Op == Read || op.Op == DryRun) && s.counters.Claims.Len() > 0 {
+		held := s.counters.Claims.Totals(op.Key)
+		res.Holds, res.Held = held.Open, held.Held
+	}
 	if res.FairShare = op.unfair; e != nil && op.Tenant == 0 { // what is lent could not be divided between tenants
 		s.leases.RecordHit(op.now, e, op.HotFactor)
 		res.Hot = s.leases.IsHot(e, op.RingPos)

@@ -54,6 +54,7 @@ const (
 	storeSize        = 24 // of how the federation uses its store, and of the length of a name of the counter, if the rule says anything about it
 	maxSharedName    = 256
 	resultSize       = 32
+	heldSize         = 12 // of the open holds of a key, which follow a result that reads it, if there are any
 	recordHead       = 2
 )
 

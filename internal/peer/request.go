@@ -219,8 +219,16 @@ func appendResult(b []byte, a *owner.Result) []byte {
 		return appendID(w, a.Member)
 	}
 	flags := bit(a.Over, flagOver) | bit(a.Hot, flagHot) | bit(a.FairShare, flagFair)
-	w = append(w.U16(resultSize), statusDecided, byte(a.Authority), flags, 0)
-	return w.U64(a.Before).U64(a.After).I64(int64(a.Reset)).U32(a.Remaining)
+	size := resultSize
+	if a.Holds > 0 {
+		size += heldSize
+	}
+	w = append(w.U16(uint16(size)), statusDecided, byte(a.Authority), flags, 0)
+	w = w.U64(a.Before).U64(a.After).I64(int64(a.Reset)).U32(a.Remaining)
+	if a.Holds > 0 {
+		w = w.U32(a.Holds).U64(a.Held)
+	}
+	return w
 }
 
 // parseResult reads one record into a.
@@ -234,6 +242,9 @@ func parseResult(r wire.Reader, a *owner.Result) error {
 		r.U8() // reserved
 		a.Before, a.After = r.U64(), r.U64()
 		a.Reset, a.Remaining = readDuration(&r), r.U32()
+		if r.Len() >= heldSize {
+			a.Holds, a.Held = r.U32(), r.U64()
+		}
 	case statusNotOwner:
 		*a = owner.Result{Kind: owner.Forward, Member: readID(&r)}
 	default:
