@@ -15,17 +15,20 @@ const repeatWithin = int64(time.Second)
 
 // holdCounts counts what happened to claims. Its fields only increase.
 type holdCounts struct {
-	Reserved   uint64 // claims made
-	Refused    uint64 // requests refused for lack of room for a claim, of the key, the domain or the member
-	Repeats    uint64 // requests that were recognized as repeated, and not charged again
-	Collisions uint64 // requests refused because their id had an open claim of other hits, or an old one
-	GivenBack  uint64 // hits given back
-	Excess     uint64 // hits that commits charged beyond what was reserved
-	Unmatched  uint64 // settlements of claims that were not known
-	Unknown    uint64 // of these, commits, which are charged in full
-	Lapsed     uint64 // claims that nothing had settled in time
-	Dropped    uint64 // claims of other members that found no room
-	Lost       uint64 // hits that may not be given back: their owner was lost while it did so, or there was no room
+	Reserved    uint64 // claims made
+	Refused     uint64 // requests refused for lack of room for a claim, of the key, the domain or the member
+	Repeats     uint64 // requests that were recognized as repeated, and not charged again
+	Collisions  uint64 // requests refused because their id had an open claim of other hits, or an old one
+	GivenBack   uint64 // hits given back
+	Excess      uint64 // hits that commits charged beyond what was reserved
+	Unmatched   uint64 // settlements of claims that were not known
+	Unknown     uint64 // of the unmatched, commits, which are charged in full
+	Lapsed      uint64 // claims that nothing had settled in time
+	Dropped     uint64 // claims of other members that found no room
+	Lost        uint64 // hits that may not be given back: their owner was lost while it did so, or there was no room
+	CallersDead uint64 // claims released because their caller was dead
+	// SetsUnclaimed are charges of sets without a claim, for lack of room: they stay charged even if the set is refused.
+	SetsUnclaimed uint64
 }
 
 func (c *holdCounts) add(o *holdCounts) {
@@ -40,6 +43,8 @@ func (c *holdCounts) add(o *holdCounts) {
 	c.Lapsed += o.Lapsed
 	c.Dropped += o.Dropped
 	c.Lost += o.Lost
+	c.CallersDead += o.CallersDead
+	c.SetsUnclaimed += o.SetsUnclaimed
 }
 
 // decideClaim decides op, which makes, extends or settles a claim and whose key this member owns. e is the key's

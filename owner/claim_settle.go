@@ -6,13 +6,14 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/protocol"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/replica"
 	"github.com/keyward/keyward/owner/internal/writeback"
 	"github.com/keyward/keyward/ring"
 )
 
 // A claim gives back in two steps. First it is marked as settled, and another member confirms the mark. Then its hits
-// are given back, and whoever asked gets the answer. A member that gets the key from its owner in between completes the
+// are given back, and the caller gets the answer. A member that gets the key from its owner in between completes the
 // second step. One that takes over from an owner that is lost does not: a third member may know that it was completed.
 
 // mayGiveBack reports whether this member gives back the hits of c now: another member knows that c is settled, or there
@@ -43,19 +44,27 @@ func (n *Node) giveBack(s *shard, now int64, c *claim.Claim) {
 		t.Settle(now, c, claim.Settled, 0)
 		return
 	}
-	r, st := s.counters.Rule(e), &s.state
+	n.refundClaim(s, now, e, c)
+	t.Settle(now, c, claim.Settled, 0)
+	n.changeClaim(s, c)
+}
+
+// refundClaim gives back the hits of c to its counter e, and returns how many.
+func (n *Node) refundClaim(s *shard, now int64, e *counter.Owned, c *claim.Claim) (back uint64) {
+	t, r, st := &s.counters.Claims, s.counters.Rule(e), &s.state
 	s.counters.Load(e, r, st)
 	at, tat := c.At, st.TAT
 	if r.Algorithm.Bucket() {
 		at -= t.Given(c.Key)
 	}
-	back := r.GiveBack(st, now, s.bootID, at, uint64(c.Amount))
+	back = r.GiveBack(st, now, s.bootID, at, uint64(c.Amount))
 	r.Trim(st, now)
 	switch {
 	case back == 0:
 	case !s.counters.Store(e, r, st):
 		s.counts.Holds.Lost += back
 		s.counts.RefundsDropped++
+		back = 0
 	default:
 		s.counts.Holds.GivenBack += back
 		if r.Algorithm.Bucket() {
@@ -65,8 +74,7 @@ func (n *Node) giveBack(s *shard, now int64, c *claim.Claim) {
 			n.trackUnwritten(s, e, r, &writeback.Hits{Now: now})
 		}
 	}
-	t.Settle(now, c, claim.Settled, 0)
-	n.changeClaim(s, c)
+	return back
 }
 
 // confirmClaims processes a confirmation of the claims in it: those that are Settling give back, and the requests that
@@ -115,10 +123,16 @@ func (n *Node) resolveSettles(s *shard, key Key, fx *Ready) {
 func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 	var keys []Key
 	s.counters.Claims.Sweep(now, claimSweep, func(c *claim.Claim) bool {
+		if c.Flags()&claim.Set != 0 {
+			return c.Ends() <= now // it stays charged
+		}
 		if !n.ownsClaims(s, now, c.Key, c.RingPos) {
 			return s.isForeign(c.RingPos) || c.Ends()+int64(claim.MarkLife) <= now
 		}
-		if c.State() == claim.Open && c.Ends() <= now {
+		switch open := c.State() == claim.Open; {
+		case open && n.dead.isOfDead(c):
+			n.releaseDead(s, now, c)
+		case open && c.Ends() <= now:
 			n.lapse(s, now, c)
 		}
 		if c.State() != claim.Settling {

@@ -18,7 +18,7 @@ import (
 
 func newCheck() *cobra.Command {
 	var o config.Options
-	var against, defaults string
+	var against, defaults, layouts string
 	var strict, data bool
 	var dataWindow time.Duration
 	cmd := &cobra.Command{
@@ -43,6 +43,11 @@ func newCheck() *cobra.Command {
 		if o.Defaults, err = readDefaults(defaults); err != nil {
 			return err
 		}
+		if layouts != "" {
+			if _, err := readLayouts(layouts); err != nil {
+				return err
+			}
+		}
 		r, err := checkFiles(args[0], against, o, dataWindow)
 		if err == nil {
 			err = r.write(cmd.OutOrStdout(), *output)
@@ -53,6 +58,7 @@ func newCheck() *cobra.Command {
 		return err
 	}
 	cmd.Flags().StringVar(&against, "against", "", "`directory` of the rules in force: print what changes")
+	cmd.Flags().StringVar(&layouts, "federation", "", "`file` of the regions (--federation of the members): check it, too")
 	cmd.Flags().IntVar(&o.Members, "members", 0, "`number` of members of the cluster, as --expect of the sidecars (default 1)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
 	cmd.Flags().StringVar(&defaults, "rule-defaults", "", "`YAML` of the members' --rule-defaults, or @FILE")

@@ -84,6 +84,20 @@ func runCheck(args ...string) (string, error) {
 	return out.String(), err
 }
 
+// A file of layouts is checked with the rules.
+func TestCheckLayouts(t *testing.T) {
+	dir, file := rulesDir(t, ""), filepath.Join(t.TempDir(), "f.yaml")
+	const one = "{name: shop, epoch: 1, coordinator: home, regions: [{name: eu}]}\n"
+	for content, want := range map[string]string{one: "", one + "---\n" + one: "layout 2: epoch 1 follows epoch 1"} {
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := runCheck(dir, "--federation", file); (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", content, err)
+		}
+	}
+}
+
 // TestCheckGolden holds what a person, a script and a code host are shown.
 func TestCheckGolden(t *testing.T) {
 	t.Chdir("testdata/check")

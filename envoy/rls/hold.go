@@ -37,7 +37,7 @@ const (
 // repeatTTL is how long a request of a rule with once is remembered.
 const repeatTTL = 2 * time.Second
 
-// holdMark is what the last entries of a descriptor say about a hold.
+// holdMark holds what the last entries of a descriptor say about a hold.
 type holdMark struct {
 	op     owner.Op
 	id     string
@@ -69,7 +69,7 @@ func cutHold(entries []config.Entry) ([]config.Entry, holdMark) {
 	return entries, m
 }
 
-// HoldCaller is who makes and settles holds, as far as the connection and the metadata of a call tell.
+// HoldCaller identifies who makes and settles holds, by the connection and the metadata of a call.
 type HoldCaller struct {
 	ID       string   // HoldIDHeader
 	Caller   string   // CallerHeader
@@ -95,21 +95,21 @@ func (h *HoldCaller) digest(self string) uint64 {
 
 // claimID returns the ID of the hold that the caller calls id, of a counter. Who knows neither the key, nor the client
 // certificate, nor the id can settle nothing.
-func claimID(key owner.Key, identity, id string) claim.ID {
+func claimID(key owner.Key, identity, id string) claim.ClaimID {
 	var space [256]byte
 	b := binary.LittleEndian.AppendUint64(append(space[:0], "keyward hold"...), key[0])
 	b = binary.LittleEndian.AppendUint64(b, key[1])
 	b = binary.AppendUvarint(b, uint64(len(identity)))
 	b = append(append(b, identity...), id...)
 	sum := sha256.Sum256(b)
-	return claim.ID{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
+	return claim.ClaimID{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
 }
 
-// randomID returns an ID that nobody knows.
-func randomID() (id claim.ID) {
+// randomID returns an ID that no caller knows.
+func randomID() (id claim.ClaimID) {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return claim.ID{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])}
+	return claim.ClaimID{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])}
 }
 
 // setHold makes q, the request of descriptor i, one about a hold. t are the settings of its rule, nil if the rule only
@@ -221,5 +221,5 @@ type released struct {
 	results  []owner.Result
 }
 
-// Decided does nothing: nobody waits.
+// Decided does nothing: no caller waits.
 func (*released) Decided() {}

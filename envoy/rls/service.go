@@ -18,6 +18,7 @@ import (
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
 )
 
 // Decider decides the requests of one call, in order, and sets every result by the deadline. With stop, if any
@@ -62,7 +63,11 @@ type Options struct {
 	Denials    func(s DecisionSample, suppressed uint64)
 	DenialRate float64 // calls of Denials per second and rule; default 1
 
-	Self            string        // the name of this member
+	// Self is the name of this member. CallerGone is called with a caller, as owner.Who names it, whose connection has ended
+	// and that has no older one here; it lived that long ago. It must not block. "" and nil: callers are not watched.
+	Self       ring.ID
+	CallerGone func(caller uint64, ago time.Duration)
+
 	NearLimitRatio  float32       // NEAR_LIMIT_RATIO: part of a limit above which hits are near it; 0: all are
 	Stop            bool          // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
 	DecisionTimeout time.Duration // for calls without a timeout; default 12 ms, below Envoy's default of 20 ms
@@ -90,6 +95,7 @@ type Service struct {
 	timeout   time.Duration
 	limits    RequestLimits
 	additions Additions
+	callers   callers
 }
 
 // view is one version of the rules, with what belongs to it. It is immutable.
@@ -113,13 +119,14 @@ var (
 func New(o Options) *Service {
 	s := &Service{
 		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer,
-		denials: newDenials(o), self: o.Self,
+		denials: newDenials(o), self: string(o.Self),
 		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
 		additions: o.Additions,
 	}
 	if s.timeout <= 0 {
 		s.timeout = 12 * time.Millisecond
 	}
+	s.callers.self, s.callers.gone = o.Self, o.CallerGone
 	s.async, _ = o.Decider.(AsyncDecider)
 	s.counts = newServiceCounts(o.Stats)
 	s.calls.New = func() any { return new(Call) }

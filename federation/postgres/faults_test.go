@@ -329,7 +329,7 @@ func TestErrorsHideThePassword(t *testing.T) {
 func TestEarlierLayout(t *testing.T) {
 	s := startServer(t)
 	earlier, later := s.ready(), s.open("")
-	later.epoch++
+	later.terms = federation.Always(testEpoch + 1)
 	r := request(year, 1)
 	grant(t, earlier, "a", r)
 	r.Epoch++

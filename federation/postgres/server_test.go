@@ -89,7 +89,7 @@ const testEpoch = 7
 // open returns a Coordinator for the server.
 func (s *testServer) open(query string) *Coordinator {
 	s.Helper()
-	c, err := Open(context.Background(), Options{URL: s.url(query), Federation: "test", Epoch: testEpoch})
+	c, err := Open(context.Background(), Options{URL: s.url(query), Federation: "test", Terms: federation.Always(testEpoch)})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func (s *testServer) empty(query string) federationtest.Open {
 		if _, err := c.pool.Exec(t.Context(), "truncate keyward_window, keyward_line"); err != nil {
 			t.Fatal(err)
 		}
-		c.epoch, c.now = o.Epoch, o.Now
+		c.terms, c.now = o.Terms(), o.Now
 		if err := c.setSince(t.Context(), o.Since/1000); err != nil {
 			t.Fatal(err)
 		}

@@ -38,7 +38,8 @@ var (
 	countScript = script{countSource, digest(countSource)}
 )
 
-func (c *Coordinator) call(region string, r *federation.PoolRequest) call {
+// call returns the call for r, whose layout has that term. Times are in whole microseconds, of which each window has some.
+func (c *Coordinator) call(region string, r *federation.PoolRequest, term federation.LayoutTerm) call {
 	name, now, sliding := "", "", "0"
 	if c.server.layout == envoyproxy {
 		name = r.Name
@@ -62,7 +63,7 @@ func (c *Coordinator) call(region string, r *federation.PoolRequest) call {
 		int64(r.Epoch), r.Rule.Window.Microseconds(), sliding, unsigned(r.Pool),
 		r.Window, unsigned(r.Have), unsigned(r.Left), unsigned(r.Tokens),
 		r.Past.Window, unsigned(r.Past.Have), now,
-		r.Reclaim.Microseconds(),
+		r.Reclaim.Microseconds(), term.OpensMicro(), term.UntilMicro(),
 	}}}
 }
 

@@ -229,7 +229,7 @@ func TestRecordsExpire(t *testing.T) {
 		more    time.Duration
 	}{{fixed, time.Minute}, {sliding, time.Minute + time.Hour}} {
 		g := grant(t, c, "a", tt.request)
-		ttl, err := redigo.Int64(s.do("PTTL", fmt.Sprintf("%s:%d", c.call("a", &tt.request).key, g.Window)))
+		ttl, err := redigo.Int64(s.do("PTTL", fmt.Sprintf("%s:%d", c.call("a", &tt.request, federation.LayoutTerm{}).key, g.Window)))
 		off := time.Duration(ttl)*time.Millisecond - g.Left - tt.more
 		if err != nil || off < -5*time.Second || off > 5*time.Second {
 			t.Errorf("%v: the record expires after %d ms: %v", tt.request.Rule, ttl, err)
@@ -245,7 +245,7 @@ func TestRecordsExpire(t *testing.T) {
 func TestEarlierLayout(t *testing.T) {
 	s := startServer(t)
 	earlier, later := s.open(""), s.open("")
-	later.epoch++
+	later.terms = federation.Always(testEpoch + 1)
 	r := request(year, 1)
 	grant(t, earlier, "a", r)
 	r.Epoch++

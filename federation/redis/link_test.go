@@ -115,7 +115,7 @@ func TestUser(t *testing.T) {
 	s := startServer(t)
 	s.do("ACL", "SETUSER", "limited", "on", ">hidden", "~{kw*", "+evalsha", "+eval", "+info", "+select",
 		"+time", "+get", "+set", "+exists", "+hset", "+hget", "+hmget", "+hgetall", "+hdel", "+pexpireat")
-	c, err := Open(t.Context(), Options{URL: "redis://limited:hidden@" + s.address + "/3", Epoch: testEpoch})
+	c, err := Open(t.Context(), Options{URL: "redis://limited:hidden@" + s.address + "/3", Terms: federation.Always(testEpoch)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,13 +37,13 @@ type Options struct {
 	// counts only if N replicas have confirmed it; and layout=envoyproxy: the used hits of a window are the counter of
 	// envoyproxy/ratelimit with the Name of the request, so both services share one exact limit.
 	URL   string
-	Epoch uint32      // of the federation's layout
-	TLS   *tls.Config // for rediss; nil: the system's certificate authorities
+	Terms federation.TermOf // of the federation's layouts
+	TLS   *tls.Config       // for rediss; nil: the system's certificate authorities
 }
 
 // Coordinator lends parts of pools that are recorded in Redis. It is safe for concurrent use.
 type Coordinator struct {
-	epoch    uint32
+	terms    federation.TermOf
 	server   server
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
@@ -62,7 +62,7 @@ func Open(_ context.Context, o Options) (*Coordinator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open redis: %w", err)
 	}
-	c := &Coordinator{epoch: o.Epoch, server: s, nodes: map[string]*node{}}
+	c := &Coordinator{terms: o.Terms, server: s, nodes: map[string]*node{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -95,8 +95,9 @@ func (c *Coordinator) Reconcile(ctx context.Context, region string, rs []federat
 func (c *Coordinator) lease(ctx context.Context, region string, rs []federation.PoolRequest) (gs []federation.PoolGrant, err error) {
 	var calls []call
 	for i := range rs {
-		if r := &rs[i]; r.Epoch == c.epoch && r.Valid() && c.server.layout.accepts(r) {
-			calls = append(calls, c.call(region, r))
+		r := &rs[i]
+		if term, ok := c.terms(r.Epoch); ok && r.Valid() && c.server.layout.accepts(r) {
+			calls = append(calls, c.call(region, r, term))
 		}
 	}
 	if len(calls) == 0 {

@@ -74,7 +74,7 @@ func (s *testServer) start() {
 // open returns a Coordinator for the server.
 func (s *testServer) open(query string) *Coordinator {
 	s.Helper()
-	c, err := Open(s.Context(), Options{URL: "redis://" + s.address + "/" + query, Epoch: testEpoch})
+	c, err := Open(s.Context(), Options{URL: "redis://" + s.address + "/" + query, Terms: federation.Always(testEpoch)})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func (s *testServer) empty(query string) federationtest.Open {
 		t.Helper()
 		s.do("FLUSHALL")
 		c := s.open(query)
-		c.epoch, c.now = o.Epoch, o.Now
+		c.terms, c.now = o.Terms(), o.Now
 		if err := c.setSince(t.Context(), o.Since/1000); err != nil {
 			t.Fatal(err)
 		}

@@ -71,6 +71,8 @@ func handoffMetrics() []metric {
 		gauge("handoff_transfers", "Members to which counters are being sent.", func(s *owner.Stats) int { return s.Transfers }),
 		gauge("waiting_questions", "Requests that wait for the replica of a charge, or for the handoff of a key.", func(s *owner.Stats) int { return s.Pending }),
 		gauge("federation_escrows", "Keys of which this member has an escrow of a federation's pool.", func(s *owner.Stats) int { return s.Escrows }),
+		counter("federation_moved_out_hits_total", "Hits of escrows that this member has sent to the next owners of their keys.", func(s *owner.Stats) uint64 { return s.MovedOut }),
+		counter("federation_moved_in_hits_total", "Hits of escrows that this member has taken over from former owners of their keys.", func(s *owner.Stats) uint64 { return s.MovedIn }),
 		counter("federation_escrows_refused_total", "Requests for keys without an escrow, because there were too many; only their floors are spent.", func(s *owner.Stats) uint64 { return s.EscrowsRefused }),
 		counter("federation_waits_total", "Requests that waited for the coordinator, because neither the region's floor nor its escrow had room.", func(s *owner.Stats) uint64 { return s.PoolWaits }),
 		gauge("federation_pools", "Pools of which this member, as the coordinator, lends parts to regions.", func(s *owner.Stats) int { return s.Pools }),
@@ -105,6 +107,8 @@ func holdMetrics() []metric {
 		counter("holds_lapsed_total", "Holds that were not settled within their hold_ttl.", func(s *owner.Stats) uint64 { return s.Holds.Lapsed }),
 		counter("holds_copies_dropped_total", "Copies of other members' holds that found no room.", func(s *owner.Stats) uint64 { return s.Holds.Dropped }),
 		counter("holds_lost_hits_total", "Hits that may not have been given back: their owner was lost while it gave them back, or there was no room for the counter's record.", func(s *owner.Stats) uint64 { return s.Holds.Lost }),
+		counter("holds_callers_dead_total", "Holds of requests in flight that were released because their caller is dead.", func(s *owner.Stats) uint64 { return s.Holds.CallersDead }),
+		counter("holds_sets_unclaimed_total", "Charges of sets (all_or_nothing) that found no room for a hold. They stay charged even if the set is refused.", func(s *owner.Stats) uint64 { return s.Holds.SetsUnclaimed }),
 		{"budget_events_total", "Charges of keys with holds that reached 80 or 100 % of the limit, about once for each key and window.", "level", false, func(s *owner.Stats) map[string]uint64 {
 			return map[string]uint64{"80": s.BudgetEvents[0], "100": s.BudgetEvents[1]}
 		}},

@@ -198,10 +198,10 @@ func (m *sidecar) startCounting() error {
 		o.DataWindow = m.Flags.DataWindow
 	}
 	var err error
-	if err = m.federation.open(&m.Flags.federationFlags, m.Flags.Node, m.security); err != nil {
+	if err = m.federation.open(&m.Flags.federationFlags, m.Flags.Node, m.security, m.Log); err != nil {
 		return err
 	}
-	o.Federation = m.federation.options()
+	o.Federation = m.federation.place()
 	// envoyproxy/ratelimit caches refused keys in this many bytes. An entry takes about 64.
 	if b := m.Settings.Behavior.LocalCacheBytes; b > 0 {
 		o.DenyCache = max(1, b/64)
@@ -219,9 +219,11 @@ func (m *sidecar) startCounting() error {
 	if m.federation.home != nil {
 		po.OnPool = m.federation.home.Receive
 	}
-	m.federation.start(m.tasks, m.reg, m.Log, func(authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) {
+	m.federation.run(m.tasks, m.reg, m.Log, func(authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) bool {
 		m.peer.StepFederation(authority, took, gs, failed) // the rules are loaded after the peer has started
-	})
+		away, _ := m.node.CoordinatorState(authority)
+		return away
+	}, func() { m.node.SetFederation(m.federation.place()) })
 	if err = m.security.peer(&po); err != nil {
 		return err
 	}
@@ -242,7 +244,7 @@ func (m *sidecar) startCounting() error {
 func (m *sidecar) startService() {
 	b := m.Settings.Behavior
 	o := rls.Options{
-		Self: m.Flags.Node, Decider: m.peer, Name: m.nameKey, Stats: m.stats, Registerer: m.reg,
+		Self: ring.ID(m.Flags.Node), Decider: m.peer, Name: m.nameKey, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.Flags.DecisionTimeout,
 		Additions: m.Flags.additions(),
 	}

@@ -9,14 +9,14 @@ import (
 
 // open returns an open claim of key k.
 func open(id uint64, k uint64) *Claim {
-	c := &Claim{ID: ID{id * 0x9E3779B97F4A7C15, id}, Key: [2]uint64{k, k}, Amount: 3}
+	c := &Claim{ID: ClaimID{id * 0x9E3779B97F4A7C15, id}, Key: [2]uint64{k, k}, Amount: 3}
 	c.SetMade(start)
 	c.SetTTL(time.Minute)
 	return c
 }
 
-func newTable(most int) *Table {
-	t := &Table{}
+func newTable(most int) *ClaimTable {
+	t := &ClaimTable{}
 	t.Init(NewLimits(most, [2]uint64{1, 2}))
 	return t
 }
@@ -27,7 +27,7 @@ func TestClaimFields(t *testing.T) {
 	for range 20_000 {
 		var c Claim
 		made, ttl := start+rnd.Int64N(math.MaxInt64/2-start), time.Duration(rnd.Int64N(int64(365*24*time.Hour)))
-		state, flags, domain := State(rnd.IntN(4)), Flags(rnd.IntN(16)), rnd.Uint64()
+		state, flags, domain := Stage(rnd.IntN(4)), Flags(rnd.IntN(16)), rnd.Uint64()
 		set := []func(){
 			func() { c.SetMade(made) }, func() { c.SetTTL(ttl) }, func() { c.SetState(state) },
 			func() { c.SetFlags(flags) }, func() { c.SetDomain(domain) },

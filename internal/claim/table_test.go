@@ -16,28 +16,28 @@ const (
 
 // naive is a Table made of maps: what a Table must do, without its memory layout.
 type naive struct {
-	claims  map[ID]*Claim
+	claims  map[ClaimID]*Claim
 	order   uint64 // of the latest change
-	changed map[ID]uint64
+	changed map[ClaimID]uint64
 	pending map[[2]uint64][]naiveChange
 	given   map[[2]uint64]int64
-	copied  map[ID]bool
+	copied  map[ClaimID]bool
 }
 
 // naiveChange is one change that no other member has confirmed.
 type naiveChange struct {
-	id    ID
+	id    ClaimID
 	order uint64
 }
 
 func newNaive() *naive {
 	return &naive{
-		claims: map[ID]*Claim{}, changed: map[ID]uint64{}, pending: map[[2]uint64][]naiveChange{},
-		given: map[[2]uint64]int64{}, copied: map[ID]bool{},
+		claims: map[ClaimID]*Claim{}, changed: map[ClaimID]uint64{}, pending: map[[2]uint64][]naiveChange{},
+		given: map[[2]uint64]int64{}, copied: map[ClaimID]bool{},
 	}
 }
 
-func (n *naive) totals(key [2]uint64) (s Totals) {
+func (n *naive) totals(key [2]uint64) (s OpenClaims) {
 	for _, c := range n.claims {
 		if c.Key == key && c.State() == Open && c.Flags()&Once == 0 {
 			s.Open++
@@ -47,7 +47,7 @@ func (n *naive) totals(key [2]uint64) (s Totals) {
 	return s
 }
 
-func (n *naive) remove(id ID) {
+func (n *naive) remove(id ClaimID) {
 	key := n.claims[id].Key
 	n.pending[key] = slices.DeleteFunc(n.pending[key], func(x naiveChange) bool { return x.id == id })
 	delete(n.claims, id)
@@ -63,7 +63,7 @@ func (n *naive) trim(key [2]uint64) {
 	}
 }
 
-func (n *naive) change(id ID) {
+func (n *naive) change(id ClaimID) {
 	n.order++
 	n.changed[id] = n.order
 	key := n.claims[id].Key
@@ -71,8 +71,8 @@ func (n *naive) change(id ID) {
 }
 
 // confirm confirms the changes of key up to order, and returns the claims that may give back.
-func (n *naive) confirm(key [2]uint64, order uint64) map[ID]bool {
-	ready := map[ID]bool{}
+func (n *naive) confirm(key [2]uint64, order uint64) map[ClaimID]bool {
+	ready := map[ClaimID]bool{}
 	n.pending[key] = slices.DeleteFunc(n.pending[key], func(x naiveChange) bool {
 		if x.order > order {
 			return false
@@ -89,8 +89,8 @@ func (n *naive) confirm(key [2]uint64, order uint64) map[ID]bool {
 type twin struct {
 	t      *testing.T
 	rnd    *rand.Rand
-	limits *Limits
-	table  Table
+	limits *ClaimLimits
+	table  ClaimTable
 	model  *naive
 	now    int64
 	next   uint64
@@ -125,11 +125,11 @@ func (w *twin) some() *Claim {
 	return w.model.claims[ids[w.rnd.IntN(len(ids))]]
 }
 
-func compareIDs(a, b ID) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) }
+func compareIDs(a, b ClaimID) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) }
 
 func (w *twin) add() {
 	w.next++
-	c := Claim{ID: ID{w.next % 5, w.next}, Key: w.key(), RingPos: w.next, At: int64(w.next), Caller: 9, Amount: uint32(w.rnd.IntN(50))}
+	c := Claim{ID: ClaimID{w.next % 5, w.next}, Key: w.key(), RingPos: w.next, At: int64(w.next), Caller: 9, Amount: uint32(w.rnd.IntN(50))}
 	c.SetMade(w.now)
 	c.SetTTL(time.Duration(1+w.rnd.IntN(100)) * time.Second)
 	c.SetFlags(Flags(w.rnd.IntN(16)))
@@ -184,7 +184,7 @@ func (w *twin) settle(c *Claim) {
 	if x == nil || c.State() >= Settled {
 		return
 	}
-	s, amount := State(1+w.rnd.IntN(2)), uint32(w.rnd.IntN(int(c.Amount)+1))
+	s, amount := Stage(1+w.rnd.IntN(2)), uint32(w.rnd.IntN(int(c.Amount)+1))
 	w.table.Settle(w.now, x, s, amount)
 	if c.State() == Open {
 		c.SetTTL(time.Duration(w.now - c.Made()))
@@ -202,7 +202,7 @@ func (w *twin) settle(c *Claim) {
 
 func (w *twin) send() {
 	key, most := w.key(), 1+w.rnd.IntN(6)
-	var ids []ID
+	var ids []ClaimID
 	seq := w.table.Unconfirmed(key, most, func(c *Claim) { ids = append(ids, c.ID) })
 	list := w.model.pending[key]
 	if (seq == 0) != (len(list) == 0) || w.table.HasChanges(key) != (len(list) > 0) {
@@ -230,7 +230,7 @@ func (w *twin) confirm() {
 	if w.rnd.IntN(3) > 0 {
 		w.sent = slices.Delete(w.sent, i, i+1)
 	}
-	want, got := w.model.confirm(x.key, x.order), map[ID]bool{}
+	want, got := w.model.confirm(x.key, x.order), map[ClaimID]bool{}
 	w.table.Confirm(x.key, x.seq, func(c *Claim) { got[c.ID] = true })
 	if !maps.Equal(want, got) {
 		w.t.Fatalf("%v may give back after a confirmation, not %v", got, want)
@@ -306,7 +306,7 @@ func (w *twin) check() {
 			w.t.Fatalf("found %+v, not %+v", x, c)
 		}
 	}
-	if t.Find(ID{1, w.next + 1}) != nil {
+	if t.Find(ClaimID{1, w.next + 1}) != nil {
 		w.t.Fatal("found a claim that was never added")
 	}
 	each := 0
@@ -331,7 +331,7 @@ func (w *twin) check() {
 	if o, c := w.limits.Len(); o != own || c != copies {
 		w.t.Fatalf("%d own and %d copies, not %d and %d", o, c, own, copies)
 	}
-	seen := map[ID]int{}
+	seen := map[ClaimID]int{}
 	for at, end := uint32(0), false; !end; {
 		at, end = t.Scan(at, 7, func(c *Claim) { seen[c.ID]++ })
 	}

@@ -13,7 +13,7 @@ import (
 const minClaimSize = 30
 
 // givesBit is a bit next to the state and the flags of a claim: the receiver gives back its hits.
-const givesBit = 1 << 6
+const givesBit = 1 << 7
 
 // ErrClaims is returned for a counter with more claims than a record may have.
 var ErrClaims = errors.New("too many claims")
@@ -46,7 +46,7 @@ func (r *Decoder) readClaims(in *wire.Reader, c *protocol.CounterRecord) error {
 	}
 	from := len(r.claims)
 	for range n {
-		x := claim.Claim{ID: claim.ID{in.U64(), in.U64()}, Key: c.Key, RingPos: c.RingPos, Caller: in.U64()}
+		x := claim.Claim{ID: claim.ClaimID{in.U64(), in.U64()}, Key: c.Key, RingPos: c.RingPos, Caller: in.U64()}
 		bits := in.U8()
 		x.At = in.Varint()
 		x.SetMade(in.Varint())
@@ -60,9 +60,9 @@ func (r *Decoder) readClaims(in *wire.Reader, c *protocol.CounterRecord) error {
 		}
 		x.Amount = uint32(amount)
 		x.SetDomain(c.Domain)
-		x.SetFlags(claim.Flags(bits &^ givesBit >> 2))
+		x.SetFlags(claim.Flags(bits&^givesBit>>2) &^ claim.Set) // no member sends those of sets
 		x.SetGives(bits&givesBit != 0)
-		x.SetState(claim.State(bits & 3))
+		x.SetState(claim.Stage(bits & 3))
 		r.claims = append(r.claims, x)
 	}
 	c.Claims = r.claims[from:len(r.claims):len(r.claims)]

@@ -30,13 +30,13 @@ func decode(b []byte, writers Writers) (*Decoder, error) {
 func randomClaims(rnd *rand.Rand, c *protocol.CounterRecord, n int) (claims []claim.Claim) {
 	for range n {
 		x := claim.Claim{
-			ID: claim.ID{rnd.Uint64(), rnd.Uint64()}, Key: c.Key, RingPos: c.RingPos, Caller: rnd.Uint64() >> rnd.IntN(65),
+			ID: claim.ClaimID{rnd.Uint64(), rnd.Uint64()}, Key: c.Key, RingPos: c.RingPos, Caller: rnd.Uint64() >> rnd.IntN(65),
 			At: int64(rnd.Uint64()) >> rnd.IntN(64), Amount: rnd.Uint32() >> rnd.IntN(33),
 		}
 		x.SetMade(rnd.Int64() >> rnd.IntN(63))
 		x.SetTTL(time.Duration(rnd.Int64N(int64(maxTTL)-int64(time.Second)) >> rnd.IntN(63)))
 		x.SetFlags(claim.Flags(rnd.IntN(16)))
-		x.SetState(claim.State(rnd.IntN(4)))
+		x.SetState(claim.Stage(rnd.IntN(4)))
 		x.SetDomain(c.Domain)
 		claims = append(claims, x)
 	}

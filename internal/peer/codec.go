@@ -54,7 +54,8 @@ const (
 	storeSize        = 24 // of how the federation uses its store, and of the length of a name of the counter, if the rule says anything about it
 	maxSharedName    = 256
 	resultSize       = 32
-	heldSize         = 12 // of the open holds of a key, which follow a result that reads it, if there are any
+	setResultSize    = 12 // of what a Read in place of a set's charge would show, which follows the result
+	heldSize         = 12 // of the open holds of a key, which follow a result with flagHeld
 	recordHead       = 2
 )
 
@@ -83,6 +84,7 @@ const (
 	flagOver = 1 // the hits exceed the limit
 	flagHot  = 2 // the key is hot or leased
 	flagFair = 4 // refused to leave the rest of the limit to other tenants
+	flagHeld = 8 // the open holds of the key follow
 )
 
 const (

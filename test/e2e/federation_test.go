@@ -15,6 +15,7 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/redis"
 	"github.com/keyward/keyward/internal/lab"
 )
@@ -57,10 +58,12 @@ func (x sharedLimit) begin(window int64) time.Time { return time.Unix(0, window*
 
 // realRegion is one region: a cluster of two members, far from the coordinator.
 type realRegion struct {
-	name    string
-	lab     *lab.Lab
-	wan     *wan
-	clients []rlsv3.RateLimitServiceClient
+	name      string
+	lab       *lab.Lab
+	wan       *wan
+	clients   []rlsv3.RateLimitServiceClient
+	layout    string            // its file; only of newHomeRegions
+	addresses map[string]string // of all regions, as it reaches them; only of newHomeRegions
 }
 
 // realRegions are three regions whose coordinator is a real Redis.
@@ -153,7 +156,7 @@ func (x *realRegions) rememberNothing() {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second)
 	defer cancel()
-	c, err := redis.Open(ctx, redis.Options{URL: "redis://" + x.addr, Epoch: 1})
+	c, err := redis.Open(ctx, redis.Options{URL: "redis://" + x.addr, Terms: federation.Always(1)})
 	if err != nil {
 		x.t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ type holdOptions struct {
 	Release float64 // fraction of the rules whose holds are released when they lapse
 	Retries float64 // fraction of the reserves that are sent twice
 	Races   float64 // fraction of the holds that are settled twice, in different ways
-	Strange float64 // fraction of the requests that settle a hold that nobody has reserved
+	Strange float64 // fraction of the requests that settle a hold that was never reserved
 	Extends float64 // fraction of the open holds that are extended
 	Excess  bool    // some commits exceed what was reserved
 }
@@ -62,7 +62,7 @@ var expandAlgorithms = []limit.Algorithm{
 // hold is one hold of a client, or a plain request, which is charged and never settled.
 type hold struct {
 	w       *world
-	id      claim.ID
+	id      claim.ClaimID
 	k       int // its key
 	hits    uint64
 	ttl     time.Duration
@@ -73,7 +73,7 @@ type hold struct {
 
 	admitted     bool // an owner, or a member's share, has admitted it
 	accepted     bool // the client uses it
-	answeredOnce bool // a client has been told that it is admitted
+	answeredOnce bool // a client has the answer that it is admitted
 	x            *span
 	a            *account
 	at           int64 // of the charge, by the clock of the member that decided
@@ -109,7 +109,7 @@ func (w *world) setHold(q *request, k int) {
 		return
 	}
 	h := q.hold
-	h.id = claim.ID{q.id * 0x9E3779B97F4A7C15, q.id}
+	h.id = claim.ClaimID{q.id * 0x9E3779B97F4A7C15, q.id}
 	h.ttl = time.Duration(1+w.rnd.IntN(5)) * time.Second
 	h.release = float64(k*7%10) < 10*w.o.Holds.Release
 	q.req.Op = owner.Reserve
@@ -129,7 +129,7 @@ func (h *hold) named() *owner.Hold {
 }
 
 // reserves reports whether h is a hold, and not a plain request.
-func (h *hold) reserves() bool { return h.id != claim.ID{} }
+func (h *hold) reserves() bool { return h.id != claim.ClaimID{} }
 
 // again sends the same reserve again.
 func (h *hold) again(first *request) {
@@ -264,10 +264,10 @@ func (s *settlement) answered(v *decision) {
 	s.h.w.oracle.settled(s)
 }
 
-// settleUnknown settles a hold of key k that nobody has reserved.
+// settleUnknown settles a hold of key k that was never reserved.
 func (w *world) settleUnknown(k int) {
 	w.requests++
-	h := &hold{w: w, k: k, id: claim.ID{w.requests, 0xdead}, ttl: time.Second}
+	h := &hold{w: w, k: k, id: claim.ClaimID{w.requests, 0xdead}, ttl: time.Second}
 	w.stats.count("hold: unknown")
 	if w.rnd.IntN(2) == 0 {
 		h.settle(owner.Release, 1+w.rnd.Uint64N(9))

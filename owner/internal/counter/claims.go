@@ -29,7 +29,7 @@ func (s *Shard) AddClaims(c *protocol.CounterRecord) {
 	b := claimRecords{moves: true}
 	s.Claims.Each(c.Key, func(x *claim.Claim) bool {
 		b.add(s, x)
-		return len(b.records) == 1
+		return len(b.records) <= 1
 	})
 	if len(b.records) > 0 {
 		c.Claims = b.records[0].Claims
@@ -68,8 +68,11 @@ type claimRecords struct {
 	moves   bool // the receiver is to give back what this member has not given back yet
 }
 
-// add adds c to the last record, if that is of the same key and has room, or to a new one.
+// add adds c to the last record, if that is of the same key and has room, or to a new one. Claims of sets stay here.
 func (b *claimRecords) add(s *Shard, c *claim.Claim) {
+	if c.Flags()&claim.Set != 0 {
+		return
+	}
 	n := len(b.records)
 	if n == 0 || b.records[n-1].Key != c.Key || len(b.records[n-1].Claims) >= protocol.MaxClaims {
 		b.records = append(b.records, protocol.CounterRecord{
