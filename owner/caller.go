@@ -50,15 +50,15 @@ type deadCaller struct {
 func (n *Node) ReleaseCaller(now int64, caller uint64, before int64) {
 	n.serial.Lock()
 	defer n.serial.Unlock()
-	next := n.livingDead(now)
+	next := n.recentlyDead(now)
 	if was, known := next[caller]; known || len(next) < maxDead {
 		next[caller] = deadCaller{max(before, was.before), now + int64(claim.MarkLife)}
 	}
 	n.dead.m.Store(&next)
 }
 
-// livingDead returns a copy of the dead callers that are not forgotten at now. n.serial is locked.
-func (n *Node) livingDead(now int64) map[uint64]deadCaller {
+// recentlyDead returns a copy of the dead callers that are not forgotten at now. n.serial is locked.
+func (n *Node) recentlyDead(now int64) map[uint64]deadCaller {
 	next := map[uint64]deadCaller{}
 	if m := n.dead.m.Load(); m != nil {
 		maps.Copy(next, *m)
@@ -77,7 +77,7 @@ func (n *Node) forgetDead(now int64) {
 		if d.until > now {
 			continue
 		}
-		if next := n.livingDead(now); len(next) > 0 {
+		if next := n.recentlyDead(now); len(next) > 0 {
 			n.dead.m.Store(&next)
 		} else {
 			n.dead.m.Store(nil)
@@ -101,5 +101,6 @@ func (d *deadCallers) isOfDead(c *claim.Claim) bool {
 func (n *Node) releaseDead(s *shard, now int64, c *claim.Claim) {
 	s.counts.Holds.CallersDead++
 	s.counters.Claims.Settle(now, c, claim.Settling, c.Amount)
+	c.SetGives(true)
 	n.changeClaim(s, c)
 }

@@ -67,8 +67,8 @@ func TestDeadCaller(t *testing.T) {
 	}
 }
 
-// TestDeadCallerOfMovingKey requires that a dead caller's slots are released by the last owner of the key, while its
-// owner and then its heir crash.
+// TestDeadCallerOfMovingKey requires that a dead caller's slots are released by the last owner of the key, while two
+// owners crash one after the other.
 func TestDeadCallerOfMovingKey(t *testing.T) {
 	for seed := range seeds(12) {
 		w := newNetwork(t, seed, Options{}, "a", "b", "c", "d", "e")
@@ -92,7 +92,7 @@ func TestDeadCallerOfMovingKey(t *testing.T) {
 			q := slot(1, 0, 0)
 			delete(w.nodes, ring.ID(w.ring().At(w.ring().Owner(q.RingPos)).ID))
 			w.adopt()
-			w.run(8 * time.Second) // so that the heir is not taken to have lost charges
+			w.run(8 * time.Second) // so that the new owner is not taken to have lost charges
 		}
 		q := slot(1, 0, 0)
 		last := w.nodes[w.ring().At(w.ring().Owner(q.RingPos)).ID]

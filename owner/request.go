@@ -157,12 +157,12 @@ type Result struct {
 	Authority Authority
 	Path      Path
 	FairShare bool // refused to leave the rest of the limit to other tenants
-	Hot       bool // the key is hot or leased: a caller that has its name passes it to Name
+	// The Remaining and Reset that a Read would have had in place of a charge whose claim is of a set; 0 of all others.
+	ReadRemaining uint32
+	ReadReset     time.Duration
+	Hot           bool // the key is hot or leased: a caller that has its name passes it to Name
 	// Holds is the number of the key's open holds, and Held the sum of their hits, which the count includes. Both are 0
 	// except for the operations Read and DryRun, decided by the owner.
 	Holds uint32
 	Held  uint64
-	// The Remaining and Reset that a Read would have had in place of a charge whose claim is of a set; 0 of all others.
-	ReadRemaining uint32
-	ReadReset     time.Duration
 }

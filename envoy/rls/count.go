@@ -83,7 +83,7 @@ func (s *Service) countRule(to *stats.RuleStats, q *owner.Request, a *owner.Resu
 		to.TotalHits.Add(q.Hits)
 		to.WithinLimit.Add(q.Hits)
 		return
-	case q.Op > owner.Reserve, q.Op == owner.Reserve && !a.Over: // what is used is not known yet
+	case q.Op > owner.Reserve, q.Op != owner.Take && !a.Over: // what is used is not known yet
 		return
 	}
 	to.TotalHits.Add(q.Hits)

@@ -7,8 +7,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/limit"
@@ -75,22 +73,16 @@ type HoldCaller struct {
 	Caller   string   // CallerHeader
 	Address  net.Addr // of the connection; nil: unknown
 	Identity string   // from the client's certificate; "": none
+
+	conn *callerConn // nil: not tracked
 }
 
-// digest returns the number of a caller. Callers on this machine are those of this member, self.
-func (h *HoldCaller) digest(self string) uint64 {
-	if h.Caller != "" {
-		return max(1, xxhash.Sum64String("caller\x00"+h.Caller))
+// number returns the number of the caller in holds.
+func (h *HoldCaller) number(c *callers) uint64 {
+	if n := h.conn.number(); n != 0 {
+		return n
 	}
-	host := ""
-	if h.Address != nil {
-		if tcp, ok := h.Address.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
-			host = tcp.IP.String()
-		} else {
-			host = "member\x00" + self
-		}
-	}
-	return max(1, xxhash.Sum64String("address\x00"+host))
+	return c.number(h.Caller, h.Address)
 }
 
 // claimID returns the ID of the hold that the caller calls id, of a counter. Who knows neither the key, nor the client
@@ -129,7 +121,7 @@ func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.HoldTerms, 
 	case t.Settle == claim.SettleAddend && !l.mark.marked && !d.HasAddend:
 		return
 	}
-	h := &owner.Hold{Caller: from.digest(s.self)}
+	h := &owner.Hold{Caller: from.number(&s.callers)}
 	setTerms(h, t, q, l)
 	setHoldOp(q, h, d, &c.Request, t, &l.mark)
 	anonymous := h.Oldest || t.Settle == claim.SettleAddend && !l.mark.marked
@@ -145,8 +137,12 @@ func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.HoldTerms, 
 		s.metrics.holdsWithoutID.Inc()
 		q.Op, q.Hits, h = owner.Read, 0, nil // it names no hold
 	}
-	if q.Hold = h; q.Op == owner.Reserve {
-		c.reserves++
+	if q.Hold = h; q.Op != owner.Reserve {
+		return
+	}
+	c.reserves++
+	if h.Flags&claim.InFlight != 0 {
+		from.conn.hold()
 	}
 }
 

@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"maps"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -37,6 +38,7 @@ func (s *Service) newInlineServer(o grpcOptions, h *HealthServer) *h2.InlineServ
 		d.traceHeaders = s.tracer.Headers()
 	}
 	methods := map[string]h2.Handler{method: d}
+	maps.Copy(methods, o.Methods)
 	if h != nil {
 		h.addMethods(methods, s.store)
 	}
@@ -98,6 +100,7 @@ func (d *inlineServer) Serve(k *h2.Stream) {
 	from.Hold = HoldCaller{
 		ID: d.holdHeader(k, headerHoldID), Caller: d.holdHeader(k, headerCaller), Address: k.RemoteAddr(), Identity: k.Identity(),
 	}
+	from.Hold.conn = s.callers.track(k, from.Hold.Caller)
 	if s.tracer != nil {
 		s.startRecording(c, func(name string) string { return d.traceHeader(k, name) })
 	}

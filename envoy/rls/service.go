@@ -6,6 +6,7 @@ package rls
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
@@ -89,7 +91,6 @@ type Service struct {
 	taps      taps
 	tracer    Tracer
 	denials   *denials // nil: not reported
-	self      string
 	ratio     float32
 	stop      bool
 	timeout   time.Duration
@@ -107,11 +108,13 @@ type view struct {
 	series []atomic.Pointer[stats.RuleStats]
 }
 
+// ErrNoRules is the error of calls before the first SetRules.
+var ErrNoRules = errors.New("no rate limit configuration loaded")
+
 // Errors of the service, in the words of envoyproxy/ratelimit. Their gRPC code is UNKNOWN.
 var (
 	errNoDomain      = errors.New("rate limit domain must not be empty")
 	errNoDescriptors = errors.New("rate limit descriptor list must not be empty")
-	errNoRules       = errors.New("no rate limit configuration loaded")
 	errOverrideUnit  = errors.New("rate limit override has an unknown unit")
 )
 
@@ -119,8 +122,8 @@ var (
 func New(o Options) *Service {
 	s := &Service{
 		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer,
-		denials: newDenials(o), self: string(o.Self),
-		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
+		denials: newDenials(o),
+		ratio:   o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
 		additions: o.Additions,
 	}
 	if s.timeout <= 0 {
@@ -141,6 +144,9 @@ func (s *Service) SetRules(r *config.Rules, sw Switches) {
 			o.ResetHeader
 	}
 	v := &view{rules: r, version: r.Hash(), switches: sw.withDefaults()}
+	s.callers.on.Store(slices.ContainsFunc(r.Rules(), func(x *config.RuleSpec) bool {
+		return x.Limit.Algorithm == limit.InFlight
+	}))
 	v.series = make([]atomic.Pointer[stats.RuleStats], len(r.Rules()))
 	s.current.Store(v)
 }
@@ -192,8 +198,11 @@ type Call struct {
 	slots        []slot
 	requests     []owner.Request
 	reserves     int  // requests that make holds
+	holds        int  // requests of an API about holds
+	isAPI        bool // api applies
 	set          bool // a rule requires that all of the requests are charged or none
 	results      []owner.Result
+	api          HoldRequest
 	continuation continuation
 	recording    *recording
 	text         []byte     // scratch for names of statistics
@@ -218,6 +227,7 @@ func (s *Service) Release(c *Call) {
 	clear(c.slots)
 	clear(c.results)
 	c.Err, c.continuation, c.stream = nil, continuation{}, nil
+	c.api, c.isAPI = HoldRequest{}, false
 	s.calls.Put(c)
 }
 

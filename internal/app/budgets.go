@@ -101,16 +101,15 @@ func (m *sidecar) budgetStatus(b *owner.KeyBudget) api.BudgetStatus {
 // leftOf returns how many hits fit.
 func leftOf(limit, used uint64) uint64 { return limit - min(limit, used) }
 
-// heldHits returns the parts of c's count, which the owner has reported, or nil if this member does not own k or k's rule
-// has no holds.
-func (m *sidecar) heldHits(k *limitedKey, c *api.CounterStatus) *api.HeldHits {
+// heldHits returns the parts of c's count, of which the owner has reported a, or nil if the owner has not answered or k's
+// rule has no holds.
+func heldHits(k *limitedKey, c *api.CounterStatus, a *owner.Result) *api.HeldHits {
 	terms, _, _ := k.match.Holds()
-	if terms == nil || c.Source != fromOwner || c.Owner != "" && c.Owner != m.Flags.Node {
+	if terms == nil || c.Source != fromOwner {
 		return nil
 	}
-	open, held := m.node.HeldHits(owner.Key(k.match.Digest))
 	return &api.HeldHits{
-		Spent: leftOf(c.Count, held), Held: held, Left: leftOf(uint64(k.match.Limit.Depth()), c.Count), Open: open,
+		Spent: leftOf(c.Count, a.Held), Held: a.Held, Left: leftOf(uint64(k.match.Limit.Depth()), c.Count), Open: uint64(a.Holds),
 	}
 }
 

@@ -91,6 +91,19 @@ func TestBudgetsOfASidecar(t *testing.T) {
 	}
 }
 
+// TestEveryMemberReportsHeldHits requires that the members that do not own a key report what the owner holds.
+func TestEveryMemberReportsHeldHits(t *testing.T) {
+	t.Parallel()
+	all := trio(t)
+	all[0].hold(t, "budget", "1", "", 30)
+	for _, p := range all {
+		c := read[api.CounterStatus](t, p, "/v1/counters?domain=d&key=budget=v")
+		if want := (api.HeldHits{Held: 30, Left: 70, Open: 1}); c.Holds == nil || *c.Holds != want {
+			t.Errorf("%s: %+v %+v", p.name, c, c.Holds)
+		}
+	}
+}
+
 func TestNamedKeysAreBounded(t *testing.T) {
 	var n namedKeys
 	now := time.Unix(1e9, 0)

@@ -22,7 +22,7 @@ const (
 	maxInquiries = 1 << 12
 )
 
-// callerKind is what a callerMessage says.
+// callerKind is the kind of a callerMessage.
 type callerKind uint8
 
 const (
@@ -64,7 +64,7 @@ func parseCaller(b []byte) (m callerMessage, sent int64, err error) {
 
 // callers finds out which callers are dead. A caller has died when no member has a connection of it that is older than
 // the one whose end a member has seen. A member that does not reply counts as having one, until it has been absent for
-// memberDead. The death is told to all members until each has confirmed it.
+// memberDead. The members are notified of the death until each has confirmed it.
 type callers struct {
 	patience  time.Duration // memberDead, except in tests
 	mu        sync.Mutex
@@ -75,18 +75,18 @@ type callers struct {
 
 type absence struct{ since, at int64 } // by the monotonic clock, and by Node's
 
-// inquiry is what is known about one caller that may have died.
+// inquiry is about one caller that may have died.
 type inquiry struct {
 	before  int64
 	began   int64 // by the monotonic clock, as all times below
-	told    int64 // when it turned out to be dead; 0: not yet
+	diedAt  int64 // when it turned out to be dead; 0: not yet
 	members map[ring.ID]*inquired
 }
 
 // inquired is one member's part of an inquiry.
 type inquired struct {
 	sent int64 // the last message; 0: none
-	done bool  // it has replied to the question, or confirmed the death
+	done bool  // it has replied, or confirmed the death
 }
 
 // callerOut is a message to be sent after mu is released.
@@ -102,7 +102,7 @@ func (p *Peer) CallerGone(caller uint64, ago time.Duration) {
 	p.tickCallers()
 }
 
-// begin adds an inquiry. If the caller is known to be dead, only its death remains to be told.
+// begin adds an inquiry. If the caller is known to be dead, the members only have to be notified.
 func (c *callers) begin(caller uint64, before, mono int64, dead bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +117,7 @@ func (c *callers) begin(caller uint64, before, mono int64, dead bool) {
 	}
 	q = &inquiry{before: before, began: mono, members: map[ring.ID]*inquired{}}
 	if dead {
-		q.told = mono
+		q.diedAt = mono
 	}
 	c.inquiries[caller] = q
 }
@@ -182,14 +182,14 @@ func (c *callers) due(links map[ring.ID]*link, mono int64) (out []callerOut, dea
 	defer c.mu.Unlock()
 	for caller, q := range c.inquiries {
 		m := callerMessage{kind: callerAsk, caller: caller, before: q.before}
-		if q.told == 0 && c.askedAll(q, links) {
-			q.told = mono
+		if q.diedAt == 0 && c.askedAll(q, links) {
+			q.diedAt = mono
 			clear(q.members)
 			dead = append(dead, m)
 		}
-		if q.told > 0 {
+		if q.diedAt > 0 {
 			m.kind = callerDead
-			if len(q.members) > 0 && c.askedAll(q, links) || len(links) == 0 || mono-q.told > int64(claim.MarkLife) {
+			if len(q.members) > 0 && c.askedAll(q, links) || len(links) == 0 || mono-q.diedAt > int64(claim.MarkLife) {
 				delete(c.inquiries, caller)
 				continue
 			}
@@ -207,7 +207,7 @@ func (c *callers) askedAll(q *inquiry, links map[ring.ID]*link) bool {
 		}
 	}
 	for id := range c.absent {
-		if x := q.members[id]; q.told == 0 && (x == nil || !x.done) {
+		if x := q.members[id]; q.diedAt == 0 && (x == nil || !x.done) {
 			return false
 		}
 	}
@@ -242,9 +242,9 @@ func (c *callers) reply(from ring.ID, m callerMessage) {
 	x := q.members[from]
 	switch {
 	case x == nil:
-	case m.kind == callerHere && q.told == 0:
+	case m.kind == callerHere && q.diedAt == 0:
 		delete(c.inquiries, m.caller)
-	case m.kind == callerNone && q.told == 0, m.kind == callerDone && q.told > 0:
+	case m.kind == callerNone && q.diedAt == 0, m.kind == callerDone && q.diedAt > 0:
 		x.done = true
 	}
 }

@@ -59,7 +59,7 @@ func (r *inquiryRun) reply(from ring.ID, kind callerKind) {
 	r.c.reply(from, callerMessage{kind: kind, caller: 7, before: 5})
 }
 
-// TestInquiry requires that a caller is dead when all members have no connection of it, and that its death is told until
+// TestInquiry requires that a caller is dead when all members have no connection of it, and that members are notified until
 // all have confirmed it.
 func TestInquiry(t *testing.T) {
 	r := newInquiryRun(t, "a", "b")
@@ -83,8 +83,8 @@ func TestInquiry(t *testing.T) {
 	}
 }
 
-// TestInquiryOfTheLiving requires that one older connection ends an inquiry.
-func TestInquiryOfTheLiving(t *testing.T) {
+// TestInquiryOfACallerThatLives requires that one older connection ends an inquiry.
+func TestInquiryOfACallerThatLives(t *testing.T) {
 	r := newInquiryRun(t, "a", "b")
 	r.c.begin(7, 5, r.now, false)
 	r.expect(0, callerAsk, "a", "b")
@@ -166,7 +166,7 @@ func takeSlots(t *testing.T, m *member, name string, caller uint64, n int) owner
 	q := newRequest(name, 100, 1)
 	q.Rule.Algorithm, q.Rule.Window, q.Op = limit.InFlight, time.Hour, owner.Reserve
 	for i := range n {
-		q.Hold = &owner.Hold{ID: claim.ID{caller, uint64(i)}, TTL: time.Hour, Caller: caller, Flags: claim.InFlight}
+		q.Hold = &owner.Hold{ID: claim.ClaimID{caller, uint64(i)}, TTL: time.Hour, Caller: caller, Flags: claim.InFlight}
 		if a := m.decideOne(patience, q); a.Over || a.Path == owner.Fallback {
 			t.Fatalf("%+v", a)
 		}
@@ -186,11 +186,11 @@ func slots(ms []*member, q owner.Request) uint64 {
 func TestDeadCallersSlots(t *testing.T) {
 	ms, doors := newDoors(t, 3)
 	names := setNames(ms)
-	dying, living := owner.CallerOf(5, ""), owner.CallerOf(6, "")
+	dying, other := owner.CallerOf(5, ""), owner.CallerOf(6, "")
 	var keys []owner.Request
 	for i, name := range names {
 		keys = append(keys, takeSlots(t, ms[i], name, dying, 4))
-		takeSlots(t, ms[i], name, living, 2)
+		takeSlots(t, ms[i], name, other, 2)
 	}
 	doors[1].has.Store(true)
 	ms[0].CallerGone(owner.Who(dying), 0)
@@ -224,17 +224,17 @@ func TestDeadMembersCallers(t *testing.T) {
 }
 
 // TestDeadCallerWhileOwnersDie requires that the slots come back although the owner of their key dies meanwhile, and then
-// its heir.
+// the next one.
 func TestDeadCallerWhileOwnersDie(t *testing.T) {
 	ms, _ := newDoors(t, 4)
 	name := mortalName(ms)
-	dying, living := owner.CallerOf(5, ""), owner.CallerOf(6, "")
+	dying, other := owner.CallerOf(5, ""), owner.CallerOf(6, "")
 	q := takeSlots(t, ms[0], name, dying, 5)
-	takeSlots(t, ms[0], name, living, 2)
+	takeSlots(t, ms[0], name, other, 2)
 	for len(ms) > 2 {
 		r := ringOf(ids(ms)...)
 		here, next := r.At(r.Owner(q.RingPos)).ID, r.At(r.Successor(q.RingPos)).ID
-		await(t, "the heir to know the slots", func() bool {
+		await(t, "the next owner to know the slots", func() bool {
 			_, one := memberOf(ms, here).node.HeldHits(q.Key)
 			_, two := memberOf(ms, next).node.HeldHits(q.Key)
 			return one == two && one > 0
@@ -247,7 +247,7 @@ func TestDeadCallerWhileOwnersDie(t *testing.T) {
 		for _, m := range ms {
 			m.setMembers(ms)
 		}
-		await(t, "the heir to own its keys", func() bool { return memberOf(ms, next).node.Progress().Complete() })
+		await(t, "the next owner to own its keys", func() bool { return memberOf(ms, next).node.Progress().Complete() })
 	}
 	await(t, "the slots of the dead caller", func() bool { return slots(ms, q) == 2 })
 }

@@ -110,7 +110,7 @@ func (c *conn) serve() {
 		return
 	}
 	err := c.loop()
-	defer c.tellWatchers(err)
+	defer c.notifyWatchers(err)
 	if fault := (connError{}); errors.As(err, &fault) {
 		c.sendGoAway(fault)
 	}

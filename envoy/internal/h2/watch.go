@@ -29,7 +29,7 @@ const (
 	pingInterval = 3 * time.Second
 )
 
-// watch is what a connection's watchers need. The loop uses it; conn.mu guards pings.
+// watch holds the watchers of a connection, and the state of its pings. The loop uses it; conn.mu guards pings.
 type watch struct {
 	opened   time.Time
 	watchers map[uint64]Watcher
@@ -82,8 +82,8 @@ func (c *conn) sendPing() error {
 	return nil
 }
 
-// tellWatchers tells the watchers that the connection has ended with err. Called without mu.
-func (c *conn) tellWatchers(err error) {
+// notifyWatchers notifies the watchers that the connection has ended with err. Called without mu.
+func (c *conn) notifyWatchers(err error) {
 	if len(c.watch.watchers) == 0 {
 		return
 	}
