@@ -22,6 +22,7 @@ type holdCounts struct {
 	GivenBack   uint64 // hits given back
 	Excess      uint64 // hits that commits charged beyond what was reserved
 	Unmatched   uint64 // settlements of claims that were not known
+	Unknown     uint64 // of the unmatched, commits, which are charged in full
 	Lapsed      uint64 // claims that nothing had settled in time
 	Dropped     uint64 // claims of other members that found no room
 	Lost        uint64 // hits that may not be given back: their owner was lost while it did so, or there was no room
@@ -38,6 +39,7 @@ func (c *holdCounts) add(o *holdCounts) {
 	c.GivenBack += o.GivenBack
 	c.Excess += o.Excess
 	c.Unmatched += o.Unmatched
+	c.Unknown += o.Unknown
 	c.Lapsed += o.Lapsed
 	c.Dropped += o.Dropped
 	c.Lost += o.Lost
@@ -79,6 +81,9 @@ func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 		return
 	}
 	s.counts.Holds.Reserved++
+	if op.Op == Reserve {
+		s.noteBudget(op, res.Before, res.After)
+	}
 	switch {
 	case op.Op != Take:
 		c.At = s.chargedAt(op, e)
@@ -259,6 +264,7 @@ func (n *Node) settleOpen(s *shard, op *shardOp, e *counter.Owned, c *claim.Clai
 func (n *Node) settleUnknown(s *shard, op *shardOp, e *counter.Owned, mark bool, res *Result) {
 	s.counts.Holds.Unmatched++
 	if op.Op == Commit && op.Hits > 0 {
+		s.counts.Holds.Unknown++
 		n.chargeMore(s, op, e, op.Hits)
 	}
 	n.reread(s, op, s.counters.Find(op.Key), 0, res)
@@ -293,12 +299,15 @@ func (n *Node) chargeMore(s *shard, op *shardOp, e *counter.Owned, hits uint64) 
 		}
 	}
 	s.counters.Load(e, r, st)
+	before := r.Used(st, op.now)
 	r.Charge(st, op.now, s.bootID, hits)
+	after := r.Used(st, op.now)
 	r.Trim(st, op.now)
 	if !s.counters.Store(e, r, st) {
 		s.counts.Refused++
 		return
 	}
+	s.noteBudget(op, before, after)
 	s.markOwned(&full, e)
 	if s.view.copies {
 		n.trackUnreplicated(s, e, r, hits)

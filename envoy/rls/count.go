@@ -47,7 +47,7 @@ func (s *Service) count(c *Call, v *view, from Caller) {
 		r := l.match.Rule
 		s.countRule(s.series(c, v, i), q, a, r != nil && r.Shadow)
 		s.metrics.countResult(q, a, &key)
-		if a.Hot {
+		if a.Hot || q.Op == owner.Reserve && !a.Over {
 			s.reportName(c, v, i, from.ReceivedAt)
 		}
 		degraded = degraded || a.Path == owner.Fallback

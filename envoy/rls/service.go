@@ -53,7 +53,7 @@ type Switches struct {
 // Options configure a Service.
 type Options struct {
 	Decider Decider
-	// Name is called with the name of a hot key: a domain, a descriptor for people (k=v,k2=v2), and the owner string by which
+	// Name is called with the name of a hot key, or of one with holds: a domain, a descriptor for people (k=v,k2=v2), and the owner string by which
 	// Envoy finds the key, empty if it is too long for a route. Owners count by digests and know no names. It is called
 	// concurrently, for one key about once a second; nil for none.
 	Name       func(k owner.Key, name owner.KeyName, terms *lease.Terms)

@@ -73,6 +73,8 @@ type sidecar struct {
 	progress   progress
 	timeline   timeline
 	usage      usageReads
+	named      namedKeys // of hot keys and of keys with holds
+	budgetLogs logBudget
 	detection  detectionCheck // guarded by the calls of onView, one at a time
 	ringMaps   ringMapCache
 	incomplete prometheus.Counter
@@ -211,7 +213,7 @@ func (m *sidecar) startCounting() error {
 	po := peer.Options{
 		Node: m.node, Self: ring.ID(m.Flags.Node), BootID: m.bootID, Cluster: m.Flags.Cluster,
 		Detection:  membership.Detection(m.Flags.Detection),
-		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, OnAudit: m.onAudit, OnLostAudits: m.onLostAudits, Logger: m.Log, Registerer: m.reg,
+		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, OnAudit: m.onAudit, OnLostAudits: m.onLostAudits, OnBudgets: m.onBudgets, Logger: m.Log, Registerer: m.reg,
 	}
 	po.HasCaller = m.hasCaller
 	if m.Flags.Data != "" {
@@ -252,7 +254,7 @@ func (m *sidecar) hasCaller(caller uint64, ago time.Duration) bool {
 func (m *sidecar) startService() {
 	b := m.Settings.Behavior
 	o := rls.Options{
-		Self: ring.ID(m.Flags.Node), CallerGone: m.peer.CallerGone, Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
+		Self: ring.ID(m.Flags.Node), CallerGone: m.peer.CallerGone, Decider: m.peer, Name: m.nameKey, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.Flags.DecisionTimeout,
 		Additions: m.Flags.additions(),
 	}
