@@ -16,6 +16,11 @@ func (q *request) admits() bool { return q.req.Op == owner.Take || q.req.Op == o
 // counted reports whether the oracle has counted the hold of q before, as of another request for it.
 func (q *request) counted() bool { return q.hold != nil && q.hold.admitted }
 
+// newlyAdmitted reports whether v admits q, which was not counted before.
+func (q *request) newlyAdmitted(v *decision) bool {
+	return q.admits() && !v.result.Over && v.result.Authority != owner.Cached && !q.counted()
+}
+
 // repeated reports whether q may repeat a request that was admitted, and so is admitted even if it does not fit.
 func (q *request) repeated() bool { return q.hold != nil && q.hold.sent > 1 }
 

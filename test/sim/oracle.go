@@ -275,7 +275,7 @@ func (o *oracle) decidedByCluster(q *request, v *decision) {
 	o.checkSurvived(a, x, q, v)
 	o.checkJournal(a, x, q, v)
 	o.checkHolds(a, x, q, v)
-	if q.admits() && !v.result.Over && v.result.Authority != owner.Cached && !q.counted() {
+	if q.newlyAdmitted(v) {
 		o.holdAdmitted(a, x, q, v)
 		o.checkAdmitted(a, x, q, v)
 		if !v.fromLease {
