@@ -100,7 +100,5 @@ func (d *deadCallers) isOfDead(c *claim.Claim) bool {
 // releaseDead begins to release c, whose caller is dead.
 func (n *Node) releaseDead(s *shard, now int64, c *claim.Claim) {
 	s.counts.Holds.CallersDead++
-	s.counters.Claims.Settle(now, c, claim.Settling, c.Amount)
-	c.SetGives(true)
-	n.changeClaim(s, c)
+	n.mark(s, now, c, c.Amount)
 }

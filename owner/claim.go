@@ -25,7 +25,7 @@ type holdCounts struct {
 	Unknown     uint64 // of the unmatched, commits, which are charged in full
 	Lapsed      uint64 // claims that nothing had settled in time
 	Dropped     uint64 // claims of other members that found no room
-	Lost        uint64 // hits that may not be given back: their owner was lost while it did so, or there was no room
+	Lost        uint64 // hits that were not given back, because there was no room for the record
 	CallersDead uint64 // claims released because their caller was dead
 	// SetsUnclaimed are charges of sets without a claim, for lack of room: they stay charged even if the set is refused.
 	SetsUnclaimed uint64
@@ -202,8 +202,6 @@ func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 	case c.State() == claim.Settling && !c.Gives() && !s.view.Steady(): // the former owner may still say
 		res.Kind = Forward
 		return
-	case c.State() == claim.Settling && !c.Gives():
-		n.giveUp(s, op.now, c)
 	case c.State() == claim.Settling && !c.Tracked():
 		n.changeClaim(s, c)
 	}
@@ -244,15 +242,10 @@ func (n *Node) settleOpen(s *shard, op *shardOp, e *counter.Owned, c *claim.Clai
 	case op.Op == Commit:
 		excess = op.Hits - held
 	}
-	state := claim.Settled
-	if back > 0 && e != nil && s.counters.End(e, s.counters.Rule(e)) > op.now {
-		state = claim.Settling
-	} else {
+	if e == nil || s.counters.End(e, s.counters.Rule(e)) <= op.now {
 		back = 0 // its window has ended
 	}
-	s.counters.Claims.Settle(op.now, c, state, uint32(back))
-	c.SetGives(true)
-	n.changeClaim(s, c)
+	n.mark(s, op.now, c, uint32(back))
 	if excess > 0 {
 		s.counts.Holds.Excess += excess
 		n.chargeMore(s, op, e, excess)

@@ -1,10 +1,12 @@
 package owner
 
 import (
+	"math"
 	"slices"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/claim"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/replica"
@@ -14,19 +16,35 @@ import (
 
 // A claim gives back in two steps. First it is marked as settled, and another member confirms the mark. Then its hits
 // are given back, and the caller gets the answer. A member that gets the key from its owner in between completes the
-// second step. One that takes over from an owner that is lost does not: a third member may know that it was completed.
+// second step. One that takes over from an owner that is lost does not know whether it was completed: perhaps a third
+// member has a copy of the counter in which it was. So it gives back in the name of the lost owner. That is one number
+// that only grows, and of two copies the larger one counts: hits come back once, and never more than once.
 
-// mayGiveBack reports whether this member gives back the hits of c now: another member knows that c is settled, or there
-// is none that could.
+// mayGiveBack reports whether the hits of c may be given back: another member knows that c is settled, or there is none
+// that could.
 func (s *shard) mayGiveBack(c *claim.Claim) bool {
-	return c.Gives() && (!s.view.copies || c.Tracked() && !c.Changed())
+	return !s.view.copies || c.Tracked() && !c.Changed()
 }
 
-// giveUp completes the settlement of c, whose former owner may have given back its hits or not.
-func (n *Node) giveUp(s *shard, now int64, c *claim.Claim) {
-	s.counts.Holds.Lost += uint64(c.Amount)
-	s.counters.Claims.Settle(now, c, claim.Settled, 0)
+// mark marks c as settled. This member gives back amount hits of it.
+func (n *Node) mark(s *shard, now int64, c *claim.Claim, amount uint32) {
+	state := claim.Settled
+	if amount > 0 {
+		state = claim.Settling
+	}
+	s.counters.Claims.Settle(now, c, state, amount)
+	c.SetGives(true)
+	c.Caller = s.bootID
 	n.changeClaim(s, c)
+}
+
+// giver returns the writer who gives back the hits of c: this member, or the owner that has marked it and was lost. It
+// returns false if that is not known.
+func (s *shard) giver(c *claim.Claim) (writer uint64, known bool) {
+	if c.Gives() {
+		return s.bootID, true
+	}
+	return c.Caller, c.Caller > limit.LostStateWriter && c.Caller < math.MaxUint64
 }
 
 // ownsClaims reports whether this member may decide the claims of the key at ringPos.
@@ -57,13 +75,17 @@ func (n *Node) refundClaim(s *shard, now int64, e *counter.Owned, c *claim.Claim
 	if r.Algorithm.Bucket() {
 		at -= t.Given(c.Key)
 	}
-	back = r.GiveBack(st, now, s.bootID, at, uint64(c.Amount))
+	writer, known := s.giver(c)
+	if !known {
+		s.counts.Holds.Lost += uint64(c.Amount)
+		return 0
+	}
+	back = r.GiveBack(st, now, writer, at, uint64(c.Amount))
 	r.Trim(st, now)
 	switch {
 	case back == 0:
 	case !s.counters.Store(e, r, st):
 		s.counts.Holds.Lost += back
-		s.counts.RefundsDropped++
 		back = 0
 	default:
 		s.counts.Holds.GivenBack += back
@@ -85,7 +107,7 @@ func (n *Node) confirmClaims(s *shard, it *replica.Item, fx *Ready) {
 		n.setDirty()
 	}
 	for _, c := range settling {
-		if c.State() == claim.Settling && c.Gives() && n.ownsClaims(s, s.now, c.Key, c.RingPos) {
+		if c.State() == claim.Settling && n.ownsClaims(s, s.now, c.Key, c.RingPos) {
 			n.giveBack(s, s.now, c)
 		}
 	}
@@ -141,11 +163,7 @@ func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 		if c.State() != claim.Settling {
 			return false
 		}
-		switch {
-		case !c.Gives() && !s.view.Steady():
-			return false
-		case !c.Gives():
-			n.giveUp(s, now, c)
+		if !c.Gives() && !s.view.Steady() { // the former owner may still say that this member gives
 			return false
 		}
 		if s.mayGiveBack(c) || s.counters.Find(c.Key) == nil {
@@ -175,12 +193,10 @@ func (s *shard) isForeign(ringPos uint64) bool {
 func (n *Node) lapse(s *shard, now int64, c *claim.Claim) {
 	s.counts.Holds.Lapsed++
 	if c.Flags()&claim.Releases != 0 {
-		s.counters.Claims.Settle(now, c, claim.Settling, c.Amount)
-		c.SetGives(true)
+		n.mark(s, now, c, c.Amount)
 	} else {
-		s.counters.Claims.Settle(now, c, claim.Settled, 0)
+		n.mark(s, now, c, 0)
 	}
-	n.changeClaim(s, c)
 }
 
 // claimSweep is the least number of claims of a shard that a Tick visits.
@@ -237,6 +253,7 @@ func (s *shard) mergeClaim(now int64, in *claim.Claim, owned, bucket bool) *clai
 	case in.Made() == own.Made() && in.State() > own.State():
 		t.Settle(now, own, in.State(), in.Amount)
 		own.SetGives(in.Gives())
+		own.Caller = in.Caller
 		return own
 	case in.Made() == own.Made() && in.State() == own.State() && in.Gives():
 		own.SetGives(true)
@@ -275,6 +292,9 @@ func (s *shard) adopt(now int64, own, in *claim.Claim, owned bool) *claim.Claim 
 	own.At = at
 	s.counters.Claims.Settle(now, own, state, amount)
 	own.SetGives(owned)
+	if own.Caller = 0; owned {
+		own.Caller = s.bootID
+	}
 	return own
 }
 
