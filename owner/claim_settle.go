@@ -62,23 +62,22 @@ func (n *Node) giveBack(s *shard, now int64, c *claim.Claim) {
 		t.Settle(now, c, claim.Settled, 0)
 		return
 	}
-	n.refundClaim(s, now, e, c)
+	if writer, known := s.giver(c); known {
+		n.refundClaim(s, now, e, c, writer)
+	} else {
+		s.counts.Holds.Lost += uint64(c.Amount)
+	}
 	t.Settle(now, c, claim.Settled, 0)
 	n.changeClaim(s, c)
 }
 
-// refundClaim gives back the hits of c to its counter e, and returns how many.
-func (n *Node) refundClaim(s *shard, now int64, e *counter.Owned, c *claim.Claim) (back uint64) {
+// refundClaim gives back the hits of c to its counter e, as that writer, and returns how many.
+func (n *Node) refundClaim(s *shard, now int64, e *counter.Owned, c *claim.Claim, writer uint64) (back uint64) {
 	t, r, st := &s.counters.Claims, s.counters.Rule(e), &s.state
 	s.counters.Load(e, r, st)
 	at, tat := c.At, st.TAT
 	if r.Algorithm.Bucket() {
 		at -= t.Given(c.Key)
-	}
-	writer, known := s.giver(c)
-	if !known {
-		s.counts.Holds.Lost += uint64(c.Amount)
-		return 0
 	}
 	back = r.GiveBack(st, now, writer, at, uint64(c.Amount))
 	r.Trim(st, now)

@@ -70,7 +70,7 @@ func (n *Node) releaseSet(s *shard, op *shardOp, e *counter.Owned, res *Result) 
 	t := &s.counters.Claims
 	if c := t.Find(op.Hold.ID); c != nil && c.Flags()&claim.Set != 0 && c.Key == op.Key {
 		if e != nil && s.counters.End(e, s.counters.Rule(e)) > op.now {
-			back := n.refundClaim(s, op.now, e, c)
+			back := n.refundClaim(s, op.now, e, c, s.bootID)
 			s.refundFairly(op, back)
 			if s.view.copies && back > 0 {
 				n.trackUnreplicated(s, e, s.counters.Rule(e), 0)
