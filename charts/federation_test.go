@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -20,22 +21,27 @@ func TestLayout(t *testing.T) {
 		} {
 			var stamps []string
 			for _, epoch := range []string{"2", "3"} {
-				out, err := render(t, binary, append(slices.Clone(set), "federation.layout.epoch="+epoch)...)
+				out, err := render(t, binary, append(slices.Clone(set), "federation.layout.epoch="+epoch, "federation.layout.from=2027-01-31T12:00:00Z",
+					"federation.formerLayouts[0].name=shop", "federation.formerLayouts[0].epoch=1", "federation.formerLayouts[0].coordinator=home",
+					"federation.formerLayouts[0].regions[0].name=eu")...)
 				if err != nil {
 					t.Fatal(err)
 				}
 				objects := documents(t, version, out)
 				text, _ := at(object(t, objects, "ConfigMap", "keyward-federation"), "data", "federation.yaml").(string)
-				l, err := federation.ParseLayout("federation.yaml", []byte(text))
-				if err != nil || l.Name != "shop" || l.Coordinator != "home" || !slices.Equal(l.Names(), []string{"eu", "us"}) || !slices.Equal(l.Weights(), []uint32{2, 1}) {
-					t.Fatalf("%s, %s: %+v, %v", version, mode, l, err)
+				ls, err := federation.ParseLayouts("federation.yaml", []byte(text))
+				if err != nil || len(ls) != 2 {
+					t.Fatalf("%s, %s: %v, %v in %s", version, mode, ls, err, text)
+				}
+				l := ls[1]
+				if ls[0].Epoch != 1 || l.From == "" || l.Name != "shop" || l.Coordinator != "home" || !slices.Equal(l.Names(), []string{"eu", "us"}) || !slices.Equal(l.Weights(), []uint32{2, 1}) {
+					t.Fatalf("%s, %s: %+v", version, mode, l)
 				}
 				kind := map[string]string{"member": "StatefulSet", "coordinator": "Deployment"}[mode]
-				stamp, _ := at(object(t, objects, kind, "keyward"), "spec", "template", "metadata", "annotations", "keyward.io/layout").(string)
-				stamps = append(stamps, stamp)
+				stamps = append(stamps, fmt.Sprint(at(object(t, objects, kind, "keyward"), "spec", "template")))
 			}
-			if stamps[0] == "" || stamps[0] == stamps[1] {
-				t.Errorf("%s, %s: the pods of two epochs have the layouts %q", version, mode, stamps)
+			if stamps[0] != stamps[1] {
+				t.Errorf("%s, %s: the pods are replaced when the layout changes:\n%s\n%s", version, mode, stamps[0], stamps[1])
 			}
 		}
 	}

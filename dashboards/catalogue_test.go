@@ -223,6 +223,8 @@ func federated() catalogue {
 	for _, n := range []string{"coordinator_up", "coordinator_store_seconds", "coordinator_store_errors_total", "coordinator_repaired_hits_total"} {
 		all["keyward_"+n] = []string{}
 	}
-	all["keyward_federation_epoch"] = []string{"federation", "region"}
+	for _, n := range []string{"epoch", "newest_epoch", "layout_refused"} {
+		all["keyward_federation_"+n] = []string{"federation", "region"}
+	}
 	return all
 }

@@ -49,8 +49,12 @@ func regionDecisions() []panel {
 	return []panel{
 		{
 			Kind: seriesPanel, Title: "Decisions from escrows", Unit: "reqps", Width: 8,
-			About:   "Decisions from hits that the coordinator has lent, by member. Decisions from floors are among those of authority full.",
-			Queries: []query{ask(`sum by (instance) (rate(keyward_authority_total{@,authority="escrow"}[~]))`, "{{instance}}")},
+			About: "Decisions from hits that the coordinator has lent, by member, and requests that had to wait for them, for a round trip each. " +
+				"Decisions from floors are among those of authority full.",
+			Queries: []query{
+				ask(`sum by (instance) (rate(keyward_authority_total{@,authority="escrow"}[~]))`, "{{instance}}"),
+				ask(`sum by (instance) (rate(keyward_federation_waits_total{@}[~]))`, "{{instance}} waited"),
+			},
 		}, {
 			Kind: seriesPanel, Title: "Decisions by outage policies", Unit: "reqps", Width: 8, Runbook: "KeywardOutagePolicy",
 			About: "Decisions that the coordinator's absence has changed, by policy. With fail_closed they are denials; with the others, " +

@@ -10,8 +10,8 @@ import (
 const (
 	// prefetchPercent is the part of a lot below which more is requested.
 	prefetchPercent = 30
-	// prefetchRoundTrips is the demand, in round trips, below which more is requested.
-	prefetchRoundTrips = 1.3
+	// prefetchRoundTrips is the demand, in round trips, below which more is requested: a reply may take twice as long as usual.
+	prefetchRoundTrips = 2
 	// lotRoundTrips is how many round trips a lot lasts at least.
 	lotRoundTrips = 5
 	// windowParts is the part of a window, as 1/n, that a lot lasts at most.
@@ -190,13 +190,14 @@ func (e *Escrow) idle(now int64, rtt time.Duration) bool {
 // low reports whether what is left lasts so short a time that more is requested.
 func (e *Escrow) low(now int64, lot, floor uint64, rtt time.Duration) bool {
 	rate := e.demand.Rate(now)
-	at := max(float64(lot)*prefetchPercent/100, prefetchRoundTrips*rate*rtt.Seconds())
+	meanwhile := rate * rtt.Seconds() // hits until the reply
+	at := max(float64(lot)*prefetchPercent/100, prefetchRoundTrips*meanwhile, atMost(meanwhile))
 	return float64(limit.SaturatingAdd(e.left+e.moved.left, floor)) <= at
 }
 
 // lot returns how many hits the region should have. It determines the number of round trips, and not what is admitted.
 func (e *Escrow) lot(now int64, rtt time.Duration) uint64 {
-	n := e.demand.Rate(now) * e.horizon(now, rtt).Seconds()
+	n := atMost(e.demand.Rate(now) * e.horizon(now, rtt).Seconds())
 	left := e.rest()
 	if e.dry { // other regions may have given hits back since then
 		left = e.set.Pool

@@ -5,18 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// Layout is a federation as all of its regions know it: the file of --federation. Layouts that divide limits in different
-// ways have different epochs.
+// Layout is a federation as all of its regions know it: a document of the file of --federation. Layouts that divide limits
+// in different ways have different epochs.
 type Layout struct {
 	Name  string `yaml:"name"`
 	Epoch uint32 `yaml:"epoch"`
+	// From is a time in UTC, as RFC 3339 has it. The layout applies to windows that begin then or later. Only the first layout of a
+	// file may have none.
+	From string `yaml:"from"`
 	// Coordinator is the authority of rules that name none: the name of an --authority, a region whose cluster coordinates,
 	// or SpreadCoordinator.
 	Coordinator string         `yaml:"coordinator"`
@@ -37,25 +42,77 @@ type LayoutRegion struct {
 // SpreadCoordinator is a Layout's Coordinator if every region coordinates a part of the keys.
 const SpreadCoordinator = "spread"
 
-// maxName is the most bytes of the name of a region.
-const maxName = 64
+const (
+	maxName    = 64 // bytes of the name of a region
+	maxLayouts = 8  // in one file
+)
 
-// ParseLayout reads a layout. It returns all faults, joined; each names the file.
-func ParseLayout(file string, content []byte) (*Layout, error) {
-	l := &Layout{}
+// ParseLayouts reads the layouts of a file, one document each, in the order of their epochs. It returns all faults, joined;
+// each names the file.
+func ParseLayouts(file string, content []byte) (ls []*Layout, err error) {
 	d := yaml.NewDecoder(bytes.NewReader(content))
 	d.KnownFields(true)
-	if err := d.Decode(l); err != nil {
+	for {
+		l := &Layout{}
+		err := d.Decode(l)
 		if errors.Is(err, io.EOF) {
-			err = errors.New("the file is empty")
+			break
 		}
-		return nil, fmt.Errorf("%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+		}
+		ls = append(ls, l)
+	}
+	if len(ls) == 0 {
+		return nil, fmt.Errorf("%s: the file is empty", file)
 	}
 	var faults []error
-	for _, text := range l.faults() {
-		faults = append(faults, fmt.Errorf("%s: %s", file, text))
+	for i, l := range ls {
+		where := file
+		if len(ls) > 1 {
+			where = fmt.Sprintf("%s: layout %d", file, i+1)
+		}
+		texts := l.faults()
+		if i > 0 {
+			texts = append(texts, l.faultsAfter(ls[i-1])...)
+		}
+		for _, text := range texts {
+			faults = append(faults, fmt.Errorf("%s: %s", where, text))
+		}
 	}
-	return l, errors.Join(faults...)
+	if len(ls) > maxLayouts {
+		faults = append(faults, fmt.Errorf("%s: %d layouts, at most %d: remove those whose windows have ended", file, len(ls), maxLayouts))
+	}
+	return ls, errors.Join(faults...)
+}
+
+// faultsAfter returns what is wrong with l as the layout after former.
+func (l *Layout) faultsAfter(former *Layout) (faults []string) {
+	if l.Epoch <= former.Epoch {
+		faults = append(faults, fmt.Sprintf("epoch %d follows epoch %d: each layout of the file needs a higher one than that before it", l.Epoch, former.Epoch))
+	}
+	if l.From == "" {
+		faults = append(faults, "from is missing: the time, like 2027-01-31T12:00:00Z, from which windows use this layout and not the one before it")
+	}
+	if l.Name != former.Name {
+		faults = append(faults, fmt.Sprintf("name is %q, and %q before: all layouts of a file are of one federation", l.Name, former.Name))
+	}
+	if (l.Holders > 0) != (former.Holders > 0) {
+		faults = append(faults, "a federation with regions cannot become one with holders, or the other way round: give it another name")
+	}
+	return faults
+}
+
+// begins returns From in Unix nanoseconds: without From, the beginning of time.
+func (l *Layout) begins() (int64, error) {
+	if l.From == "" {
+		return math.MinInt64, nil
+	}
+	t, err := time.Parse(time.RFC3339, l.From)
+	if _, offset := t.Zone(); err != nil || offset != 0 || t.Year() < 1970 || t.Year() > 2200 {
+		return 0, fmt.Errorf("from %q: want a time in UTC like 2027-01-31T12:00:00Z", l.From)
+	}
+	return t.UnixNano(), nil
 }
 
 // faults returns what is wrong with l.
@@ -84,6 +141,9 @@ func (l *Layout) faults() (faults []string) {
 		add(r.Address != "" && !isAddress(r.Address), "the address %q of region %q: want host:port", r.Address, r.Name)
 	}
 	add(len(l.Regions) > 0 && sum == 0, "no region has a weight above 0")
+	if _, err := l.begins(); err != nil {
+		faults = append(faults, err.Error())
+	}
 	return faults
 }
 

@@ -10,7 +10,7 @@ import (
 // and federations whose coordinator may lend only the rest of a window after a restart.
 type Memory struct {
 	now   func() int64
-	epoch uint32
+	terms TermOf
 	since int64
 
 	mu       sync.Mutex
@@ -28,10 +28,10 @@ type timedAccount struct {
 // sweepEvery is the time between two searches for accounts whose windows have ended.
 const sweepEvery = int64(time.Minute)
 
-// NewMemory returns a Memory for the layout with that epoch, with time from now. Of windows that began before since, in
-// Unix nanoseconds, it lends only the rest.
-func NewMemory(epoch uint32, since int64, now func() int64) *Memory {
-	return &Memory{now: now, epoch: epoch, since: since, accounts: map[Key]*timedAccount{}}
+// NewMemory returns a Memory for the layouts of terms, with time from now. Of windows that began before since, in Unix
+// nanoseconds, it lends only the rest.
+func NewMemory(terms TermOf, since int64, now func() int64) *Memory {
+	return &Memory{now: now, terms: terms, since: since, accounts: map[Key]*timedAccount{}}
 }
 
 // Lease implements Coordinator.
@@ -66,7 +66,11 @@ func (m *Memory) Grant(now int64, region string, r *PoolRequest) (PoolGrant, boo
 }
 
 func (m *Memory) grant(now int64, region string, r *PoolRequest) (g PoolGrant, ok bool) {
-	if r.Epoch != m.epoch {
+	w := r.Window // that of a report, with mechanism approximate
+	if !r.Approximate {
+		w = r.Rule.Index(now)
+	}
+	if !r.Valid() || !m.terms.Lends(r, r.Rule.End(w-1)) {
 		return g, false
 	}
 	a := m.accounts[r.Key]

@@ -48,6 +48,10 @@ func (t *StoreTerms) lot(n float64, share uint64) uint64 {
 	return min(max(uint64(math.Ceil(n)), min(least, share)), most)
 }
 
+// atMost returns the number of hits that random requests seldom exceed, where n are expected: three standard deviations
+// more. Without them, a region whose demand fluctuates has spent its lot a moment before the next one comes.
+func atMost(n float64) float64 { return n + 3*math.Sqrt(n) }
+
 // Extended reports whether r needs a coordinator that supports mechanism approximate or reclaim.
 func (r *PoolRequest) Extended() bool { return r.Approximate || r.Reclaim > 0 }
 

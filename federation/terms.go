@@ -7,7 +7,7 @@ import (
 
 // RuleTerms are a rule's settings of its federation. They are shared and immutable.
 type RuleTerms struct {
-	Authority uint32        // AuthorityID of the coordinator's name; 0 with a Floor of 100
+	Authority uint32        // AuthorityID of the coordinator's name, or DefaultAuthority; 0 with a Floor of 100
 	Floor     uint8         // percent of a region's slice that is its floor; 100: nothing is lent
 	Outage    Outage        // what happens while the coordinator is away
 	Batch     time.Duration // time for which a lot lasts; default 1 s
@@ -21,6 +21,12 @@ func AuthorityID(name string) uint32 {
 	_, _ = h.Write([]byte(name)) // to a hash
 	return max(1, h.Sum32())
 }
+
+var (
+	// DefaultAuthority is the Authority of rules that name none: that of the layout of the window.
+	DefaultAuthority = AuthorityID("")
+	spreadAuthority  = AuthorityID(SpreadCoordinator)
+)
 
 // Outage determines how a region decides while the coordinator is away. The numbers are part of the peer protocol.
 type Outage uint8

@@ -15,16 +15,19 @@ const repeatWithin = int64(time.Second)
 
 // holdCounts counts what happened to claims. Its fields only increase.
 type holdCounts struct {
-	Reserved   uint64 // claims made
-	Refused    uint64 // requests refused for lack of room for a claim, of the key, the domain or the member
-	Repeats    uint64 // requests that were recognized as repeated, and not charged again
-	Collisions uint64 // requests refused because their id had an open claim of other hits, or an old one
-	GivenBack  uint64 // hits given back
-	Excess     uint64 // hits that commits charged beyond what was reserved
-	Unmatched  uint64 // settlements of claims that were not known
-	Lapsed     uint64 // claims that nothing had settled in time
-	Dropped    uint64 // claims of other members that found no room
-	Lost       uint64 // hits that were not given back, because there was no room for the record
+	Reserved    uint64 // claims made
+	Refused     uint64 // requests refused for lack of room for a claim, of the key, the domain or the member
+	Repeats     uint64 // requests that were recognized as repeated, and not charged again
+	Collisions  uint64 // requests refused because their id had an open claim of other hits, or an old one
+	GivenBack   uint64 // hits given back
+	Excess      uint64 // hits that commits charged beyond what was reserved
+	Unmatched   uint64 // settlements of claims that were not known
+	Lapsed      uint64 // claims that nothing had settled in time
+	Dropped     uint64 // claims of other members that found no room
+	Lost        uint64 // hits that may not be given back: their owner was lost while it did so, or there was no room
+	CallersDead uint64 // claims released because their caller was dead
+	// SetsUnclaimed are charges of sets without a claim, for lack of room: they stay charged even if the set is refused.
+	SetsUnclaimed uint64
 }
 
 func (c *holdCounts) add(o *holdCounts) {
@@ -38,6 +41,8 @@ func (c *holdCounts) add(o *holdCounts) {
 	c.Lapsed += o.Lapsed
 	c.Dropped += o.Dropped
 	c.Lost += o.Lost
+	c.CallersDead += o.CallersDead
+	c.SetsUnclaimed += o.SetsUnclaimed
 }
 
 // decideClaim decides op, which makes, extends or settles a claim and whose key this member owns. e is the key's
@@ -74,10 +79,13 @@ func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 		return
 	}
 	s.counts.Holds.Reserved++
-	c.At = s.chargedAt(op, e)
-	if s.view.copies {
-		t.Change(c)
+	switch {
+	case op.Op != Take:
+		c.At = s.chargedAt(op, e)
+	case res.Over: // nothing is given back of it, but a repeated request gets the same answer
+		c.At = 1
 	}
+	n.changeClaim(s, c)
 	if s.view.copies || n.options.DataWindow > 0 {
 		n.awaitConfirmation(s, op, e, res)
 	}
@@ -91,6 +99,7 @@ func (n *Node) repeats(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim, 
 	case c.State() == claim.Open && uint64(c.Amount) == op.Hits && age <= repeatWithin:
 		s.counts.Holds.Repeats++
 		n.reread(s, op, e, op.Hits, res)
+		res.Over = op.Op == Take && c.At != 0 // as at first, whatever came in between
 		return true
 	case c.State() == claim.Settling, c.State() == claim.Open && c.Flags()&claim.Once == 0:
 		s.counts.Holds.Collisions++
@@ -167,6 +176,11 @@ func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 		return
 	case c.State() == claim.Open:
 		n.settleOpen(s, op, e, c)
+	case c.State() == claim.Settling && !c.Gives() && !s.view.Steady(): // the former owner may still say
+		res.Kind = Forward
+		return
+	case c.State() == claim.Settling && !c.Gives():
+		n.giveUp(s, op.now, c)
 	case c.State() == claim.Settling && !c.Tracked():
 		n.changeClaim(s, c)
 	}
@@ -214,6 +228,7 @@ func (n *Node) settleOpen(s *shard, op *shardOp, e *counter.Owned, c *claim.Clai
 		back = 0 // its window has ended
 	}
 	s.counters.Claims.Settle(op.now, c, state, uint32(back))
+	c.SetGives(true)
 	n.changeClaim(s, c)
 	if excess > 0 {
 		s.counts.Holds.Excess += excess
@@ -307,5 +322,7 @@ func (n *Node) changeClaim(s *shard, c *claim.Claim) {
 		return
 	}
 	s.counters.Claims.Change(c)
-	n.urgent.Store(true)
+	if c.State() == claim.Settling {
+		n.urgent.Store(true)
+	}
 }

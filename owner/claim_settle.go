@@ -6,18 +6,27 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/protocol"
+	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/replica"
 	"github.com/keyward/keyward/owner/internal/writeback"
 	"github.com/keyward/keyward/ring"
 )
 
 // A claim gives back in two steps. First it is marked as settled, and another member confirms the mark. Then its hits
-// are given back, and whoever asked gets the answer. A member that takes over in between completes the second step; one
-// that takes over after it knows from the same message the counter with the hits given back and the claim as settled.
+// are given back, and the caller gets the answer. A member that gets the key from its owner in between completes the
+// second step. One that takes over from an owner that is lost does not: a third member may know that it was completed.
 
-// mayGiveBack reports whether another member knows that c is settled, or there is none that could.
+// mayGiveBack reports whether this member gives back the hits of c now: another member knows that c is settled, or there
+// is none that could.
 func (s *shard) mayGiveBack(c *claim.Claim) bool {
-	return !s.view.copies || c.Tracked() && !c.Changed()
+	return c.Gives() && (!s.view.copies || c.Tracked() && !c.Changed())
+}
+
+// giveUp completes the settlement of c, whose former owner may have given back its hits or not.
+func (n *Node) giveUp(s *shard, now int64, c *claim.Claim) {
+	s.counts.Holds.Lost += uint64(c.Amount)
+	s.counters.Claims.Settle(now, c, claim.Settled, 0)
+	n.changeClaim(s, c)
 }
 
 // ownsClaims reports whether this member may decide the claims of the key at ringPos.
@@ -35,19 +44,27 @@ func (n *Node) giveBack(s *shard, now int64, c *claim.Claim) {
 		t.Settle(now, c, claim.Settled, 0)
 		return
 	}
-	r, st := s.counters.Rule(e), &s.state
+	n.refundClaim(s, now, e, c)
+	t.Settle(now, c, claim.Settled, 0)
+	n.changeClaim(s, c)
+}
+
+// refundClaim gives back the hits of c to its counter e, and returns how many.
+func (n *Node) refundClaim(s *shard, now int64, e *counter.Owned, c *claim.Claim) (back uint64) {
+	t, r, st := &s.counters.Claims, s.counters.Rule(e), &s.state
 	s.counters.Load(e, r, st)
 	at, tat := c.At, st.TAT
 	if r.Algorithm.Bucket() {
 		at -= t.Given(c.Key)
 	}
-	back := r.GiveBack(st, now, s.bootID, at, uint64(c.Amount))
+	back = r.GiveBack(st, now, s.bootID, at, uint64(c.Amount))
 	r.Trim(st, now)
 	switch {
 	case back == 0:
 	case !s.counters.Store(e, r, st):
 		s.counts.Holds.Lost += back
 		s.counts.RefundsDropped++
+		back = 0
 	default:
 		s.counts.Holds.GivenBack += back
 		if r.Algorithm.Bucket() {
@@ -57,8 +74,7 @@ func (n *Node) giveBack(s *shard, now int64, c *claim.Claim) {
 			n.trackUnwritten(s, e, r, &writeback.Hits{Now: now})
 		}
 	}
-	t.Settle(now, c, claim.Settled, 0)
-	n.changeClaim(s, c)
+	return back
 }
 
 // confirmClaims processes a confirmation of the claims in it: those that are Settling give back, and the requests that
@@ -69,7 +85,7 @@ func (n *Node) confirmClaims(s *shard, it *replica.Item, fx *Ready) {
 		n.setDirty()
 	}
 	for _, c := range settling {
-		if c.State() == claim.Settling && n.ownsClaims(s, s.now, c.Key, c.RingPos) {
+		if c.State() == claim.Settling && c.Gives() && n.ownsClaims(s, s.now, c.Key, c.RingPos) {
 			n.giveBack(s, s.now, c)
 		}
 	}
@@ -107,16 +123,28 @@ func (n *Node) resolveSettles(s *shard, key Key, fx *Ready) {
 func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 	var keys []Key
 	s.counters.Claims.Sweep(now, claimSweep, func(c *claim.Claim) bool {
+		if c.Flags()&claim.Set != 0 {
+			return c.Ends() <= now // it stays charged
+		}
 		if !n.ownsClaims(s, now, c.Key, c.RingPos) {
 			return s.isForeign(c.RingPos) || c.Ends()+int64(claim.MarkLife) <= now
 		}
-		if c.State() == claim.Open && c.Ends() <= now {
+		switch open := c.State() == claim.Open; {
+		case open && n.dead.isOfDead(c):
+			n.releaseDead(s, now, c)
+		case open && c.Ends() <= now:
 			n.lapse(s, now, c)
 		}
 		if c.State() != claim.Settling {
 			return false
 		}
-		if !c.Tracked() {
+		switch {
+		case !c.Gives() && !s.view.Steady():
+			return false
+		case !c.Gives():
+			n.giveUp(s, now, c)
+			return false
+		case !c.Tracked():
 			n.changeClaim(s, c)
 		}
 		if s.mayGiveBack(c) || s.counters.Find(c.Key) == nil {
@@ -147,6 +175,7 @@ func (n *Node) lapse(s *shard, now int64, c *claim.Claim) {
 	s.counts.Holds.Lapsed++
 	if c.Flags()&claim.Releases != 0 {
 		s.counters.Claims.Settle(now, c, claim.Settling, c.Amount)
+		c.SetGives(true)
 	} else {
 		s.counters.Claims.Settle(now, c, claim.Settled, 0)
 	}
@@ -173,16 +202,16 @@ func (n *Node) mergeClaims(now int64, r *protocol.CounterRecord) {
 			continue
 		}
 		in.At += given
-		c := s.mergeClaim(at, &in)
-		if c != nil && s.view.Ownership(c.RingPos, s.counters.Find(c.Key).OwnedEpoch(c.RingPos)).State == handoff.OwnedHere {
+		owned := s.view.Ownership(in.RingPos, s.counters.Find(in.Key).OwnedEpoch(in.RingPos)).State == handoff.OwnedHere
+		if c := s.mergeClaim(at, &in, owned); c != nil && owned {
 			n.changeClaim(s, c)
 		}
 	}
 }
 
 // mergeClaim merges in, a claim of another member, with this member's record of it. It returns the record if it has
-// changed.
-func (s *shard) mergeClaim(now int64, in *claim.Claim) *claim.Claim {
+// changed. owned reports whether this member owns the key.
+func (s *shard) mergeClaim(now int64, in *claim.Claim, owned bool) *claim.Claim {
 	t := &s.counters.Claims
 	own := t.Find(in.ID)
 	switch {
@@ -195,10 +224,10 @@ func (s *shard) mergeClaim(now int64, in *claim.Claim) *claim.Claim {
 	case own.Key != in.Key:
 		return nil
 	case own.State() == claim.Orphan && in.State() == claim.Open:
-		return s.adopt(now, own, in)
+		return s.adopt(now, own, in, owned)
 	case in.State() == claim.Orphan && own.State() == claim.Open:
 		own.SetFlags(own.Flags() | in.Flags()&claim.Keeps)
-		return s.adopt(now, own, own)
+		return s.adopt(now, own, own, owned)
 	case own.State() == claim.Orphan || in.State() == claim.Orphan:
 		return nil
 	case in.Made() > own.Made():
@@ -206,14 +235,18 @@ func (s *shard) mergeClaim(now int64, in *claim.Claim) *claim.Claim {
 		return t.Add(in, true)
 	case in.Made() == own.Made() && in.State() > own.State():
 		t.Settle(now, own, in.State(), in.Amount)
+		own.SetGives(in.Gives())
+		return own
+	case in.Made() == own.Made() && in.State() == own.State() && in.Gives():
+		own.SetGives(true)
 		return own
 	}
 	return nil
 }
 
 // adopt makes own, of which a settlement came before the claim itself, the claim in, settled: its hits were charged
-// again by the settlement, so all of them are given back.
-func (s *shard) adopt(now int64, own, in *claim.Claim) *claim.Claim {
+// again by the settlement, so all of them are given back, by the member that owns the key.
+func (s *shard) adopt(now int64, own, in *claim.Claim, owned bool) *claim.Claim {
 	keeps := own.Flags()&claim.Keeps != 0
 	amount, at := in.Amount, in.At
 	state := claim.Settling
@@ -222,6 +255,7 @@ func (s *shard) adopt(now int64, own, in *claim.Claim) *claim.Claim {
 	}
 	own.At = at
 	s.counters.Claims.Settle(now, own, state, amount)
+	own.SetGives(owned)
 	return own
 }
 

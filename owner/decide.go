@@ -2,6 +2,7 @@ package owner
 
 import (
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
@@ -114,8 +115,15 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 		op.rule.Limit, op.rule.Burst = partialLimits(op.rule, op.part.of(op.rule.Limit), op.part.of(op.rule.Burst))
 	}
 	if op.Hold != nil && op.Op != DryRun && op.Op != Read {
-		n.decideClaim(s, op, e, res)
-		return
+		if op.Hold.Flags&claim.Set == 0 {
+			n.decideClaim(s, op, e, res)
+			return
+		}
+		if op.Op == Release {
+			n.releaseSet(s, op, e, res)
+			return
+		}
+		n.readForSet(s, op, e, res)
 	}
 	e, overflow := n.charge(s, op, e, res)
 	s.counts.Decided[res.Authority]++
@@ -130,6 +138,9 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 	}
 	if e != nil && op.Tenant == 0 && s.leases.LendsAny() {
 		s.updateHolders(op, e, res)
+	}
+	if op.inSet() && (!res.Over || op.Hold.ChargeOver) && !overflow && !op.uncharged && e != nil {
+		s.claimForSet(op, e)
 	}
 	if (s.view.copies || n.options.DataWindow > 0) && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
 		n.awaitConfirmation(s, op, e, res)

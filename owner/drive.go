@@ -151,6 +151,7 @@ func (n *Node) Tick(now int64) (fx Ready) {
 	n.tickLeases(now, &fx)
 	n.tickEscrows(now, &fx)
 	n.resendToSuccessors(now, &fx)
+	n.forgetDead(now)
 	n.flush(now, &fx)
 	fx.Transfers = n.receivers()
 	n.serial.Unlock()

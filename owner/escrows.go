@@ -38,6 +38,6 @@ func (n *Node) Escrows(now int64, most int) (held []HeldEscrow, all int) {
 // CoordinatorState reports whether outage policies decide because the coordinator with that federation.AuthorityID is away,
 // and the round trip time to it.
 func (n *Node) CoordinatorState(authority uint32) (away bool, rtt time.Duration) {
-	l := n.federation.links[authority]
+	l := n.federation.link(authority)
 	return l.isAway(), l.roundTrip()
 }

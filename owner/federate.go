@@ -3,45 +3,21 @@ package owner
 import (
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/keyward/keyward/federation"
-	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/owner/internal/counter"
 )
-
-// FederationPlace is the place of this cluster in a federation.
-type FederationPlace struct {
-	Epoch       uint32   // of the layout
-	Weights     []uint32 // of all regions
-	Index       int      // of this region in Weights
-	Holders     int      // with it, each member is a holder of its own, of about that many, and no part of a limit is a member's
-	Authorities []string // names of the coordinators that this member can reach
-	// Homes chooses among Authorities for rules whose authority is federation.SpreadCoordinator; nil: it is one of them.
-	Homes *federation.Homes
-}
 
 // maxEscrows is the most keys of which this member holds an escrow. Further keys have only their floors.
 const maxEscrows = 16_384
 
 // federated is the state of a Node for limits that several regions share.
 type federated struct {
-	options FederationPlace
-	links   map[uint32]*authorityLink // by federation.AuthorityID; immutable
-	spread  uint32                    // AuthorityID of rules whose keys have different homes
-	held    atomic.Int64              // escrows
-	rows    atomic.Int64              // rows of tenants in escrows
-	dirty   atomic.Bool               // a shard has escrows with due requests
-}
-
-func (f *federated) init(o FederationPlace) {
-	f.options, f.links, f.spread = o, map[uint32]*authorityLink{}, federation.AuthorityID(federation.SpreadCoordinator)
-	for _, name := range o.Authorities {
-		l := &authorityLink{}
-		l.rtt.Store(int64(l.link.RTT()))
-		f.links[federation.AuthorityID(name)] = l
-	}
+	place atomic.Pointer[place]
+	held  atomic.Int64 // escrows
+	rows  atomic.Int64 // rows of tenants in escrows
+	dirty atomic.Bool  // a shard has escrows with due requests
 }
 
 // escrows holds the escrows of one shard. The shard's mu guards it.
@@ -58,6 +34,9 @@ type escrow struct {
 	count     *federation.HolderCount // instead of Escrow, with mechanism approximate
 	authority uint32                  // that lends
 	named     uint32                  // authority of the rule
+	epoch     uint32                  // of the layout of its windows
+	rule      limit.Rule              // of the newest request
+	past      pastCoordinator
 	name      string
 	ringPos   uint64
 	queued    bool
@@ -66,6 +45,8 @@ type escrow struct {
 // poolOp is an operation on a federated key while its owner decides it.
 type poolOp struct {
 	*shardOp
+	place  *place
+	phase  *federation.LayoutPhase // nil: this member is in no federation
 	budget federation.Budget
 	store  federation.StoreTerms
 	link   *authorityLink
@@ -116,46 +97,34 @@ func (n *Node) decideFromEscrow(s *shard, q *poolOp, res *Result) {
 
 // poolOp returns op with its budget and escrow.
 func (n *Node) poolOp(s *shard, op *shardOp) poolOp {
-	f, t := &n.federation, op.Federation
-	q := poolOp{shardOp: op, budget: f.budget(op.Request.Rule.Limit, t.Floor), store: f.store(t)}
+	t := op.Federation
+	q := poolOp{shardOp: op, place: n.federation.place.Load()}
+	q.divide()
 	x := s.escrows.keys[op.Key]
-	if x != nil && x.named != t.Authority {
-		n.dropEscrow(s, op.Key) // the rule has another authority now: what the former has lent stays charged there
+	if x != nil && (x.named != t.Authority || x.epoch != epochOf(q.phase)) {
+		n.dropEscrow(s, op.Key) // what it had stays charged where it was lent, and its window has ended unless the rule has changed
 		x = nil
 	}
 	authority := uint32(0)
 	if x != nil {
 		authority = x.authority
 	} else {
-		authority = f.authorityOf(t, op.Key)
+		authority = authorityOf(q.phase, t, op.Key)
 	}
-	q.link = f.links[authority]
+	q.link = q.place.links[authority]
 	if q.link != nil && q.budget.Pool > 0 && (op.Name != "" || !t.Named) {
 		q.escrow = n.escrowOf(s, op, authority)
+	}
+	if q.escrow != nil {
+		q.escrow.epoch, q.escrow.rule = epochOf(q.phase), op.Request.Rule
+		if q.deductPast(); q.budget.Pool == 0 {
+			q.escrow = nil
+		}
 	}
 	if len(s.escrows.moves) > 0 && q.escrow != nil && q.escrow.count == nil {
 		n.takeMoves(s, &q)
 	}
 	return q
-}
-
-// authorityOf returns the authority that lends key.
-func (f *federated) authorityOf(t *federation.RuleTerms, key Key) uint32 {
-	if f.options.Homes != nil && t.Authority == f.spread {
-		return f.options.Homes.Of(key)
-	}
-	return t.Authority
-}
-
-// budget divides a limit, of whose slices the given percentage are floors.
-func (f *federated) budget(n uint32, floor uint8) federation.Budget {
-	if h := f.options.Holders; h > 0 {
-		return federation.Budget{Pool: n, Slice: n / uint32(h)}
-	}
-	if len(f.options.Weights) == 0 {
-		return federation.Budget{Pool: n} // this member does not know its region
-	}
-	return federation.Divide(n, f.options.Weights, floor, f.options.Index)
 }
 
 // escrowOf returns the escrow of op's key, which it adds if there is none, of hits that authority lends. It returns nil if there are too many.
@@ -227,6 +196,7 @@ func (n *Node) decideFromFloor(s *shard, q *poolOp, e *counter.Owned, res *Resul
 // so.
 func (q *poolOp) floorLimit() uint32 {
 	b := q.budget
+	b.Floor = q.floor()
 	if !q.link.isAway() || q.Federation.Floor >= 100 {
 		return b.Floor
 	}
@@ -282,6 +252,9 @@ func (n *Node) decideWithoutPool(s *shard, q *poolOp, res *Result) {
 		if w == nil {
 			return
 		}
+		if s.pending.resumed == nil {
+			s.counts.PoolWaits++
+		}
 		w.part = q.part
 		q.escrow.AddTenantWaiting(q.Tenant, q.Hits)
 		k := s.pending.key(q.Key)
@@ -324,182 +297,5 @@ func (q *poolOp) report(res *Result, a Authority, over bool) {
 	default:
 		res.Before = res.After
 		res.After = min(full, limit.SaturatingAdd(res.After, q.Hits))
-	}
-}
-
-// queueEscrow queues a request to the coordinator if one is due.
-func (n *Node) queueEscrow(s *shard, q *poolOp) {
-	x := q.escrow
-	if x == nil || x.queued || !x.Due(q.now, q.left, q.link.roundTrip()) {
-		return
-	}
-	n.queue(s, q.Key, x)
-}
-
-func (n *Node) queue(s *shard, key Key, x *escrow) {
-	x.queued = true
-	s.escrows.queued = append(s.escrows.queued, key)
-	n.federation.dirty.Store(true)
-	n.setDirty()
-}
-
-// flushEscrows adds the due requests to coordinators to fx.
-func (n *Node) flushEscrows(now int64, fx *Ready) {
-	if !n.federation.dirty.Swap(false) {
-		return
-	}
-	for i := range n.shards {
-		s := &n.shards[i]
-		s.mu.Lock()
-		at := s.clock(now)
-		for _, key := range s.escrows.queued {
-			if x := s.escrows.keys[key]; x != nil {
-				x.queued = false
-				n.ask(at, key, x, fx)
-			}
-		}
-		s.escrows.queued = s.escrows.queued[:0]
-		s.mu.Unlock()
-	}
-}
-
-// ask adds a request for the escrow of key to fx, unless the coordinator is away and not to be probed now.
-func (n *Node) ask(now int64, key Key, x *escrow, fx *Ready) {
-	l := n.federation.links[x.authority]
-	if l == nil {
-		return
-	}
-	if x.Unanswered(now, l.roundTrip()) {
-		l.do(func(l *federation.CoordinatorLink) bool { return l.Unanswered(now) })
-	}
-	if !l.do(func(l *federation.CoordinatorLink) bool { return l.Usable(now) }) {
-		return
-	}
-	n.addPoolRequest(key, x, x.Request(now, l.roundTrip()), fx)
-}
-
-// addPoolRequest adds r, a request for the escrow x of key, to fx.
-func (n *Node) addPoolRequest(key Key, x *escrow, r federation.PoolRequest, fx *Ready) {
-	r.Key, r.Epoch, r.Name = key, n.federation.options.Epoch, x.name
-	fx.PoolRequests = append(fx.PoolRequests, CoordinatorRequest{x.authority, r})
-}
-
-// tickEscrows queues the requests that time makes due, and drops escrows that are not needed any more.
-func (n *Node) tickEscrows(now int64, fx *Ready) {
-	if n.federation.held.Load() == 0 {
-		return
-	}
-	for i := range n.shards {
-		s := &n.shards[i]
-		s.mu.Lock()
-		at := s.clock(now)
-		for _, key := range counter.SortedKeys(s.escrows.keys) {
-			x := s.escrows.keys[key]
-			n.dealWaiting(s, at, key, x, fx)
-			switch l := n.federation.links[x.authority]; {
-			case x.queued:
-			case x.Due(at, 0, l.roundTrip()):
-				n.queue(s, key, x)
-			case x.Expired(at):
-				n.dropEscrow(s, key)
-			}
-		}
-		s.mu.Unlock()
-	}
-	n.flushEscrows(now, fx)
-	for id, l := range n.federation.links {
-		if l.isAway() {
-			n.decideWaiting(now, id, fx)
-		}
-	}
-}
-
-func (n *Node) dropEscrow(s *shard, key Key) {
-	if x := s.escrows.keys[key]; x.count == nil {
-		n.federation.rows.Add(int64(-x.Escrow.TenantRows()))
-	}
-	delete(s.escrows.keys, key)
-	n.federation.held.Add(-1)
-}
-
-// releaseEscrows moves the escrows of keys that this member does not own any more, after a new view, to the new owners, or
-// gives them back. Requests that wait for them are to be sent to the new owner.
-func (n *Node) releaseEscrows(s *shard, now int64, fx *Ready) {
-	for _, key := range counter.SortedKeys(s.escrows.keys) {
-		x := s.escrows.keys[key]
-		o := s.view.Ownership(x.ringPos, s.counters.Find(key).OwnedEpoch(x.ringPos))
-		if o.State == handoff.OwnedHere {
-			continue
-		}
-		n.passOn(key, x, now, o, fx)
-		n.dropEscrow(s, key)
-		for _, w := range s.pending.takeCoordinator(key) {
-			n.resolve(s, w, Result{Kind: Forward, Member: o.Member}, fx)
-		}
-	}
-}
-
-// StepFederation processes the replies of a coordinator to requests that were sent together, which came after took. None
-// of them is as good as no reply. With failed, the coordinator could not be reached, or has reported an error.
-func (n *Node) StepFederation(now int64, authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) (fx Ready) {
-	n.serial.Lock()
-	defer n.serial.Unlock()
-	defer n.finish(&fx)
-	l := n.federation.links[authority]
-	if l == nil {
-		return fx
-	}
-	if failed {
-		l.do(func(l *federation.CoordinatorLink) bool { return l.Failed(now) })
-		n.decideWaiting(now, authority, &fx)
-		return fx
-	}
-	if len(gs) > 0 { // without a grant, the requests count as unanswered: the coordinator's members may not be able to lend
-		l.do(func(l *federation.CoordinatorLink) bool { return l.Answered(took) })
-	}
-	for i := range gs {
-		n.acceptPool(now, l, &gs[i], &fx)
-	}
-	n.flushEscrows(now, &fx)
-	return fx
-}
-
-// acceptPool processes one reply, and decides the requests that waited for it.
-func (n *Node) acceptPool(now int64, l *authorityLink, g *federation.PoolGrant, fx *Ready) {
-	s, _ := n.shard(g.Key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at := s.clock(now)
-	if x := s.escrows.keys[g.Key]; x != nil && x.Accept(at, g, l.roundTrip()) {
-		n.decideCoordinated(s, at, g.Key, x, fx)
-	}
-}
-
-// decideWaiting decides the requests that wait for a coordinator that is away.
-func (n *Node) decideWaiting(now int64, authority uint32, fx *Ready) {
-	for i := range n.shards {
-		s := &n.shards[i]
-		s.mu.Lock()
-		for _, key := range counter.SortedKeys(s.escrows.keys) {
-			if x := s.escrows.keys[key]; x.authority == authority {
-				n.decideCoordinated(s, s.clock(now), key, x, fx)
-			}
-		}
-		s.mu.Unlock()
-	}
-}
-
-// decideCoordinated decides again the requests for key that wait for the coordinator (F4).
-func (n *Node) decideCoordinated(s *shard, now int64, key Key, x *escrow, fx *Ready) {
-	x.TakeWaiting()
-	for _, w := range s.pending.takeCoordinator(key) {
-		res := Result{Kind: Forward}
-		op := shardOp{Request: &w.request, now: now, hash: w.hash, part: w.part}
-		s.pending.resumed = w
-		n.decideFederated(s, &op, s.counters.Owned.Find(w.hash, key), &res)
-		s.pending.resumed = nil
-		if res.Kind != Pending {
-			n.resolve(s, w, res, fx)
-		}
 	}
 }

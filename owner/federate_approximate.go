@@ -19,13 +19,6 @@ func newEscrow(t *federation.RuleTerms, boot uint64) *escrow {
 // serves reports whether x fits rules with those terms. It does not after their mechanism has changed.
 func (x *escrow) serves(t *federation.RuleTerms) bool { return (x.count != nil) == t.Store.Approximate }
 
-// store returns a rule's settings of the store for one holder, which may leave its part of the slack unreported.
-func (f *federated) store(t *federation.RuleTerms) federation.StoreTerms {
-	s := t.Store
-	s.Slack /= uint32(max(1, f.options.Holders, len(f.options.Weights)))
-	return s
-}
-
 func (x *escrow) Decide(now int64, r limit.Rule, s federation.EscrowSettings, hits uint64) federation.Verdict {
 	if x.count != nil {
 		return x.count.Decide(now, r, s, hits)

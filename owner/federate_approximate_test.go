@@ -100,7 +100,7 @@ func TestApproximateDryRunsCountNothing(t *testing.T) {
 
 // Members that are holders of their own have no floors.
 func TestHoldersHaveNoFloor(t *testing.T) {
-	n := member(Options{Self: "a", Federation: FederationPlace{Epoch: 7, Holders: 4, Authorities: []string{"home"}}}, t0, "a")
+	n := member(Options{Self: "a", Federation: holdersPlace(4)}, t0, "a")
 	q := ask(1, 100, time.Hour, 1)
 	q.Federation = &federation.RuleTerms{Authority: federation.AuthorityID("home"), Floor: 5}
 	q.Waiter = 1
@@ -112,4 +112,10 @@ func TestHoldersHaveNoFloor(t *testing.T) {
 	if res := take(n, t0, q); res.Kind != Decided || !res.Over {
 		t.Errorf("without the name that the store needs: %+v", res)
 	}
+}
+
+// holdersPlace returns the place of a member that is one of about n holders.
+func holdersPlace(n uint16) FederationPlace {
+	l := &federation.Layout{Name: "test", Epoch: 7, Coordinator: "home", Holders: n}
+	return FederationPlace{Schedule: scheduleOf(0, l), Authorities: []string{"home"}}
 }

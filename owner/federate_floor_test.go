@@ -11,7 +11,7 @@ import (
 func TestFloorSurvivesItsOwner(t *testing.T) {
 	const floor = 25 // 5 % of 500
 	for key := range 6 {
-		place := FederationPlace{Epoch: 7, Weights: []uint32{1, 1, 1}, Authorities: []string{"home"}}
+		place := placeOf(0, 1, 1, 1)
 		w := newNetwork(t, uint64(key), Options{Federation: place}, "a", "b", "c")
 		terms := federation.RuleTerms{Authority: federation.AuthorityID("home"), Floor: 5}
 		req := ask(key, 1500, 10*time.Second, 1)
@@ -50,10 +50,10 @@ func TestFloorSurvivesItsOwner(t *testing.T) {
 // once.
 func TestEscrowMovesWithItsKey(t *testing.T) {
 	for seed := range seeds(30) {
-		place := FederationPlace{Epoch: 7, Weights: []uint32{1}, Authorities: []string{"home"}}
+		place := placeOf(0, 1)
 		w := newNetwork(t, seed, Options{Federation: place}, "a", "b", "c")
 		w.lossy = float64(seed%2) * 0.3 // of messages about leases, some of which come twice
-		w.coordinator = federation.NewMemory(7, 0, func() int64 { return w.now })
+		w.coordinator = federation.NewMemory(federation.Always(7), 0, func() int64 { return w.now })
 		terms := federation.RuleTerms{Authority: federation.AuthorityID("home"), Floor: 0, Batch: 2 * time.Second}
 		req := ask(int(seed), 4000, time.Hour, 1)
 		req.Federation, req.Strict = &terms, true

@@ -18,7 +18,7 @@ const longestMove = 24 * time.Hour
 
 // passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none. With reclaim, it is
 // always given back: the coordinator lends it again when the next owner's escrow asks, wherever it is.
-func (n *Node) passOn(key Key, x *escrow, now int64, o handoff.Ownership, fx *Ready) {
+func (n *Node) passOn(s *shard, key Key, x *escrow, now int64, o handoff.Ownership, fx *Ready) {
 	if x.count != nil || x.Escrow.Reclaimed() || o.State != handoff.OwnedElsewhere || o.Member == "" {
 		if r, ok := x.Release(now); ok {
 			n.addPoolRequest(key, x, r, fx)
@@ -26,6 +26,7 @@ func (n *Node) passOn(key Key, x *escrow, now int64, o handoff.Ownership, fx *Re
 		return
 	}
 	for m, ok := x.Escrow.Move(now); ok; m, ok = x.Escrow.Move(now) {
+		s.counts.MovedOut += m.Hits
 		fx.SendNotice(o.Member, lease.Notice{
 			Key: key, Kind: lease.Move, Window: m.Window, Left: time.Duration(m.EndsAt - now), Limit: uint32(m.Hits), Boot: m.Boot,
 		})
@@ -49,7 +50,9 @@ func (n *Node) acceptMove(s *shard, now int64, m *lease.Notice) {
 func (n *Node) takeMoves(s *shard, q *poolOp) {
 	for _, m := range s.escrows.moves[q.Key] {
 		q.escrow.Offer(q.now, q.Request.Rule, q.settings(), 0)
-		q.escrow.Escrow.AcceptMove(q.now, m)
+		if q.escrow.Escrow.AcceptMove(q.now, m) {
+			s.counts.MovedIn += m.Hits
+		}
 	}
 	delete(s.escrows.moves, q.Key)
 }

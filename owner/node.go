@@ -25,6 +25,7 @@ type Node struct {
 	urgent       atomic.Bool  // and a request waits for it
 	leaseTraffic atomic.Bool  // and messages about leases are part of it
 	lender       *lending.Lender
+	dead         deadCallers
 
 	serial struct {
 		sync.Mutex // taken before the mutex of any shard
@@ -55,7 +56,7 @@ func New(o Options) *Node {
 		MaxKeys: o.MaxKeys, DomainQuota: o.DomainQuota, MaxDenied: o.DenyCache, MaxHolds: o.MaxHolds,
 		Journal: o.DataWindow > 0,
 	})
-	n.federation.init(o.Federation)
+	n.federation.set(o.Federation)
 	n.lender = lending.NewLender(n.serial.machine, lending.LenderConfig{
 		BootID: o.BootID, Seed: o.Seed, HotRate: o.HotRate, NoHot: o.NoHot, MaxLeases: o.MaxLeases,
 	})
@@ -96,12 +97,21 @@ func (n *Node) Decide(now int64, req *Request) Result {
 // DecideAll decides all requests of one call, in order; two requests for one key are two hits in a row. The result for
 // a key that another member owns is Forward.
 //
+// A call that is whole, see IsWhole, is decided at once if this member decides all keys: if it is refused, nothing is
+// charged.
+//
 // With stop, one request that exceeds its limit keeps the others from being charged: only those that exceed their
 // limits are charged, and the others are decided as Read. That is exact when this member decides all keys. If it does
-// not, nothing is charged and every result is Forward, with this member itself for the keys that it owns: the caller
-// asks all owners with DryRun, changes the requests with ApplyStop, and asks again.
+// not, of either kind of call nothing is charged and every result is Forward, with this member itself for the keys that
+// it owns. The caller then makes claims of claim.Set at all owners. Or it asks them with DryRun, changes the requests
+// with ApplyStop, and asks again.
 func (n *Node) DecideAll(now int64, stop bool, reqs []Request, results []Result) {
 	results = results[:len(reqs)]
+	if IsWhole(reqs) {
+		clear(results)
+		n.stopAll(now, false, reqs, results)
+		return
+	}
 	cached := n.denyCachedAll(now, reqs, results)
 	switch {
 	case stop && cached:

@@ -128,6 +128,9 @@ type poolLend struct {
 func (op *poolLend) process() (res PoolResult) {
 	op.decide()
 	op.window = op.currentWindow()
+	if !op.n.federation.place.Load().lends(op.PoolRequest, op.charge.Rule.End(op.window-1)) {
+		return res // F7
+	}
 	if op.pool = op.find(); op.pool == nil || op.PoolRequest.Window > op.window || op.window < op.pool.window {
 		return res
 	}

@@ -22,9 +22,6 @@ type soleCoordinator struct {
 
 func (c *soleCoordinator) Lease(_ context.Context, region string, rs []federation.PoolRequest) (gs []federation.PoolGrant, err error) {
 	for i := range rs {
-		if rs[i].Epoch != c.o.Epoch {
-			continue // the caller of StepPool checks that
-		}
 		now := c.o.Now()
 		c.n.Tick(now)
 		if res, _ := c.n.StepPool(now, region, &rs[i], nil); res.Lent {
@@ -45,7 +42,8 @@ func (c *soleCoordinator) Healthy(context.Context) error { return nil }
 // count stops at the pool, and its clock does not go back, so a window that has begun stays the present one.
 func TestClusterCoordinates(t *testing.T) {
 	federationtest.Run(t, func(t *testing.T, o federationtest.Options) federation.Coordinator {
-		return &soleCoordinator{member(Options{Self: "a", BootID: 1001}, o.Now(), "a"), o}
+		place := FederationPlace{Schedule: scheduleOf(0, layoutOf(o.Epoch, regionNames[0], "", 1, 1, 1), layoutOf(o.Epoch+1, regionNames[0], from(o.Change), 1, 1))}
+		return &soleCoordinator{member(Options{Self: "a", BootID: 1001, Federation: place}, o.Now(), "a"), o}
 	}, "RestOfWindow", "LostWrite", "CountStops", "FixedWindowEnds")
 }
 
@@ -67,7 +65,8 @@ type poolRegion struct {
 }
 
 func newPoolWorld(t *testing.T, seed uint64) *poolWorld {
-	w := &poolWorld{network: newNetwork(t, seed, Options{}, "a", "b", "c"), spent: map[int64]uint64{}}
+	lender := FederationPlace{Schedule: scheduleOf(0, layoutOf(7, regionNames[0], "", 1, 1, 1))}
+	w := &poolWorld{network: newNetwork(t, seed, Options{Federation: lender}, "a", "b", "c"), spent: map[int64]uint64{}}
 	r := w.rnd
 	w.rule = limit.Rule{Window: time.Duration(1+r.IntN(3)) * time.Second, Limit: uint32(50 + r.IntN(400)), Algorithm: limit.Algorithm(r.IntN(2))}
 	w.set = federation.EscrowSettings{Pool: uint64(w.rule.Limit) - uint64(r.IntN(40)), Batch: time.Duration(r.IntN(500)) * time.Millisecond}
@@ -94,6 +93,7 @@ func (w *poolWorld) later(f func()) {
 
 // serve has member at process r, a request for escrow e of x, or the member that it names.
 func (w *poolWorld) serve(at ring.ID, x *poolRegion, e *federation.Escrow, r federation.PoolRequest) {
+	r.Epoch = 7
 	reply := func(d PoolDone) {
 		if d.Lent {
 			w.later(func() { e.Accept(w.now, &d.Grant, x.link.RTT()) })
@@ -195,10 +195,11 @@ func TestPoolOfAClusterIsNotExceeded(t *testing.T) {
 func TestPoolsOfLongWindowsAreForgotten(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	now := int64(1_700_000_000 * time.Second)
-	n := member(Options{Self: "a", BootID: 1001}, now, "a")
+	place := FederationPlace{Schedule: scheduleOf(0, layoutOf(7, regionNames[0], "", 1, 1))}
+	n := member(Options{Self: "a", BootID: 1001, Federation: place}, now, "a")
 	request := func(key uint64, window time.Duration) federation.PoolRequest {
 		return federation.PoolRequest{
-			Key: federation.Key{key * 0x9e3779b97f4a7c15, key}, Rule: limit.Rule{Window: window, Limit: 100}, Pool: 100, Boot: 1, Seq: uint64(now),
+			Key: federation.Key{key * 0x9e3779b97f4a7c15, key}, Rule: limit.Rule{Window: window, Limit: 100}, Pool: 100, Epoch: 7, Boot: 1, Seq: uint64(now),
 		}
 	}
 	n.Tick(now)

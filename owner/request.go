@@ -42,7 +42,7 @@ func (o Op) Settles() bool { return o == Commit || o == Release || o == Keep }
 
 // Hold names the claim of a request, and says what the claim is like.
 type Hold struct {
-	ID     claim.ID
+	ID     claim.ClaimID
 	Caller uint64        // who makes it; 0: unknown
 	TTL    time.Duration // after which it lapses
 	Max    uint32        // open claims of the key, at most; 0: no limit of its own
@@ -52,6 +52,9 @@ type Hold struct {
 	// Oldest makes a Commit settle the oldest open claim of the key and Caller. ID is then that of the settlement, so that it
 	// has no effect when it comes twice.
 	Oldest bool
+	// Until is the time, in Unix nanoseconds, after which repeating the settlement is useless; 0: claim.MarkLife after
+	// Since. It is not forwarded.
+	Until int64
 	// Since is when the settlement first failed, for callers that repeat it; 0: it has not. It is not forwarded.
 	Since int64
 }
@@ -91,7 +94,21 @@ type Request struct {
 	Volatile bool
 	// Audit reports whether the rule has audit logs.
 	Audit bool
+	// Whole makes the request's call all or nothing: if it is refused, nothing is charged. It is not forwarded, and neither
+	// is Veto.
+	Whole bool
+	Veto  Veto
 }
+
+// Veto is when a request that exceeds its limit refuses a call that is all or nothing.
+type Veto uint8
+
+// The vetoes.
+const (
+	VetoAlone    Veto = iota // always
+	VetoNever                // never, as in shadow mode
+	VetoTogether             // if all such requests of the call exceed their limits, as quotas
+)
 
 // ResultKind describes how the caller has to continue.
 type ResultKind uint8
@@ -140,7 +157,10 @@ type Result struct {
 	Authority Authority
 	Path      Path
 	FairShare bool // refused to leave the rest of the limit to other tenants
-	Hot       bool // the key is hot or leased: a caller that has its name passes it to Name
+	// The Remaining and Reset that a Read would have had in place of a charge whose claim is of a set; 0 of all others.
+	ReadRemaining uint32
+	ReadReset     time.Duration
+	Hot           bool // the key is hot or leased: a caller that has its name passes it to Name
 	// Holds is the number of the key's open holds, and Held the sum of their hits, which the count includes. Both are 0
 	// except for the operations Read and DryRun, decided by the owner.
 	Holds uint32

@@ -89,7 +89,10 @@ type counts struct {
 	DenyMisses uint64 // requests whose keys it did not contain
 
 	Outages         [4]uint64 // decisions that would have been others if the coordinator were not away, by federation.Outage
+	MovedOut        uint64    // hits of escrows that this member has sent to the next owners of their keys
+	MovedIn         uint64    // hits of escrows that it has received from former owners
 	EscrowsRefused  uint64    // requests for keys without an escrow, because there were too many
+	PoolWaits       uint64    // requests that waited for the coordinator, because neither floor nor escrow had room
 	PoolsRefused    uint64    // requests of regions for pools that found no room, because there were too many
 	PoolLent        uint64    // hits of pools that were lent to regions
 	FairRefused     uint64    // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
@@ -198,6 +201,9 @@ func (c *counts) add(o *counts) {
 		c.Outages[i] += o.Outages[i]
 	}
 	c.EscrowsRefused += o.EscrowsRefused
+	c.PoolWaits += o.PoolWaits
+	c.MovedOut += o.MovedOut
+	c.MovedIn += o.MovedIn
 	c.PoolsRefused += o.PoolsRefused
 	c.PoolLent += o.PoolLent
 	c.FairRefused += o.FairRefused

@@ -31,6 +31,10 @@ func (n *Node) stopAll(now int64, served bool, reqs []Request, results []Result)
 	if !n.ownsAllLocked(now, served, reqs, results) {
 		return
 	}
+	if IsWhole(reqs) {
+		n.decideWhole(now, served, reqs, results)
+		return
+	}
 	over := false
 	for i := range reqs {
 		req := reqs[i]

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/keyward/keyward/handoff"
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/ring"
@@ -100,11 +101,11 @@ func (n *Node) Pull(now int64, to ring.ID, buf []protocol.CounterRecord) (protoc
 	case t.Prefetch:
 		msg.Flags = protocol.Prefetch
 	}
-	if msg.Counters = n.fill(now, c, buf[:0]); len(msg.Counters) > 0 || c.shard < counter.Shards {
+	if msg.Counters = n.fillClaims(c, buf[:0]); len(msg.Counters) > 0 {
 		c.chunks++
 		return msg, true
 	}
-	if msg.Counters = n.fillClaims(c, buf[:0]); len(msg.Counters) > 0 {
+	if msg.Counters = n.fill(now, c, buf[:0]); len(msg.Counters) > 0 || c.shard < counter.Shards {
 		c.chunks++
 		return msg, true
 	}
@@ -167,14 +168,21 @@ func (n *Node) fill(now int64, c *transferScan, buf []protocol.CounterRecord) []
 // claimSlots is the number of records of claims that are read under one lock: at most about 60 KB of them are sent.
 const claimSlots = 1024
 
-// fillClaims appends the next claims of transfer c to buf. The keys that it moves are not decided here any more, so
-// their claims do not change.
+// fillClaims appends the next claims of transfer c to buf. They come before the counters: a receiver that has a claim's
+// hits given back also knows that the claim is settled. The keys that the transfer moves are not decided here any more,
+// so their claims do not change.
 func (n *Node) fillClaims(c *transferScan, buf []protocol.CounterRecord) []protocol.CounterRecord {
 	for len(buf) == 0 && c.claimShard < counter.Shards {
 		s := &n.shards[c.claimShard]
 		end := false
 		s.mu.Lock()
-		buf, c.claim, end = s.counters.ScanClaims(c.claim, claimSlots, c.filter.includes, buf)
+		buf, c.claim, end = s.counters.ScanClaims(c.claim, claimSlots, func(x *claim.Claim) (selected, moves bool) {
+			if selected = c.filter.includes(x.RingPos); selected && c.filter.away {
+				e := s.counters.Find(x.Key)
+				moves = s.view.Ownership(x.RingPos, e.OwnedEpoch(x.RingPos)).State != handoff.OwnedHere
+			}
+			return selected, moves
+		}, buf)
 		s.mu.Unlock()
 		if end {
 			c.claimShard, c.claim = c.claimShard+1, 0

@@ -26,8 +26,8 @@ func main() {
 }
 
 // openPostgres opens a store in PostgreSQL. Package app does not import it, so sidecars do not link the driver.
-func openPostgres(ctx context.Context, url string, l *federation.Layout) (app.CoordinatorStore, error) {
-	c, err := postgres.Open(ctx, postgres.Options{URL: url, Federation: l.Name, Epoch: l.Epoch})
+func openPostgres(ctx context.Context, url, name string, terms federation.TermOf) (app.CoordinatorStore, error) {
+	c, err := postgres.Open(ctx, postgres.Options{URL: url, Federation: name, Terms: terms})
 	if err != nil {
 		return app.CoordinatorStore{}, err
 	}

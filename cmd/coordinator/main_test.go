@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -136,7 +137,7 @@ func TestProcess(t *testing.T) {
 	p := launch(t, "--store", "memory", "--insecure", "--init")
 	p.await("/readyz", http.StatusOK)
 	p.await("/healthz", http.StatusOK)
-	c := remote.Dial(remote.DialOptions{Address: p.listen, Region: "a", Epoch: 7})
+	c := remote.Dial(remote.DialOptions{Address: p.listen, Region: "a", Epoch: epochSeven})
 	defer c.Close()
 	if g := p.lease(c, year, 1, 300); g.Total != 300 || g.Usable != 1000 {
 		t.Errorf("%+v", g)
@@ -167,7 +168,7 @@ func TestMemoryLendsTheRest(t *testing.T) {
 	t.Parallel()
 	p := launch(t, "--store", "memory", "--insecure")
 	p.await("/readyz", http.StatusOK)
-	c := remote.Dial(remote.DialOptions{Address: p.listen, Region: "a", Epoch: 7})
+	c := remote.Dial(remote.DialOptions{Address: p.listen, Region: "a", Epoch: epochSeven})
 	defer c.Close()
 	g := p.lease(c, year, 1, 1000)
 	rest := float64(g.Left) / float64(year) * 1000
@@ -188,7 +189,7 @@ func TestStoreIsAway(t *testing.T) {
 		p := launch(t, "--store", "@"+file, "--insecure")
 		p.await("/healthz", http.StatusOK)
 		p.await("/readyz", http.StatusServiceUnavailable)
-		c := remote.Dial(remote.DialOptions{Address: p.listen, Region: "a", Epoch: 7})
+		c := remote.Dial(remote.DialOptions{Address: p.listen, Region: "a", Epoch: epochSeven})
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		err := c.Healthy(ctx)
 		cancel()
@@ -225,14 +226,21 @@ func TestCertificateWithoutRegion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := remote.Dial(remote.DialOptions{Address: p.listen, Region: "a", Epoch: 7, TLS: config})
+	c := remote.Dial(remote.DialOptions{Address: p.listen, Region: "a", Epoch: epochSeven, TLS: config})
 	defer c.Close()
 	err = c.Healthy(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "the certificate has no URI name that ends in /keyward/region/a") {
 		t.Error(err)
 	}
-	if _, metrics := p.get("/metrics"); !strings.Contains(metrics, `keyward_refused_total{reason="region",surface="coordinator"} `) {
-		t.Error("the refusal is not counted")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := lab.Await(ctx, "the refusal to be counted", func(context.Context) error { // after the client has learned of it
+		if _, metrics := p.get("/metrics"); !strings.Contains(metrics, `keyward_refused_total{reason="region",surface="coordinator"} `) {
+			return errors.New("not counted")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 	p.terminate()
 }
@@ -255,3 +263,5 @@ func TestFaultyStart(t *testing.T) {
 		t.Errorf("exit code %d: %s", p.ExitCode(), log)
 	}
 }
+
+func epochSeven() uint32 { return 7 }

@@ -34,13 +34,18 @@ func (f *regionFlags) conditions() (*rulecheck.FederationConditions, error) {
 	if f.lag < 0 || f.roundTrip <= 0 {
 		fault = fmt.Errorf("--lag %v, --round-trip %v: want at least 0s, and more than 0s", f.lag, f.roundTrip)
 	}
-	content, err := os.ReadFile(f.layout)
-	if err != nil {
-		return nil, errors.Join(fault, fmt.Errorf("--federation: %w", err))
-	}
-	l, err := federation.ParseLayout(f.layout, content)
+	ls, err := readLayouts(f.layout)
 	if err = errors.Join(fault, err); err != nil {
 		return nil, err
 	}
-	return &rulecheck.FederationConditions{Weights: l.Weights(), Lag: f.lag, RoundTrip: f.roundTrip}, nil
+	return &rulecheck.FederationConditions{Weights: ls[len(ls)-1].Weights(), Lag: f.lag, RoundTrip: f.roundTrip}, nil
+}
+
+// readLayouts reads a file of --federation.
+func readLayouts(file string) ([]*federation.Layout, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--federation: %w", err)
+	}
+	return federation.ParseLayouts(file, content)
 }

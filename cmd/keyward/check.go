@@ -18,7 +18,7 @@ import (
 
 func newCheck() *cobra.Command {
 	var o config.Options
-	var against string
+	var against, defaults, layouts string
 	var strict, data bool
 	var dataWindow time.Duration
 	cmd := &cobra.Command{
@@ -39,6 +39,15 @@ func newCheck() *cobra.Command {
 		if !data {
 			dataWindow = 0
 		}
+		var err error
+		if o.Defaults, err = readDefaults(defaults); err != nil {
+			return err
+		}
+		if layouts != "" {
+			if _, err := readLayouts(layouts); err != nil {
+				return err
+			}
+		}
 		r, err := checkFiles(args[0], against, o, dataWindow)
 		if err == nil {
 			err = r.write(cmd.OutOrStdout(), *output)
@@ -49,12 +58,30 @@ func newCheck() *cobra.Command {
 		return err
 	}
 	cmd.Flags().StringVar(&against, "against", "", "`directory` of the rules in force: print what changes")
+	cmd.Flags().StringVar(&layouts, "federation", "", "`file` of the regions (--federation of the members): check it, too")
 	cmd.Flags().IntVar(&o.Members, "members", 0, "`number` of members of the cluster, as --expect of the sidecars (default 1)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().StringVar(&defaults, "rule-defaults", "", "`YAML` of the members' --rule-defaults, or @FILE")
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit code 1 also for warnings")
 	cmd.Flags().BoolVar(&data, "data", false, "the members have a journal (--data): do not warn about long windows that it contains")
 	cmd.Flags().DurationVar(&dataWindow, "data-window", time.Hour, "with --data: the members' `duration` of the shortest window in the journal (--data-window)")
 	return cmd
+}
+
+// readDefaults reads the value of --rule-defaults.
+func readDefaults(value string) (config.Defaults, error) {
+	content := []byte(value)
+	if file, isFile := strings.CutPrefix(value, "@"); isFile {
+		var err error
+		if content, err = os.ReadFile(file); err != nil {
+			return nil, fmt.Errorf("--rule-defaults: %w", err)
+		}
+	}
+	d, err := config.ParseDefaults(content)
+	if err != nil {
+		return nil, fmt.Errorf("--rule-defaults: %w", err)
+	}
+	return d, nil
 }
 
 // newConfigCheck returns the command that runs when the program is called ratelimit_config_check.

@@ -32,6 +32,8 @@ func TestCheckAgainst(t *testing.T) {
 		{"", "window: 36h", "do not survive a restart"},
 		{"", "burst: 5", "d.yaml: error in metadata.keyward of 'd.k': burst is the depth of a token_bucket or leaky_bucket; the algorithm is fixed_window (line 6)"},
 		{"", "mechanism: lease", "has too low a limit to lend parts of it"},
+		{"reserve: 2", "reserve: 3, all_or_nothing: true", "changes holds from 'reserve 2, lapse keep, hold_ttl 10m' to 'reserve 3, lapse keep, hold_ttl 10m, all_or_nothing'"},
+		{"", "algorithm: in_flight, window: 60s", "because its algorithm changes"},
 		{"", "mechanism: approximate, epsilon: 20%", "changes mechanism from owner to approximate"},
 		{"", "mechanism: approximate, epsilon: 19%", "epsilon 19% of 5 hits is less than one hit: raise epsilon, or use mechanism: lease (line 6)"},
 	} {
@@ -80,6 +82,20 @@ func runCheck(args ...string) (string, error) {
 	root.SetArgs(append([]string{"check"}, args...))
 	err := root.Execute()
 	return out.String(), err
+}
+
+// A file of layouts is checked with the rules.
+func TestCheckLayouts(t *testing.T) {
+	dir, file := rulesDir(t, ""), filepath.Join(t.TempDir(), "f.yaml")
+	const one = "{name: shop, epoch: 1, coordinator: home, regions: [{name: eu}]}\n"
+	for content, want := range map[string]string{one: "", one + "---\n" + one: "layout 2: epoch 1 follows epoch 1"} {
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := runCheck(dir, "--federation", file); (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", content, err)
+		}
+	}
 }
 
 // TestCheckGolden holds what a person, a script and a code host are shown.
@@ -176,6 +192,30 @@ func TestCaret(t *testing.T) {
 		r.source(&b, config.Diagnostic{File: "f", Line: at[0], Column: at[1]})
 		if b.String() != want {
 			t.Errorf("%v\n got %q\nwant %q", at, b.String(), want)
+		}
+	}
+}
+
+// TestCheckDefaults requires that check applies the members' --rule-defaults.
+func TestCheckDefaults(t *testing.T) {
+	for _, row := range []struct{ keys, defaults, want string }{
+		{"", "d: {reserve: 5}", "all rate limit configs ok"},
+		{"", "d: {reserve: 6}", "reserve 6 is above the limit of 5"},
+		{"mechanism: lease", "d: {reserve: 5}", "(defaults of domain 'd': reserve; the rule's own keys: mechanism)"},
+		{"", "d: {reserv: 5}", "unknown key 'reserv'"},
+		{"", "@/nowhere", "--rule-defaults: open /nowhere"},
+	} {
+		var out bytes.Buffer
+		root := newRoot()
+		root.SetOut(&out)
+		root.SetErr(&out)
+		root.SetArgs([]string{"check", rulesDir(t, row.keys), "--rule-defaults", row.defaults})
+		text := ""
+		if err := root.Execute(); err != nil {
+			text = err.Error()
+		}
+		if text += out.String(); !strings.Contains(text, row.want) {
+			t.Errorf("{%s} with %s: %q is not in\n%s", row.keys, row.defaults, row.want, text)
 		}
 	}
 }

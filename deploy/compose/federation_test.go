@@ -39,10 +39,11 @@ func TestRegions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	layout, err := federation.ParseLayout("layout.yaml", content)
+	layouts, err := federation.ParseLayouts("layout.yaml", content)
 	if err != nil {
 		t.Fatal(err)
 	}
+	layout := layouts[0]
 	var profiled []string
 	for name, s := range c.Services {
 		if slices.Contains(s.Profiles, "federation") {

@@ -7,8 +7,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/limit"
@@ -37,7 +35,7 @@ const (
 // repeatTTL is how long a request of a rule with once is remembered.
 const repeatTTL = 2 * time.Second
 
-// holdMark is what the last entries of a descriptor say about a hold.
+// holdMark holds what the last entries of a descriptor say about a hold.
 type holdMark struct {
 	op     owner.Op
 	id     string
@@ -69,52 +67,46 @@ func cutHold(entries []config.Entry) ([]config.Entry, holdMark) {
 	return entries, m
 }
 
-// HoldCaller is who makes and settles holds, as far as the connection and the metadata of a call tell.
+// HoldCaller identifies who makes and settles holds, by the connection and the metadata of a call.
 type HoldCaller struct {
 	ID       string   // HoldIDHeader
 	Caller   string   // CallerHeader
 	Address  net.Addr // of the connection; nil: unknown
 	Identity string   // from the client's certificate; "": none
+
+	conn *callerConn // nil: not tracked
 }
 
-// digest returns the number of a caller. Callers on this machine are those of this member, self.
-func (h *HoldCaller) digest(self string) uint64 {
-	if h.Caller != "" {
-		return max(1, xxhash.Sum64String("caller\x00"+h.Caller))
+// number returns the number of the caller in holds.
+func (h *HoldCaller) number(c *callers) uint64 {
+	if n := h.conn.number(); n != 0 {
+		return n
 	}
-	host := ""
-	if h.Address != nil {
-		if tcp, ok := h.Address.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
-			host = tcp.IP.String()
-		} else {
-			host = "member\x00" + self
-		}
-	}
-	return max(1, xxhash.Sum64String("address\x00"+host))
+	return c.number(h.Caller, h.Address)
 }
 
 // claimID returns the ID of the hold that the caller calls id, of a counter. Who knows neither the key, nor the client
 // certificate, nor the id can settle nothing.
-func claimID(key owner.Key, identity, id string) claim.ID {
+func claimID(key owner.Key, identity, id string) claim.ClaimID {
 	var space [256]byte
 	b := binary.LittleEndian.AppendUint64(append(space[:0], "keyward hold"...), key[0])
 	b = binary.LittleEndian.AppendUint64(b, key[1])
 	b = binary.AppendUvarint(b, uint64(len(identity)))
 	b = append(append(b, identity...), id...)
 	sum := sha256.Sum256(b)
-	return claim.ID{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
+	return claim.ClaimID{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
 }
 
-// randomID returns an ID that nobody knows.
-func randomID() (id claim.ID) {
+// randomID returns an ID that no caller knows.
+func randomID() (id claim.ClaimID) {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return claim.ID{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])}
+	return claim.ClaimID{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])}
 }
 
 // setHold makes q, the request of descriptor i, one about a hold. t are the settings of its rule, nil if the rule only
 // recognizes repeated requests or belongs to sets.
-func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.Terms, once bool) {
+func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.HoldTerms, once bool) {
 	l, from, d := &c.slots[i], &c.continuation.caller.Hold, &c.Request.Descriptors[i]
 	id := l.mark.id
 	if id == "" {
@@ -129,7 +121,7 @@ func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.Terms, once
 	case t.Settle == claim.SettleAddend && !l.mark.marked && !d.HasAddend:
 		return
 	}
-	h := &owner.Hold{Caller: from.digest(s.self)}
+	h := &owner.Hold{Caller: from.number(&s.callers)}
 	setTerms(h, t, q, l)
 	setHoldOp(q, h, d, &c.Request, t, &l.mark)
 	anonymous := h.Oldest || t.Settle == claim.SettleAddend && !l.mark.marked
@@ -145,13 +137,17 @@ func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.Terms, once
 		s.metrics.holdsWithoutID.Inc()
 		q.Op, q.Hits, h = owner.Read, 0, nil // it names no hold
 	}
-	if q.Hold = h; q.Op == owner.Reserve {
-		c.reserves++
+	if q.Hold = h; q.Op != owner.Reserve {
+		return
+	}
+	c.reserves++
+	if h.Flags&claim.InFlight != 0 {
+		from.conn.hold()
 	}
 }
 
 // setTerms sets what the rule of l determines.
-func setTerms(h *owner.Hold, t *claim.Terms, q *owner.Request, l *slot) {
+func setTerms(h *owner.Hold, t *claim.HoldTerms, q *owner.Request, l *slot) {
 	h.TTL, h.Max, h.Flags = t.TTL, t.Max, 0
 	if t.Lapse == claim.LapseRelease {
 		h.Flags |= claim.Releases
@@ -163,7 +159,7 @@ func setTerms(h *owner.Hold, t *claim.Terms, q *owner.Request, l *slot) {
 }
 
 // setHoldOp sets the operation and the hits of q.
-func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitRequest, t *claim.Terms, m *holdMark) {
+func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitRequest, t *claim.HoldTerms, m *holdMark) {
 	switch {
 	case m.marked:
 		q.Op = m.op
@@ -181,7 +177,7 @@ func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitReque
 
 // reservedHits returns the hits that q reserves: its own, or else those of the rule. A request in flight takes one slot
 // whatever the hits of the call.
-func reservedHits(q *owner.Request, d *Descriptor, r *RateLimitRequest, t *claim.Terms) uint64 {
+func reservedHits(q *owner.Request, d *Descriptor, r *RateLimitRequest, t *claim.HoldTerms) uint64 {
 	switch {
 	case d.HasAddend && d.Addend > 0:
 		return d.Addend
@@ -221,5 +217,5 @@ type released struct {
 	results  []owner.Result
 }
 
-// Decided does nothing: nobody waits.
+// Decided does nothing: no caller waits.
 func (*released) Decided() {}

@@ -123,7 +123,7 @@ func (c *Call) apiMark() holdMark {
 
 // setAPI makes q, the request of descriptor i, what c.api requires. t are the settings of its rule, nil if it has no
 // holds.
-func (s *Service) setAPI(c *Call, i int, q *owner.Request, t *claim.Terms, once bool) {
+func (s *Service) setAPI(c *Call, i int, q *owner.Request, t *claim.HoldTerms, once bool) {
 	switch op := c.api.Op; {
 	case op < owner.Reserve:
 		if q.Op = op; op == owner.Read {

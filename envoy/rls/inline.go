@@ -100,6 +100,7 @@ func (d *inlineServer) Serve(k *h2.Stream) {
 	from.Hold = HoldCaller{
 		ID: d.holdHeader(k, headerHoldID), Caller: d.holdHeader(k, headerCaller), Address: k.RemoteAddr(), Identity: k.Identity(),
 	}
+	from.Hold.conn = s.callers.track(k, from.Hold.Caller)
 	if s.tracer != nil {
 		s.startRecording(c, func(name string) string { return d.traceHeader(k, name) })
 	}

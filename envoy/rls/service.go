@@ -6,6 +6,7 @@ package rls
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,9 +16,11 @@ import (
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/lease"
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
 )
 
 // Decider decides the requests of one call, in order, and sets every result by the deadline. With stop, if any
@@ -62,7 +65,11 @@ type Options struct {
 	Denials    func(s DecisionSample, suppressed uint64)
 	DenialRate float64 // calls of Denials per second and rule; default 1
 
-	Self            string        // the name of this member
+	// Self is the name of this member. CallerGone is called with a caller, as owner.Who names it, whose connection has ended
+	// and that has no older one here; it lived that long ago. It must not block. "" and nil: callers are not watched.
+	Self       ring.ID
+	CallerGone func(caller uint64, ago time.Duration)
+
 	NearLimitRatio  float32       // NEAR_LIMIT_RATIO: part of a limit above which hits are near it; 0: all are
 	Stop            bool          // STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
 	DecisionTimeout time.Duration // for calls without a timeout; default 12 ms, below Envoy's default of 20 ms
@@ -84,12 +91,12 @@ type Service struct {
 	taps      taps
 	tracer    Tracer
 	denials   *denials // nil: not reported
-	self      string
 	ratio     float32
 	stop      bool
 	timeout   time.Duration
 	limits    RequestLimits
 	additions Additions
+	callers   callers
 }
 
 // view is one version of the rules, with what belongs to it. It is immutable.
@@ -115,13 +122,14 @@ var (
 func New(o Options) *Service {
 	s := &Service{
 		decider: o.Decider, name: o.Name, store: o.Stats, metrics: newMetrics(o.Registerer), tracer: o.Tracer,
-		denials: newDenials(o), self: o.Self,
-		ratio: o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
+		denials: newDenials(o),
+		ratio:   o.NearLimitRatio, stop: o.Stop, timeout: o.DecisionTimeout, limits: o.Limits.withDefaults(),
 		additions: o.Additions,
 	}
 	if s.timeout <= 0 {
 		s.timeout = 12 * time.Millisecond
 	}
+	s.callers.self, s.callers.gone = o.Self, o.CallerGone
 	s.async, _ = o.Decider.(AsyncDecider)
 	s.counts = newServiceCounts(o.Stats)
 	s.calls.New = func() any { return new(Call) }
@@ -136,6 +144,9 @@ func (s *Service) SetRules(r *config.Rules, sw Switches) {
 			o.ResetHeader
 	}
 	v := &view{rules: r, version: r.Hash(), switches: sw.withDefaults()}
+	s.callers.on.Store(slices.ContainsFunc(r.Rules(), func(x *config.RuleSpec) bool {
+		return x.Limit.Algorithm == limit.InFlight
+	}))
 	v.series = make([]atomic.Pointer[stats.RuleStats], len(r.Rules()))
 	s.current.Store(v)
 }

@@ -34,7 +34,7 @@ func compare(t *testing.T, open Open, a source, seed uint64) {
 	t.Helper()
 	var now atomic.Int64
 	now.Store(start)
-	o := Options{Epoch: epoch, Since: start + int64(3700*time.Millisecond), Now: now.Load}
+	o := Options{Epoch: epoch, Change: change, Since: start + int64(3700*time.Millisecond), Now: now.Load}
 	reference, c := Memory(t, o), open(t, o)
 	granted := 0
 	for sent := 0; sent < compared; {
@@ -56,6 +56,17 @@ func compare(t *testing.T, open Open, a source, seed uint64) {
 		t.Errorf("%d of %d requests are granted", granted, compared)
 	}
 	t.Logf("%d requests, %d of them granted: equal", compared, granted)
+}
+
+// change is when windows of the next layout begin.
+var change = start + int64(150*time.Second)
+
+// epochAt returns the epoch of the layout of window w.
+func epochAt(r *limit.Rule, w int64) uint32 {
+	if r.End(w-1) >= change {
+		return epoch + 1
+	}
+	return epoch
 }
 
 // normalize gives empty lists one form.
@@ -166,7 +177,7 @@ func (a *adversary) honest(e *escrow, key int, now int64) federation.PoolRequest
 	}
 	pool := uint64(rule.Limit) - uint64(rule.Limit)/20
 	r := federation.PoolRequest{
-		Key: federation.Key{uint64(key) << 60, math.MaxUint64 - uint64(key)*251}, Rule: rule, Pool: pool, Epoch: epoch,
+		Key: federation.Key{uint64(key) << 60, math.MaxUint64 - uint64(key)*251}, Rule: rule, Pool: pool, Epoch: epochAt(&rule, rule.Index(now)),
 		Boot: e.boot, Seq: e.seq, Window: e.window, Have: e.have, Left: a.amount(e.have), Tokens: a.amount(pool / 3),
 	}
 	if a.IntN(2) == 0 {

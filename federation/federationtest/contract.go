@@ -315,3 +315,19 @@ func restOfWindow(t *testing.T, open Open) {
 func sameLine(a, b federation.RegionLine) bool {
 	return a.Region == b.Region && a.Granted == b.Granted && a.Left == b.Left && a.Age == b.Age && string(a.Note) == string(b.Note)
 }
+
+// layoutOfWindow requires that a window is lent by the layout of its begin, and that requests of the other one change nothing.
+func (s *suite) layoutOfWindow() {
+	later := func(seq uint64, r federation.PoolRequest) federation.PoolRequest {
+		r.Epoch++
+		return at(seq, r)
+	}
+	s.advance(lastWindows*window - time.Microsecond)
+	s.refuse("a", later(1, request(10)))
+	s.expect("b", request(30), 30, 30, 100)
+	s.advance(time.Microsecond)
+	s.refuse("b", at(2, request(10)))
+	s.expect("a", later(2, request(20)), 20, 20, 100)
+	s.refuse("b", at(3, request(10)))
+	s.expect("b", later(4, request(5)), 5, 25, 100)
+}

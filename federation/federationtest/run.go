@@ -4,6 +4,7 @@ package federationtest
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -15,9 +16,21 @@ import (
 
 // Options describe the Coordinator that a test needs. It must be empty.
 type Options struct {
-	Epoch uint32       // of the layout
-	Since int64        // when the memory of the Coordinator began, in Unix nanoseconds; 0: it lends whole windows
-	Now   func() int64 // the Coordinator's clock: Unix nanoseconds in whole microseconds; safe for concurrent use
+	Epoch uint32 // of the layout of windows that begin before Change
+	// Change is when the windows of the next epoch begin, in Unix nanoseconds: in whole seconds.
+	Change int64
+	Since  int64        // when the memory of the Coordinator began, in Unix nanoseconds; 0: it lends whole windows
+	Now    func() int64 // the Coordinator's clock: Unix nanoseconds in whole microseconds; safe for concurrent use
+}
+
+// Terms returns the terms of the two layouts.
+func (o Options) Terms() federation.TermOf {
+	return func(epoch uint32) (federation.LayoutTerm, bool) {
+		if epoch == o.Epoch {
+			return federation.LayoutTerm{From: math.MinInt64, Until: o.Change, Opens: math.MinInt64}, true
+		}
+		return federation.LayoutTerm{From: o.Change, Until: math.MaxInt64, Opens: o.Change}, epoch == o.Epoch+1
+	}
 }
 
 // Open returns an empty Coordinator. Whatever it starts has to end with the test.
@@ -56,6 +69,7 @@ func Run(t *testing.T, open Open, except ...string) {
 		{"ManyKeysInOrder", (*suite).manyKeysInOrder},
 		{"Reconcile", (*suite).reconcile},
 		{"ChargedBeforeLent", (*suite).chargedBeforeLent},
+		{"LayoutOfWindow", (*suite).layoutOfWindow},
 	} {
 		if !slices.Contains(except, c.name) {
 			t.Run(c.name, func(t *testing.T) { c.run(newSuite(t, open, 0)) })
@@ -76,7 +90,7 @@ type suite struct {
 func newSuite(t *testing.T, open Open, since int64) *suite {
 	s := &suite{T: t}
 	s.now.Store(start)
-	s.c = open(t, Options{Epoch: epoch, Since: since, Now: s.now.Load})
+	s.c = open(t, Options{Epoch: epoch, Change: start + int64(lastWindows*window), Since: since, Now: s.now.Load})
 	if err := s.c.Healthy(s.Context()); err != nil {
 		t.Fatalf("unhealthy: %v", err)
 	}
@@ -85,6 +99,9 @@ func newSuite(t *testing.T, open Open, since int64) *suite {
 
 // window is the length of the windows of tests.
 const window = 100 * time.Second
+
+// lastWindows is after how many windows the layout changes.
+const lastWindows = 12
 
 // request returns a request for tokens of a pool of 100 hits per window. It is the first one of its boot.
 func request(tokens uint64) federation.PoolRequest {
@@ -153,7 +170,7 @@ func (s *suite) advance(d time.Duration) { s.now.Add(int64(d)) }
 
 // Memory opens the reference.
 func Memory(_ *testing.T, o Options) federation.Coordinator {
-	return federation.NewMemory(o.Epoch, o.Since, o.Now)
+	return federation.NewMemory(o.Terms(), o.Since, o.Now)
 }
 
 // bounded returns a context for calls that must not hang.

@@ -204,7 +204,7 @@ func (c *counters) report(t *tally, key int, now int64) federation.PoolRequest {
 	}
 	t.have += c.amount(uint64(rule.Limit) / 20)
 	r := federation.PoolRequest{
-		Key: federation.Key{uint64(key) << 60, math.MaxUint64 - uint64(key)*251}, Rule: rule, Pool: uint64(rule.Limit), Epoch: epoch,
+		Key: federation.Key{uint64(key) << 60, math.MaxUint64 - uint64(key)*251}, Rule: rule, Pool: uint64(rule.Limit), Epoch: epochAt(&rule, t.window),
 		Boot: t.boot, Seq: 1 + c.Uint64N(9), Window: t.window, Have: t.have, Approximate: true,
 	}
 	if c.IntN(3) == 0 {

@@ -133,7 +133,7 @@ func TestCrashInTransaction(t *testing.T) {
 		failed <- err
 	}()
 	s.awaitLock()
-	s.crash()
+	s.Crash()
 	select {
 	case err := <-failed:
 		fails(t, err, "lease from postgres "+s.address)
@@ -188,7 +188,7 @@ func TestStandby(t *testing.T) {
 	_, err := behind.Lease(t.Context(), "a", []federation.PoolRequest{r})
 	fails(t, err, "use the address of the primary")
 
-	primary.crash()
+	primary.Crash()
 	standby.command("pg_ctl", "promote", "-D", standby.dir, "-w")
 	r.Seq, r.Tokens = 2, 100
 	r.Window, r.Have = r.Rule.Index(time.Now().UnixNano()), 700 // of which the standby has seen 300
@@ -238,7 +238,7 @@ func TestNoDeadlock(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if log := s.process.Tail(1 << 20); strings.Contains(log, "deadlock detected") {
+	if log := s.Tail(1 << 20); strings.Contains(log, "deadlock detected") {
 		t.Error("deadlock detected; the transactions were repeated")
 	}
 }
@@ -329,7 +329,7 @@ func TestErrorsHideThePassword(t *testing.T) {
 func TestEarlierLayout(t *testing.T) {
 	s := startServer(t)
 	earlier, later := s.ready(), s.open("")
-	later.epoch++
+	later.terms = federation.Always(testEpoch + 1)
 	r := request(year, 1)
 	grant(t, earlier, "a", r)
 	r.Epoch++

@@ -12,10 +12,10 @@ import (
 )
 
 // statement calls the function of the schema.
-const statement = "select * from keyward_grant_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)"
+const statement = "select * from keyward_grant_2($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"
 
-// arguments returns the arguments of the function for r.
-func (c *Coordinator) arguments(region string, r *federation.PoolRequest) []any {
+// arguments returns the arguments of the function for r, whose layout has that term.
+func (c *Coordinator) arguments(region string, r *federation.PoolRequest, term federation.LayoutTerm) []any {
 	var now *int64
 	if c.now != nil {
 		us := c.now() / 1000
@@ -28,7 +28,8 @@ func (c *Coordinator) arguments(region string, r *federation.PoolRequest) []any 
 	return []any{
 		c.federation, key, region, int64(r.Epoch), r.Rule.Window.Microseconds(), r.Rule.Algorithm == limit.SlidingWindow,
 		int64(r.Pool), unsigned(r.Boot), unsigned(r.Seq), r.Window, int64(r.Have), int64(r.Left), int64(r.Tokens),
-		r.Past.Window, int64(r.Past.Have), append([]byte{}, r.Note...), now, // nil would be NULL
+		r.Past.Window, int64(r.Past.Have), append([]byte{}, r.Note...), // nil would be NULL
+		term.OpensMicro(), term.UntilMicro(), now,
 	}
 }
 

@@ -30,15 +30,15 @@ const (
 
 // Options configure a Coordinator.
 type Options struct {
-	URL        string // postgres://user:password@host:port/database?sslmode=verify-full, with the parameters of libpq
-	Federation string // name of the federation; several can share a database
-	Epoch      uint32 // of the federation's layout
+	URL        string            // postgres://user:password@host:port/database?sslmode=verify-full, with the parameters of libpq
+	Federation string            // name of the federation; several can share a database
+	Terms      federation.TermOf // of the federation's layouts
 }
 
 // Coordinator lends parts of pools that are recorded in PostgreSQL. It is safe for concurrent use.
 type Coordinator struct {
 	federation string
-	epoch      uint32
+	terms      federation.TermOf
 	pool       *pgxpool.Pool
 	address    string
 	repaired   atomic.Uint64
@@ -63,7 +63,7 @@ func Open(ctx context.Context, o Options) (*Coordinator, error) {
 		return nil, fmt.Errorf("open postgres: %w", err)
 	}
 	address := fmt.Sprintf("%s:%d", config.ConnConfig.Host, config.ConnConfig.Port)
-	return &Coordinator{federation: o.Federation, epoch: o.Epoch, pool: pool, address: address}, nil
+	return &Coordinator{federation: o.Federation, terms: o.Terms, pool: pool, address: address}, nil
 }
 
 // Close closes the connections. It waits for calls in progress.
@@ -75,16 +75,18 @@ func (c *Coordinator) Repaired() uint64 { return c.repaired.Load() }
 // Lease implements federation.Coordinator. Requests for one key are processed in their order.
 func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
 	requests := make([]*federation.PoolRequest, 0, len(rs))
+	var terms []federation.LayoutTerm
 	for i := range rs {
-		if r := &rs[i]; r.Epoch == c.epoch && r.Valid() && !r.Extended() {
-			requests = append(requests, r)
+		r := &rs[i]
+		if term, ok := c.terms(r.Epoch); ok && r.Valid() && !r.Extended() {
+			requests, terms = append(requests, r), append(terms, term)
 		}
 	}
 	if len(requests) == 0 {
 		return nil, nil
 	}
 	for try := 1; ; try++ {
-		gs, err := c.transact(ctx, region, requests)
+		gs, err := c.transact(ctx, region, requests, terms)
 		if err == nil {
 			return gs, nil
 		}
@@ -110,7 +112,9 @@ func rolledBack(err error) bool {
 // transact processes requests in one transaction. Each statement must see what others have committed when it gets a lock,
 // so the isolation level is read committed, whatever the server's default is. Rows are locked in the order of their keys,
 // so transactions do not wait for each other in a circle.
-func (c *Coordinator) transact(ctx context.Context, region string, rs []*federation.PoolRequest) ([]federation.PoolGrant, error) {
+func (c *Coordinator) transact(
+	ctx context.Context, region string, rs []*federation.PoolRequest, terms []federation.LayoutTerm,
+) ([]federation.PoolGrant, error) {
 	order := make([]int, len(rs))
 	for i := range order {
 		order[i] = i
@@ -120,7 +124,7 @@ func (c *Coordinator) transact(ctx context.Context, region string, rs []*federat
 	var batch pgx.Batch
 	batch.Queue("begin isolation level read committed")
 	for _, i := range order {
-		batch.Queue(statement, c.arguments(region, rs[i])...).Query(replies[i].read)
+		batch.Queue(statement, c.arguments(region, rs[i], terms[i])...).Query(replies[i].read)
 	}
 	batch.Queue("commit")
 	if err := c.pool.SendBatch(ctx, &batch).Close(); err != nil {

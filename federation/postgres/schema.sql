@@ -1,4 +1,4 @@
--- The schema of package postgres, version 1. It can be executed again. Times are microseconds since the Unix epoch, by
+-- The schema of package postgres, version 2: version 1 had a function keyward_grant_1 without p_opens and p_until. It can be executed again. Times are microseconds since the Unix epoch, by
 -- the clock of the server.
 
 -- When the records of a federation begin.
@@ -37,10 +37,12 @@ create table if not exists keyward_line (
 
 -- Processes one request of a region: federation.PoolAccount.Grant. The numbers 256, 10 s and 2^52 are its constants. It
 -- returns no row if the request is refused. lost is the number of hits that were charged because their record was lost.
-create or replace function keyward_grant_1(
+create or replace function keyward_grant_2(
   p_fed text, p_key uuid, p_region text, p_epoch bigint, p_width bigint, p_sliding boolean, p_pool bigint,
   p_boot numeric, p_seq numeric, p_win bigint, p_have bigint, p_unspent bigint, p_tokens bigint,
-  p_past_win bigint, p_past_have bigint, p_note bytea, p_now bigint, -- p_now is null outside of tests
+  p_past_win bigint, p_past_have bigint, p_note bytea,
+  p_opens bigint, p_until bigint, -- windows that begin then use the layout of p_epoch
+  p_now bigint, -- null outside of tests
   out win bigint, out total bigint, out used bigint, out usable bigint, out remaining bigint, out lost bigint,
   out regions text[], out granted bigint[], out unspent bigint[], out ages bigint[], out notes bytea[]
 ) returns setof record language plpgsql as $$
@@ -72,7 +74,7 @@ begin
   select since into strict origin from keyward_since where fed = p_fed;
 
   -- Refuse.
-  if p_win > w or w < k.win or w = k.win and k.epoch > p_epoch then
+  if starts < p_opens or starts >= p_until or p_win > w or w < k.win or w = k.win and k.epoch > p_epoch then
     return;
   end if;
   select * into l from keyward_line where fed = p_fed and key = p_key and win = w and region = p_region;

@@ -11,18 +11,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/rueidis"
+	redigo "github.com/gomodule/redigo/redis"
 
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// call is a request as arguments of the script.
+// call is a request as a call of a script.
 type call struct {
-	request    *federation.PoolRequest
-	script     *script
-	key, since string
-	args       []string
+	request *federation.PoolRequest
+	key     string
+	task    task
 }
 
 // script is a script by its source, and by the name under which Redis keeps it.
@@ -39,7 +38,8 @@ var (
 	countScript = script{countSource, digest(countSource)}
 )
 
-func (c *Coordinator) call(region string, r *federation.PoolRequest) call {
+// call returns the call for r, whose layout has that term. Times are in whole microseconds, of which each window has some.
+func (c *Coordinator) call(region string, r *federation.PoolRequest, term federation.LayoutTerm) call {
 	name, now, sliding := "", "", "0"
 	if c.server.layout == envoyproxy {
 		name = r.Name
@@ -52,18 +52,19 @@ func (c *Coordinator) call(region string, r *federation.PoolRequest) call {
 	}
 	prefix := tag(byte(r.Key[1]))
 	unsigned := func(n uint64) string { return strconv.FormatUint(n, 10) }
-	signed := func(n int64) string { return strconv.FormatInt(n, 10) }
+	key := fmt.Sprintf("%s:fed:%016x%016x", prefix, r.Key[0], r.Key[1])
 	run := &grantScript
 	if r.Approximate {
 		run = &countScript
 	}
-	return call{r, run, fmt.Sprintf("%s:fed:%016x%016x", prefix, r.Key[0], r.Key[1]), prefix + sinceName, []string{
+	return call{r, key, task{tag: byte(r.Key[1]), script: run, args: []any{
+		"", 2, key, prefix + sinceName,
 		region, fmt.Sprintf("%020d", r.Boot), fmt.Sprintf("%020d", r.Seq), string(r.Note), name,
-		unsigned(uint64(r.Epoch)), signed(r.Rule.Window.Microseconds()), sliding, unsigned(r.Pool),
-		signed(r.Window), unsigned(r.Have), unsigned(r.Left), unsigned(r.Tokens),
-		signed(r.Past.Window), unsigned(r.Past.Have), now,
-		signed(r.Reclaim.Microseconds()),
-	}}
+		int64(r.Epoch), r.Rule.Window.Microseconds(), sliding, unsigned(r.Pool),
+		r.Window, unsigned(r.Have), unsigned(r.Left), unsigned(r.Tokens),
+		r.Past.Window, unsigned(r.Past.Have), now,
+		r.Reclaim.Microseconds(), term.OpensMicro(), term.UntilMicro(),
+	}}}
 }
 
 // sinceName follows the hash tag in the name of the time of the first write.
@@ -72,10 +73,10 @@ const sinceName = ":since"
 // tag returns the hash tag of keys whose digest has that remainder modulo 256.
 func tag(n byte) string { return fmt.Sprintf("{kw%02x}", n) }
 
-// grant reads a reply of the script. The error is Redis's nil if the request is refused. lost is the number of hits that
+// grant reads a reply of the script. The error is redigo.ErrNil if the request is refused. lost is the number of hits that
 // were charged because their record was lost.
-func (c *call) grant(reply rueidis.RedisResult) (g federation.PoolGrant, lost uint64, err error) {
-	fields, err := reply.ToArray()
+func (c *call) grant(reply any) (g federation.PoolGrant, lost uint64, err error) {
+	fields, err := redigo.Values(reply, nil)
 	if err != nil {
 		return g, 0, err
 	}
@@ -88,12 +89,12 @@ func (c *call) grant(reply rueidis.RedisResult) (g federation.PoolGrant, lost ui
 		return g, 0, fmt.Errorf("script returned %d fields", len(fields))
 	}
 	number := func(i int) int64 {
-		n, e := fields[i].AsInt64()
+		n, e := redigo.Int64(fields[i], nil)
 		err = errors.Join(err, e)
 		return n
 	}
 	text := func(i int) string {
-		s, e := fields[i].ToString()
+		s, e := redigo.String(fields[i], nil)
 		err = errors.Join(err, e)
 		return s
 	}

@@ -11,6 +11,7 @@ local epoch, width, sliding, pool = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8
 local window, have, tokens = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[13])
 local pastWindow, pastHave = tonumber(ARGV[14]), tonumber(ARGV[15])
 local now = tonumber(ARGV[16]) -- only tests set it
+local opens, till = tonumber(ARGV[18]), tonumber(ARGV[19]) -- windows that begin then use the layout of epoch
 
 local function text(n) return string.format('%.0f', n) end
 
@@ -35,14 +36,15 @@ local function raise(r, n)
   r.sum, r.mine = math.min(r.sum + n - r.mine, 4503599627370496), n
 end
 
-local function write(r)
+-- write records r, which was requested with that epoch.
+local function write(r, epoch)
   if not r.known then r.lives = r.lives + 1 end
-  redis.call('HSET', r.key, life, text(r.mine), 'u', text(r.sum), 'n', text(r.lives), 'e', text(math.max(epoch, r.epoch)))
+  redis.call('HSET', r.key, life, text(r.mine), 'u', text(r.sum), 'n', text(r.lives), 'e', text(epoch))
   redis.call('PEXPIREAT', r.key, text(math.ceil((sliding and r.ends + width or r.ends) / 1000) + 60000))
 end
 
 local current = read(window)
-if now >= ends + 10000000 or now < begins - 10000000 or current.epoch > epoch or
+if begins < opens or begins >= till or now >= ends + 10000000 or now < begins - 10000000 or current.epoch > epoch or
   not current.known and current.lives >= 4096 then
   return false
 end
@@ -50,7 +52,7 @@ local past = {sum = 0}
 if sliding or pastWindow == window - 1 then past = read(window - 1) end
 if pastWindow == window - 1 then
   raise(past, pastHave)
-  write(past)
+  write(past, past.epoch) -- the layout may have changed since
 end
 local usable = pool
 if sliding then
@@ -60,5 +62,5 @@ raise(current, have)
 if have + tokens > current.mine then
   raise(current, current.mine + math.min(have + tokens - current.mine, usable - math.min(current.sum, usable)))
 end
-write(current)
+write(current, epoch)
 return {window, current.mine, current.sum, usable, math.max(0, ends - now), 0, past.sum}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	redigo "github.com/gomodule/redigo/redis"
+
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/limit"
 )
@@ -21,7 +23,7 @@ func TestSharesCountsWithEnvoyproxy(t *testing.T) {
 	key := name + strconv.FormatInt(start, 10)
 	counter := func(want int64) {
 		t.Helper()
-		if got, err := s.do("GET", key).AsInt64(); err != nil || got != want {
+		if got, err := redigo.Int64(s.do("GET", key)); err != nil || got != want {
 			t.Errorf("%s is %d: %v", key, got, err)
 		}
 	}
@@ -34,7 +36,7 @@ func TestSharesCountsWithEnvoyproxy(t *testing.T) {
 
 	expires := func() {
 		t.Helper()
-		if ttl, err := s.do("TTL", key).AsInt64(); err != nil || ttl < int64(year.Seconds())-60 {
+		if ttl, err := redigo.Int64(s.do("TTL", key)); err != nil || ttl < int64(year.Seconds())-60 {
 			t.Errorf("the counter expires after %d s: %v", ttl, err)
 		}
 	}

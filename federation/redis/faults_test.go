@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	redigo "github.com/gomodule/redigo/redis"
+
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/lab"
 	"github.com/keyward/keyward/internal/limit"
@@ -95,7 +97,7 @@ func TestRestartsEmpty(t *testing.T) {
 	}
 	s.start()
 	b := persist(t, c, "b", request(window, 1000))
-	since, err := s.do("GET", tag(2)+sinceName).AsInt64()
+	since, err := redigo.Int64(s.do("GET", tag(2)+sinceName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,13 +229,13 @@ func TestRecordsExpire(t *testing.T) {
 		more    time.Duration
 	}{{fixed, time.Minute}, {sliding, time.Minute + time.Hour}} {
 		g := grant(t, c, "a", tt.request)
-		ttl, err := s.do("PTTL", fmt.Sprintf("%s:%d", c.call("a", &tt.request).key, g.Window)).AsInt64()
+		ttl, err := redigo.Int64(s.do("PTTL", fmt.Sprintf("%s:%d", c.call("a", &tt.request, federation.LayoutTerm{}).key, g.Window)))
 		off := time.Duration(ttl)*time.Millisecond - g.Left - tt.more
 		if err != nil || off < -5*time.Second || off > 5*time.Second {
 			t.Errorf("%v: the record expires after %d ms: %v", tt.request.Rule, ttl, err)
 		}
 	}
-	if ttl, err := s.do("TTL", tag(2)+sinceName).AsInt64(); err != nil || ttl != -1 {
+	if ttl, err := redigo.Int64(s.do("TTL", tag(2)+sinceName)); err != nil || ttl != -1 {
 		t.Errorf("since expires after %d s: %v", ttl, err)
 	}
 }
@@ -243,7 +245,7 @@ func TestRecordsExpire(t *testing.T) {
 func TestEarlierLayout(t *testing.T) {
 	s := startServer(t)
 	earlier, later := s.open(""), s.open("")
-	later.epoch++
+	later.terms = federation.Always(testEpoch + 1)
 	r := request(year, 1)
 	grant(t, earlier, "a", r)
 	r.Epoch++

@@ -13,6 +13,7 @@ local window, have, left, tokens = tonumber(ARGV[10]), tonumber(ARGV[11]), tonum
 local pastWindow, pastHave = tonumber(ARGV[14]), tonumber(ARGV[15])
 local now = tonumber(ARGV[16]) -- only tests set it
 local reclaim = tonumber(ARGV[17])
+local opens, till = tonumber(ARGV[18]), tonumber(ARGV[19]) -- windows that begin then use the layout of epoch
 
 -- text returns n as decimal text. Lua itself would write 1e+15.
 local function text(n) return string.format('%.0f', n) end
@@ -52,7 +53,7 @@ end
 
 -- Refuse.
 local l = lines[region]
-if window > w or redis.call('EXISTS', key(w + 1)) == 1 or (fields.e or 0) > epoch then
+if begins < opens or begins >= till or window > w or redis.call('EXISTS', key(w + 1)) == 1 or (fields.e or 0) > epoch then
   return false
 elseif not l then
   if count >= 256 then return false end

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
-	"github.com/redis/rueidis"
+	redigo "github.com/gomodule/redigo/redis"
 )
 
 // Init declares that the server's dataset is complete, although it is new: requests that follow may lend whole windows,
@@ -17,18 +16,18 @@ func (c *Coordinator) Init(ctx context.Context) error { return c.setSince(ctx, 0
 
 // setSince sets the time of the first write of the dataset, in microseconds.
 func (c *Coordinator) setSince(ctx context.Context, since int64) error {
-	client, err := c.connect(ctx)
+	var tasks []*task
+	for n := range tags {
+		tasks = append(tasks, &task{tag: byte(n), args: []any{tag(byte(n)) + sinceName, since}})
+	}
+	replies, err := c.run(ctx, tasks)
+	for i := 0; i < len(replies) && err == nil; i++ {
+		if e, failed := replies[i].(redigo.Error); failed {
+			err = e
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("initialize redis %s: %w", c.server.address, err)
-	}
-	var commands []rueidis.Completed
-	for n := range 256 {
-		commands = append(commands, client.B().Set().Key(tag(byte(n))+sinceName).Value(strconv.FormatInt(since, 10)).Build())
-	}
-	for _, reply := range client.DoMulti(ctx, commands...) {
-		if err := reply.Error(); err != nil {
-			return fmt.Errorf("initialize redis %s: %w", c.server.address, err)
-		}
 	}
 	return nil
 }
@@ -36,30 +35,29 @@ func (c *Coordinator) setSince(ctx context.Context, since int64) error {
 // Healthy implements federation.Coordinator. It returns an error if a server cannot be reached, is a replica, may evict
 // records before they expire, or has fewer replicas than have to confirm each grant.
 func (c *Coordinator) Healthy(ctx context.Context) error {
-	client, err := c.connect(ctx)
+	t, err := c.locate(ctx)
 	if err != nil {
 		return fmt.Errorf("redis %s: %w", c.server.address, err)
 	}
-	if client.Mode() != rueidis.ClientModeCluster {
-		if err := c.healthy(ctx, client, false); err != nil {
-			return fmt.Errorf("redis %s: %w", c.server.address, err)
-		}
-		return nil
-	}
 	var errs []error
-	for address, node := range client.Nodes() {
-		if err := c.healthy(ctx, node, true); err != nil {
+	for _, address := range t.nodes {
+		if err := c.healthy(ctx, c.node(address), t.cluster); err != nil {
 			errs = append(errs, fmt.Errorf("redis %s: %w", address, err))
+			c.forget(t)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// healthy checks one server, which may be a replica if it is a node of a Redis Cluster.
-func (c *Coordinator) healthy(ctx context.Context, client rueidis.Client, node bool) error {
+// healthy checks one server, which may be a replica if it is in a Redis Cluster.
+func (c *Coordinator) healthy(ctx context.Context, n *node, cluster bool) error {
+	replies, err := n.do(ctx, command{"INFO", []any{"replication"}}, command{"INFO", []any{"memory"}})
+	if err != nil {
+		return err
+	}
 	info, replicas := map[string]string{}, int64(0)
-	for _, section := range []string{"replication", "memory"} {
-		text, err := client.Do(ctx, client.B().Info().Section(section).Build()).ToString()
+	for _, reply := range replies {
+		text, err := redigo.String(reply, nil)
 		if err != nil {
 			return err
 		}
@@ -72,7 +70,7 @@ func (c *Coordinator) healthy(ctx context.Context, client rueidis.Client, node b
 		}
 	}
 	switch policy := info["maxmemory_policy"]; {
-	case info["role"] != "master" && !node:
+	case info["role"] != "master" && !cluster:
 		return errors.New("this is a replica; use the address of the primary")
 	case info["maxmemory"] != "0" && policy != "noeviction":
 		return fmt.Errorf("maxmemory-policy is %s, so counts may be evicted; set it to noeviction", policy)

@@ -2,7 +2,8 @@
 // Redis 7.
 //
 // Each request is one call of a script, which reads the server's clock. A window's record is a hash that expires after the
-// window. All names begin with one of 256 hash tags, {kw00} to {kwff}.
+// window. All names begin with one of 256 hash tags, {kw00} to {kwff}. In a Redis Cluster, calls for keys of a slot fail while
+// the slot moves from one server to another.
 //
 // Redis can lose writes: those that a replica had not received when it was promoted, those after the snapshot that a
 // server restores, or all of them if it restarts empty. A region that reports more hits than are recorded has them charged
@@ -15,16 +16,16 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
+	redigo "github.com/gomodule/redigo/redis"
 
 	"github.com/keyward/keyward/federation"
 )
 
 const (
-	bufferSize  = 16 << 10 // for reading and writing, per connection
 	dialTimeout = 2 * time.Second
 	callTimeout = 5 * time.Second // for a server that does not reply, if the caller's deadline is later
 	ackTimeout  = time.Second     // for replicas to confirm writes
@@ -36,18 +37,22 @@ type Options struct {
 	// counts only if N replicas have confirmed it; and layout=envoyproxy: the used hits of a window are the counter of
 	// envoyproxy/ratelimit with the Name of the request, so both services share one exact limit.
 	URL   string
-	Epoch uint32      // of the federation's layout
-	TLS   *tls.Config // for rediss; nil: the system's certificate authorities
+	Terms federation.TermOf // of the federation's layouts
+	TLS   *tls.Config       // for rediss; nil: the system's certificate authorities
 }
 
 // Coordinator lends parts of pools that are recorded in Redis. It is safe for concurrent use.
 type Coordinator struct {
-	epoch    uint32
+	terms    federation.TermOf
 	server   server
-	dialing  chan struct{}  // holds a value while client is used or set
-	client   rueidis.Client // nil until the first connection
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
 	repaired atomic.Uint64
 	now      func() int64 // nil outside of tests: the script reads the server's clock
+
+	mu       sync.Mutex
+	topology *topology        // nil: not known; guarded by mu
+	nodes    map[string]*node // by address; guarded by mu
 }
 
 // Open returns a Coordinator. It returns an error if o.URL is unusable. It does not wait for the server: the first call
@@ -57,17 +62,13 @@ func Open(_ context.Context, o Options) (*Coordinator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open redis: %w", err)
 	}
-	return &Coordinator{epoch: o.Epoch, server: s, dialing: make(chan struct{}, 1)}, nil
+	c := &Coordinator{terms: o.Terms, server: s, nodes: map[string]*node{}}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c, nil
 }
 
 // Close closes the connections. Calls that wait for a reply return an error.
-func (c *Coordinator) Close() {
-	c.dialing <- struct{}{}
-	defer func() { <-c.dialing }()
-	if c.client != nil {
-		c.client.Close()
-	}
-}
+func (c *Coordinator) Close() { c.cancel() }
 
 // Repaired returns how many hits were charged because a region had them and Redis had lost their record.
 func (c *Coordinator) Repaired() uint64 { return c.repaired.Load() }
@@ -94,25 +95,26 @@ func (c *Coordinator) Reconcile(ctx context.Context, region string, rs []federat
 func (c *Coordinator) lease(ctx context.Context, region string, rs []federation.PoolRequest) (gs []federation.PoolGrant, err error) {
 	var calls []call
 	for i := range rs {
-		if r := &rs[i]; r.Epoch == c.epoch && r.Valid() && c.server.layout.accepts(r) {
-			calls = append(calls, c.call(region, r))
+		r := &rs[i]
+		if term, ok := c.terms(r.Epoch); ok && r.Valid() && c.server.layout.accepts(r) {
+			calls = append(calls, c.call(region, r, term))
 		}
 	}
 	if len(calls) == 0 {
 		return nil, nil
 	}
-	client, err := c.connect(ctx)
-	if err != nil {
-		return nil, err
+	tasks := make([]*task, len(calls))
+	for i := range calls {
+		tasks[i] = &calls[i].task
 	}
-	replies, err := c.run(ctx, client, calls)
+	replies, err := c.run(ctx, tasks)
 	if err != nil {
 		return nil, err
 	}
 	for i, reply := range replies {
 		g, lost, err := calls[i].grant(reply)
 		switch {
-		case rueidis.IsRedisNil(err): // refused
+		case errors.Is(err, redigo.ErrNil): // refused
 		case err != nil:
 			return nil, err
 		default:
@@ -121,74 +123,4 @@ func (c *Coordinator) lease(ctx context.Context, region string, rs []federation.
 		}
 	}
 	return gs, nil
-}
-
-// run calls the script for each request in one round trip, and once more with its source for those for which the server
-// did not have it.
-func (c *Coordinator) run(ctx context.Context, client rueidis.Client, calls []call) ([]rueidis.RedisResult, error) {
-	replies, err := c.send(ctx, client, false, calls)
-	if err != nil {
-		return nil, err
-	}
-	var again []call
-	var places []int
-	for i, reply := range replies {
-		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
-			again, places = append(again, calls[i]), append(places, i)
-		}
-	}
-	if len(again) == 0 {
-		return replies, nil
-	}
-	repeated, err := c.send(ctx, client, true, again)
-	for i, reply := range repeated {
-		replies[places[i]] = reply
-	}
-	return replies, err
-}
-
-// send sends the calls, with the source of their scripts if whole is set, and WAIT after them if replicas have to confirm.
-func (c *Coordinator) send(ctx context.Context, client rueidis.Client, whole bool, calls []call) ([]rueidis.RedisResult, error) {
-	commands := make([]rueidis.Completed, 0, len(calls)+1)
-	for _, call := range calls {
-		command, script := "EVALSHA", call.script.digest
-		if whole {
-			command, script = "EVAL", call.script.source
-		}
-		b := client.B().Arbitrary(command, script, "2").Keys(call.key, call.since).Args(call.args...)
-		commands = append(commands, b.Build())
-	}
-	if c.server.wait == 0 {
-		return client.DoMulti(ctx, commands...), nil
-	}
-	commands = append(commands, client.B().Wait().Numreplicas(c.server.wait).Timeout(ackTimeout.Milliseconds()).Build())
-	replies := client.DoMulti(ctx, commands...)
-	acks, err := replies[len(calls)].AsInt64()
-	if err == nil && acks < c.server.wait {
-		err = fmt.Errorf("%d of %d replicas confirmed within %v; check their connections", acks, c.server.wait, ackTimeout)
-	}
-	return replies[:len(calls)], err
-}
-
-// connect returns the client, and creates it if necessary.
-func (c *Coordinator) connect(ctx context.Context) (rueidis.Client, error) {
-	select {
-	case c.dialing <- struct{}{}:
-		defer func() { <-c.dialing }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if c.client != nil {
-		return c.client, nil
-	}
-	client, err := rueidis.NewClient(c.server.options())
-	if err != nil {
-		return nil, err
-	}
-	if client.Mode() == rueidis.ClientModeCluster && (c.server.wait > 0 || c.server.layout == envoyproxy) {
-		client.Close()
-		return nil, errors.New("wait and layout=envoyproxy are not available with Redis Cluster; use a single primary")
-	}
-	c.client = client
-	return client, nil
 }

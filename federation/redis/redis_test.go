@@ -1,15 +1,13 @@
 package redis
 
 import (
-	"context"
 	"fmt"
-	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/federationtest"
-	"github.com/keyward/keyward/internal/lab"
 )
 
 func TestContract(t *testing.T) {
@@ -36,30 +34,10 @@ func TestStoreEqualsReference(t *testing.T) {
 	}
 }
 
-// TestCluster runs on a Redis Cluster of one node, which requires that the keys of a request are in one slot.
-func TestCluster(t *testing.T) {
-	s := startServer(t, "--cluster-enabled", "yes")
-	s.do("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	err := lab.Await(ctx, "the cluster", func(context.Context) error {
-		if info, err := s.do("CLUSTER", "INFO").ToString(); err != nil || !strings.Contains(info, "cluster_state:ok") {
-			return fmt.Errorf("%s %w", info, err)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	federationtest.Run(t, s.empty(""))
-	federationtest.RunStore(t, s.empty(""))
-	fails(t, s.open("?layout=envoyproxy").Healthy(t.Context()), "use a single primary")
-	fails(t, s.open("?wait=1").Healthy(t.Context()), "use a single primary")
-}
-
-// BenchmarkLease measures calls with some requests each, one after the other.
+// BenchmarkLease measures calls with some requests each, one after the other. cpu-ns/op is the processor time of this process,
+// without that of the server.
 func BenchmarkLease(b *testing.B) {
-	for _, n := range []int{1, 16} {
+	for _, n := range []int{1, 16, 256} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			c := startServer(b).open("")
 			rs := make([]federation.PoolRequest, n)
@@ -67,6 +45,7 @@ func BenchmarkLease(b *testing.B) {
 				rs[i] = request(year, 0)
 				rs[i].Key[0] = uint64(i)
 			}
+			before := processorTime(b)
 			for seq := uint64(1); b.Loop(); seq++ {
 				for i := range rs {
 					rs[i].Seq = seq
@@ -75,6 +54,15 @@ func BenchmarkLease(b *testing.B) {
 					b.Fatal(len(gs), err)
 				}
 			}
+			b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
 		})
 	}
+}
+
+func processorTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

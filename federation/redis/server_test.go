@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
+	redigo "github.com/gomodule/redigo/redis"
 
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/federationtest"
@@ -74,7 +74,7 @@ func (s *testServer) start() {
 // open returns a Coordinator for the server.
 func (s *testServer) open(query string) *Coordinator {
 	s.Helper()
-	c, err := Open(s.Context(), Options{URL: "redis://" + s.address + "/" + query, Epoch: testEpoch})
+	c, err := Open(s.Context(), Options{URL: "redis://" + s.address + "/" + query, Terms: federation.Always(testEpoch)})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -85,20 +85,18 @@ func (s *testServer) open(query string) *Coordinator {
 const testEpoch = 7
 
 // do sends a command to the server.
-func (s *testServer) do(args ...string) rueidis.RedisResult {
+func (s *testServer) do(name string, args ...any) (any, error) {
 	s.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{s.address}, DisableCache: true, ForceSingleClient: true,
-	})
+	c, err := redigo.Dial("tcp", s.address)
 	if err != nil {
 		s.Fatal(err)
 	}
-	defer client.Close()
-	reply := client.Do(s.Context(), client.B().Arbitrary(args...).Build())
-	if err := reply.Error(); err != nil && !rueidis.IsRedisNil(err) {
+	defer c.Close()
+	reply, err := c.Do(name, args...)
+	if err != nil {
 		s.Fatal(err)
 	}
-	return reply
+	return reply, nil
 }
 
 // empty opens a Coordinator for the server as the suite requires it.
@@ -107,7 +105,7 @@ func (s *testServer) empty(query string) federationtest.Open {
 		t.Helper()
 		s.do("FLUSHALL")
 		c := s.open(query)
-		c.epoch, c.now = o.Epoch, o.Now
+		c.terms, c.now = o.Terms(), o.Now
 		if err := c.setSince(t.Context(), o.Since/1000); err != nil {
 			t.Fatal(err)
 		}

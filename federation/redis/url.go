@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/limit"
 )
@@ -92,15 +90,4 @@ func (s *server) parseQuery(query url.Values) (err error) {
 		}
 	}
 	return nil
-}
-
-// options returns the options of a client that needs little memory.
-func (s *server) options() rueidis.ClientOption {
-	return rueidis.ClientOption{
-		InitAddress: []string{s.address}, Username: s.username, Password: s.password, SelectDB: s.database, TLSConfig: s.tls,
-		ClientName: "keyward", DisableCache: true, DisableRetry: true, // a request that is repeated needs a new Seq
-		PipelineMultiplex: -1, RingScaleEachConn: 8, BlockingPoolSize: 16, // one connection; more only for WAIT
-		ReadBufferEachConn: bufferSize, WriteBufferEachConn: bufferSize, ConnWriteTimeout: callTimeout,
-		Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: callTimeout},
-	}
 }

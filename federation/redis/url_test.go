@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/internal/lab"
 )
@@ -97,7 +98,7 @@ func TestTLS(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
 	for _, config := range []*tls.Config{nil, {RootCAs: roots, MinVersion: tls.VersionTLS13}} {
-		c, err := Open(t.Context(), Options{URL: "rediss://" + secure, Epoch: testEpoch, TLS: config})
+		c, err := Open(t.Context(), Options{URL: "rediss://" + secure, Terms: federation.Always(testEpoch), TLS: config})
 		if err != nil {
 			t.Fatal(err)
 		}

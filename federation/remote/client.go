@@ -26,11 +26,11 @@ var errClosed = errors.New("the client is closed")
 
 // DialOptions configure a CoordinatorClient.
 type DialOptions struct {
-	Address string       // host:port of a CoordinatorServer
-	Region  string       // for which the client calls
-	Epoch   uint32       // of the federation's layout
-	TLS     *tls.Config  // with the region's certificate; nil: no TLS
-	Logger  *slog.Logger // nil: no logs
+	Address string        // host:port of a CoordinatorServer
+	Region  string        // for which the client calls
+	Epoch   func() uint32 // of the layout in force, for the handshake
+	TLS     *tls.Config   // with the region's certificate; nil: no TLS
+	Logger  *slog.Logger  // nil: no logs
 
 	pace pace
 }
@@ -224,7 +224,7 @@ func (c *CoordinatorClient) dial(ctx context.Context) (*clientStream, error) {
 		conn = secure
 	}
 	s := newClientStream(ctx, conn, c.o.pace)
-	if err := s.handshake(hello{version, version, c.o.Epoch, c.o.Region}); err != nil {
+	if err := s.handshake(hello{version, version, c.o.Epoch(), c.o.Region}); err != nil {
 		s.cancel(err)
 		return nil, fmt.Errorf("handshake: %w", err)
 	}

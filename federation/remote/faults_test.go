@@ -129,7 +129,7 @@ func TestHostileBytes(t *testing.T) {
 		if got, want := refusals(t, reg), "cut epoch malformed preface region stalled version"; got != want {
 			t.Errorf("reasons %q, want %q", got, want)
 		}
-		c := Dial(DialOptions{Address: s.Addr().String(), Region: "a", Epoch: testEpoch})
+		c := Dial(DialOptions{Address: s.Addr().String(), Region: "a", Epoch: epochOf(testEpoch)})
 		defer c.Close()
 		if gs, err := c.Lease(context.Background(), "a", []federation.PoolRequest{request(5)}); err != nil || gs[0].Total != 5 {
 			t.Error(gs, err)
@@ -195,7 +195,7 @@ func TestRefusedClients(t *testing.T) {
 	s := serve(t, ServeOptions{Coordinator: memory()})
 	address := s.Addr().String()
 	for want, change := range map[string]func(*DialOptions){
-		"epoch 9, the coordinator one of epoch 7": func(o *DialOptions) { o.Epoch = 9 },
+		"epoch 9, the coordinator one of epoch 7": func(o *DialOptions) { o.Epoch = epochOf(9) },
 		`region "z" is not in the layout`:         func(o *DialOptions) { o.Region = "z" },
 	} {
 		c := dial(t, address, change)
@@ -262,7 +262,7 @@ func TestKilledInMidCall(t *testing.T) {
 	if err != nil {
 		t.Skip("the port was taken:", err)
 	}
-	again := Serve(ln, ServeOptions{Coordinator: memory(), Regions: []string{"a"}, Epoch: testEpoch})
+	again := Serve(ln, ServeOptions{Coordinator: memory(), Schedule: layoutOf("a")})
 	defer stop(t, again)
 	eventually(t, "connected again", func() bool { return c.Healthy(bounded(t)) == nil })
 }

@@ -15,6 +15,22 @@ import (
 
 const testEpoch = 7
 
+// epochOf returns a function that returns epoch.
+func epochOf(epoch uint32) func() uint32 { return func() uint32 { return epoch } }
+
+// layoutOf returns the schedule of one layout with those regions.
+func layoutOf(regions ...string) func() *federation.LayoutSchedule {
+	l := &federation.Layout{Name: "test", Epoch: testEpoch, Coordinator: "home"}
+	for _, name := range regions {
+		l.Regions = append(l.Regions, federation.LayoutRegion{Name: name})
+	}
+	s, err := federation.NewLayoutSchedule("", time.Minute, []*federation.Layout{l}, 0)
+	if err != nil {
+		panic(err)
+	}
+	return func() *federation.LayoutSchedule { return s }
+}
+
 // serve starts a server on a loopback port, which ends with the test.
 func serve(t testing.TB, o ServeOptions) *CoordinatorServer {
 	t.Helper()
@@ -22,11 +38,8 @@ func serve(t testing.TB, o ServeOptions) *CoordinatorServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Epoch == 0 {
-		o.Epoch = testEpoch
-	}
-	if o.Regions == nil {
-		o.Regions = []string{"a", "b"}
+	if o.Schedule == nil {
+		o.Schedule = layoutOf("a", "b")
 	}
 	s := Serve(ln, o)
 	t.Cleanup(func() { stop(t, s) })
@@ -44,7 +57,7 @@ func stop(t testing.TB, s *CoordinatorServer) {
 // dial returns a client of region a, which ends with the test.
 func dial(t testing.TB, address string, change func(*DialOptions)) *CoordinatorClient {
 	t.Helper()
-	o := DialOptions{Address: address, Region: "a", Epoch: testEpoch}
+	o := DialOptions{Address: address, Region: "a", Epoch: epochOf(testEpoch)}
 	if change != nil {
 		change(&o)
 	}
@@ -69,7 +82,7 @@ func bounded(t testing.TB) context.Context {
 }
 
 func memory() federation.Coordinator {
-	return federation.NewMemory(testEpoch, 0, func() int64 { return time.Now().UnixNano() })
+	return federation.NewMemory(federation.Always(testEpoch), 0, func() int64 { return time.Now().UnixNano() })
 }
 
 // anyRegion is a Coordinator with a client for each region, as a federation has.
@@ -87,7 +100,7 @@ func (r *anyRegion) client(region string) *CoordinatorClient {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.clients[region] == nil {
-		r.clients[region] = dial(r.t, r.address, func(o *DialOptions) { o.Region, o.Epoch = region, r.epoch })
+		r.clients[region] = dial(r.t, r.address, func(o *DialOptions) { o.Region, o.Epoch = region, epochOf(r.epoch) })
 	}
 	return r.clients[region]
 }
@@ -108,7 +121,7 @@ func remotely(open federationtest.Open) federationtest.Open {
 		for i := range 256 {
 			regions = append(regions, fmt.Sprintf("region-%d", i), fmt.Sprintf("region \x01%d", i))
 		}
-		s := serve(t, ServeOptions{Coordinator: open(t, o), Regions: regions, Epoch: o.Epoch})
+		s := serve(t, ServeOptions{Coordinator: open(t, o), Schedule: layoutOf(regions...)})
 		r := &anyRegion{t: t, address: s.Addr().String(), epoch: o.Epoch, clients: map[string]*CoordinatorClient{}}
 		r.Coordinator = r.client("a")
 		return r

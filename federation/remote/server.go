@@ -42,11 +42,11 @@ const (
 // ServeOptions configure a CoordinatorServer.
 type ServeOptions struct {
 	Coordinator federation.Coordinator
-	Regions     []string         // that are served: those of the layout
-	Epoch       uint32           // of the layout
-	TLS         *tls.Config      // requires clients' certificates; nil: no TLS, and every client may name any region
-	Guard       *connguard.Guard // limits connections and counts refused ones; nil: neither
-	Logger      *slog.Logger     // nil: no logs
+	// Schedule returns the layouts, whose regions are served. The Coordinator determines which of them each window uses.
+	Schedule func() *federation.LayoutSchedule
+	TLS      *tls.Config      // requires clients' certificates; nil: no TLS, and every client may name any region
+	Guard    *connguard.Guard // limits connections and counts refused ones; nil: neither
+	Logger   *slog.Logger     // nil: no logs
 
 	// OnConnection is called with 1 when a region has connected, and with -1 when that connection has ended; nil: it is
 	// not called. It is called by many goroutines.
@@ -221,12 +221,13 @@ func (s *CoordinatorServer) check(h hello, state *tls.ConnectionState) error {
 			return refuse(reasonRegion, "region %q: %w", h.region, err)
 		}
 	}
-	if !slices.Contains(s.o.Regions, h.region) {
+	layouts := s.o.Schedule()
+	if !slices.Contains(layouts.Regions(), h.region) {
 		return refuse(reasonRegion, "region %q is not in the layout", h.region)
 	}
-	if h.epoch != s.o.Epoch {
+	if _, known := layouts.TermOf(h.epoch); !known {
 		const text = "region %q has a layout of epoch %d, the coordinator one of epoch %d"
-		return refuse(reasonEpoch, text, h.region, h.epoch, s.o.Epoch)
+		return refuse(reasonEpoch, text, h.region, h.epoch, layouts.Newest().Epoch)
 	}
 	return nil
 }

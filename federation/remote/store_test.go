@@ -38,7 +38,7 @@ func openRedis(t *testing.T) *redis.Coordinator {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Kill)
-	c, err := redis.Open(t.Context(), redis.Options{URL: "redis://" + address, Epoch: testEpoch})
+	c, err := redis.Open(t.Context(), redis.Options{URL: "redis://" + address, Terms: federation.Always(testEpoch)})
 	if err != nil {
 		t.Fatal(err)
 	}

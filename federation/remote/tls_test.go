@@ -85,7 +85,7 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, ServeOptions{Coordinator: memory(), TLS: server, Regions: []string{"a", "b", "eu west", "z/keyward/region/a"}})
+	s := serve(t, ServeOptions{Coordinator: memory(), TLS: server, Schedule: layoutOf([]string{"a", "b", "eu west", "z/keyward/region/a"}...)})
 	for _, tt := range []struct{ region, uri, want string }{
 		{"a", "spiffe://example.org/keyward/region/a", ""},
 		{"a", "spiffe://example.org/production/keyward/region/a", ""},

@@ -64,7 +64,7 @@ type coordinator struct {
 	log      *slog.Logger
 	reg      *prometheus.Registry
 	security *security
-	layout   *federation.Layout
+	layouts  *layouts
 	store    CoordinatorStore
 	tls      *tls.Config // nil: none
 	metrics  *coordinatorMetrics
@@ -80,10 +80,10 @@ func newCoordinator(f *coordinatorFlags, stores map[string]OpenStore, log *slog.
 	c.security = newSecurity(&f.flags, certs.Files{}, c.reg, log)
 	var err1, err2, err3 error
 	if f.Federation != "" {
-		c.layout, err1 = readLayout(f.Federation)
+		c.layouts, err1 = readLayouts(f.Federation, f.FederationMargin, log)
 	}
 	if f.Store != "" {
-		c.store, err2 = openStore(f, c.layout, stores)
+		c.store, err2 = openStore(f, c.layouts, stores)
 	}
 	if f.tlsFiles() == tlsFileFlags {
 		o := certs.ServerOptions{NextProtos: []string{remote.ALPN}, Reload: c.security.reload()}
@@ -94,20 +94,16 @@ func newCoordinator(f *coordinatorFlags, stores map[string]OpenStore, log *slog.
 	return c, errors.Join(err1, err2, err3)
 }
 
-// readLayout reads the file of --federation.
-func readLayout(file string) (*federation.Layout, error) {
-	content, err := os.ReadFile(file)
+// readLayouts reads the file of --federation.
+func readLayouts(file string, margin time.Duration, log *slog.Logger) (*layouts, error) {
+	x, err := openLayouts(file, margin, log, func(*federation.Layout) string { return "" })
 	if err != nil {
 		return nil, fmt.Errorf("--federation: %w", err)
 	}
-	l, err := federation.ParseLayout(file, content)
-	if err != nil {
-		return nil, fmt.Errorf("--federation: %w", err)
-	}
-	if l.Holders > 0 {
+	if x.now().Newest().Holders > 0 {
 		return nil, fmt.Errorf("--federation: %s has holders, which use a Redis without a coordinator: sidecar --authority NAME=redis://host:port", file)
 	}
-	return l, nil
+	return x, nil
 }
 
 // run serves until ctx ends. Then it completes the calls in progress and stops.
@@ -134,6 +130,7 @@ func (c *coordinator) run(ctx context.Context) error {
 	c.log.Info("listening", "listener", "coordinator", "address", ln.Addr().String())
 	c.tasks.start(c.checkHealth)
 	c.tasks.start(c.sweep)
+	c.tasks.start(func(ctx context.Context) { c.layouts.follow(ctx, c.createMetrics) })
 	<-ctx.Done()
 	c.tasks.stop()
 	c.health.set(errStopping)
@@ -156,16 +153,20 @@ func (c *coordinator) stop(server *remote.CoordinatorServer, page *http.Server) 
 
 // serving returns the options of the server for regions.
 func (c *coordinator) serving() remote.ServeOptions {
-	regions := c.layout.Names()
-	exportEpoch(c.reg, c.layout, "")
+	c.layouts.export(c.reg, "")
 	exportRepaired(c.reg, "keyward_coordinator_repaired_hits_total", nil, c.store.Coordinator)
-	for _, region := range regions {
-		c.metrics.create(region)
-	}
+	c.createMetrics()
 	return remote.ServeOptions{
-		Coordinator: &measuredStore{c.store, c.metrics}, Regions: regions, Epoch: c.layout.Epoch,
+		Coordinator: &measuredStore{c.store, c.metrics}, Schedule: c.layouts.now,
 		TLS: c.tls, Guard: c.security.guards.Guard("coordinator"), Logger: c.log,
 		OnConnection: func(region string, change int) { c.metrics.connections.WithLabelValues(region).Add(float64(change)) },
+	}
+}
+
+// createMetrics creates the series of all regions.
+func (c *coordinator) createMetrics() {
+	for _, region := range c.layouts.now().Regions() {
+		c.metrics.create(region)
 	}
 }
 

@@ -2,11 +2,15 @@ package app
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net"
 	"net/url"
 	"strings"
+	"sync/atomic"
+	"time"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/remote"
 	"github.com/keyward/keyward/internal/certs"
 )
@@ -16,14 +20,15 @@ const keywardScheme = "keyward"
 
 // dialCoordinator returns a client of the coordinator at keyward://host:port. It presents the certificate of
 // --tls-cert, and uses no TLS only with --insecure.
-func (x *federations) dialCoordinator(at string, s *security) (*remote.CoordinatorClient, error) {
+func (x *federations) dialCoordinator(at string) (*remote.CoordinatorClient, error) {
+	s := x.security
 	u, err := url.Parse(at)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery+u.Fragment+strings.Trim(u.Path, "/") != "" {
 		return nil, errors.New("want keyward://host:port, and nothing else")
 	}
 	o := remote.DialOptions{
 		Address: net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), remote.Port)),
-		Region:  x.region, Epoch: x.layout.Epoch, Logger: s.log,
+		Region:  x.region, Epoch: x.layouts.epoch, Logger: s.log,
 	}
 	switch {
 	case !s.flags.TLS.Empty():
@@ -38,3 +43,35 @@ func (x *federations) dialCoordinator(at string, s *security) (*remote.Coordinat
 	}
 	return remote.Dial(o), nil
 }
+
+// movingCoordinator calls the coordinator of another region, whose address changes with its layouts.
+type movingCoordinator struct {
+	address string // used by the caller of move alone
+	current atomic.Pointer[remote.CoordinatorClient]
+}
+
+func newMovingCoordinator(address string, c *remote.CoordinatorClient) *movingCoordinator {
+	m := &movingCoordinator{address: address}
+	m.current.Store(c)
+	return m
+}
+
+// move replaces the client by one of another address. Calls in progress end before the former client is closed.
+func (m *movingCoordinator) move(address string, c *remote.CoordinatorClient) {
+	m.address = address
+	former := m.current.Swap(c)
+	time.AfterFunc(2*poolCallTimeout, former.Close)
+}
+
+// Lease implements federation.Coordinator.
+func (m *movingCoordinator) Lease(ctx context.Context, region string, rs []federation.PoolRequest) ([]federation.PoolGrant, error) {
+	return m.current.Load().Lease(ctx, region, rs)
+}
+
+// Reconcile implements federation.Coordinator.
+func (m *movingCoordinator) Reconcile(ctx context.Context, region string, rs []federation.PoolRequest) error {
+	return m.current.Load().Reconcile(ctx, region, rs)
+}
+
+// Healthy implements federation.Coordinator.
+func (m *movingCoordinator) Healthy(ctx context.Context) error { return m.current.Load().Healthy(ctx) }

@@ -22,7 +22,8 @@ type coordinatorFlags struct {
 func (f *coordinatorFlags) define(s *pflag.FlagSet) []flagGroup {
 	s.StringVar(&f.Listen, "listen", ":7948", "`host:port` to listen on for regions")
 	s.StringVar(&f.Federation, "federation", "",
-		"`file` with the regions that share limits: name, epoch, coordinator, and regions with name and weight")
+		"`file` with the regions that share limits: name, epoch, coordinator, and regions with name and weight, read again when it changes")
+	f.defineMargin(s)
 	s.StringVar(&f.Store, "store", "",
 		"`where` lent hits are recorded: memory, redis://host:port, rediss://host:port (TLS), "+
 			"postgres://user@host:port/database, or @FILE, which contains the URL with its password; after a restart, "+
@@ -62,6 +63,7 @@ func (f *coordinatorFlags) validate() (e faults) {
 	if err := hostPort(f.Metrics); err != nil {
 		e.add("--metrics %q: %w", f.Metrics, err)
 	}
+	f.validateMargin(&e)
 	f.validateTLS(&e)
 	e.unless(f.tlsFiles() > 0 || f.Insecure,
 		"--tls-cert, --tls-key and --tls-ca are missing: give all three, or --insecure on a laptop")

@@ -24,9 +24,9 @@ type CoordinatorStore struct {
 	Close func()
 }
 
-// OpenStore opens the store at a URL for a federation's layout. It does not wait for the store. Its errors contain no
+// OpenStore opens the store at a URL for the federation of that name, with those layouts. It does not wait for the store. Its errors contain no
 // passwords.
-type OpenStore func(ctx context.Context, url string, l *federation.Layout) (CoordinatorStore, error)
+type OpenStore func(ctx context.Context, url, name string, terms federation.TermOf) (CoordinatorStore, error)
 
 func (s *CoordinatorStore) setup(ctx context.Context) error { return optional(ctx, s.Setup) }
 func (s *CoordinatorStore) init(ctx context.Context) error  { return optional(ctx, s.Init) }
@@ -48,8 +48,8 @@ func optional(ctx context.Context, f func(context.Context) error) error {
 // memoryStore is the value of --store without a server.
 const memoryStore = "memory"
 
-// openStore opens the store of --store. Without a layout, which is faulty, it only checks the value.
-func openStore(f *coordinatorFlags, l *federation.Layout, stores map[string]OpenStore) (s CoordinatorStore, err error) {
+// openStore opens the store of --store. Without layouts, which are faulty, it only checks the value.
+func openStore(f *coordinatorFlags, x *layouts, stores map[string]OpenStore) (s CoordinatorStore, err error) {
 	at := f.Store
 	if file, isFile := strings.CutPrefix(at, "@"); isFile {
 		content, err := os.ReadFile(file)
@@ -58,11 +58,12 @@ func openStore(f *coordinatorFlags, l *federation.Layout, stores map[string]Open
 		}
 		at = strings.TrimSpace(string(content))
 	}
-	if l == nil {
-		l = &federation.Layout{}
+	name, terms := "", federation.Always(0)
+	if x != nil {
+		name, terms = x.now().Newest().Name, x.terms
 	}
 	if at == memoryStore {
-		return openMemory(l.Epoch, f.Init), nil
+		return openMemory(terms, f.Init), nil
 	}
 	scheme, _, isURL := strings.Cut(at, "://")
 	open := stores[scheme]
@@ -74,24 +75,24 @@ func openStore(f *coordinatorFlags, l *federation.Layout, stores map[string]Open
 		const text = "--store: want memory or a URL that begins with redis://, rediss://, %s://"
 		return s, fmt.Errorf(text, strings.Join(names, "://, "))
 	}
-	if s, err = open(context.Background(), at, l); err != nil {
+	if s, err = open(context.Background(), at, name, terms); err != nil {
 		return s, fmt.Errorf("--store: %w", err)
 	}
 	return s, nil
 }
 
 // openMemory returns a store in memory. It lends only the rest of windows that have begun, unless whole is set.
-func openMemory(epoch uint32, whole bool) CoordinatorStore {
+func openMemory(terms federation.TermOf, whole bool) CoordinatorStore {
 	clock := func() int64 { return time.Now().UnixNano() }
 	since := clock()
 	if whole {
 		since = 0
 	}
-	return CoordinatorStore{Coordinator: federation.NewMemory(epoch, since, clock)}
+	return CoordinatorStore{Coordinator: federation.NewMemory(terms, since, clock)}
 }
 
-func openRedis(ctx context.Context, url string, l *federation.Layout) (CoordinatorStore, error) {
-	c, err := redis.Open(ctx, redis.Options{URL: url, Epoch: l.Epoch})
+func openRedis(ctx context.Context, url, _ string, terms federation.TermOf) (CoordinatorStore, error) {
+	c, err := redis.Open(ctx, redis.Options{URL: url, Terms: terms})
 	if err != nil {
 		return CoordinatorStore{}, err
 	}

@@ -46,7 +46,7 @@ func TestOpenStore(t *testing.T) {
 	if err := os.WriteFile(file, []byte(" redis://:hidden@localhost:1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stores := map[string]OpenStore{"other": func(context.Context, string, *federation.Layout) (CoordinatorStore, error) {
+	stores := map[string]OpenStore{"other": func(context.Context, string, string, federation.TermOf) (CoordinatorStore, error) {
 		return CoordinatorStore{}, errors.New("open other: broken")
 	}}
 	for at, want := range map[string]string{
@@ -103,7 +103,7 @@ func TestDialCoordinator(t *testing.T) {
 	if err := certs.MakeDemo(dir, certs.DemoOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	x := federations{layout: &federation.Layout{Epoch: 7}, region: "a"}
+	x := federations{region: "a"}
 	log := logger(os.Stderr, settings.ServerSettings{})
 	for _, tt := range []struct {
 		url      string
@@ -122,7 +122,14 @@ func TestDialCoordinator(t *testing.T) {
 		{"http://localhost", certs.Files{}, true, "begins with keyward://, redis:// or rediss://"},
 	} {
 		f := &flags{securityFlags: securityFlags{TLS: tt.files, Insecure: tt.insecure}}
-		c, err := x.openAuthority(tt.url, newSecurity(f, certs.Files{}, prometheus.NewRegistry(), log))
+		x.security = newSecurity(f, certs.Files{}, prometheus.NewRegistry(), log)
+		x.layouts = &layouts{}
+		s, err := federation.NewLayoutSchedule("a", time.Minute, []*federation.Layout{{Epoch: 7}}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.layouts.schedule.Store(s)
+		c, err := x.openAuthority(tt.url)
 		if closer, ok := c.(interface{ Close() }); ok && err == nil {
 			closer.Close()
 		}

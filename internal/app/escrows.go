@@ -15,12 +15,11 @@ const escrowsShown = 200
 func (m *sidecar) escrows() api.Escrows {
 	now, x := time.Now().UnixNano(), &m.federation
 	e := api.Escrows{Member: m.Flags.Node, Region: x.region, Coordinators: []api.RegionCoordinator{}, Keys: []api.KeyEscrow{}}
-	if x.layout != nil {
-		e.Federation, e.Epoch = x.layout.Name, x.layout.Epoch
+	if x.layouts != nil {
+		e.Federation, e.Epoch = x.layouts.inForce().Name, x.layouts.epoch()
 	}
 	names := map[uint32]string{}
-	for i := range x.authorities {
-		name := x.authorities[i].name
+	for _, name := range x.names() {
 		id := federation.AuthorityID(name)
 		away, rtt := m.node.CoordinatorState(id)
 		names[id] = name

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/spf13/pflag"
 
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/redis"
@@ -23,15 +24,6 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-const (
-	// poolCallTimeout is how long a call to a coordinator may take. Requests are repeated long before.
-	poolCallTimeout = 3 * time.Second
-	poolCalls       = 8   // most calls to one coordinator at a time
-	poolBatch       = 256 // most requests of one call
-	poolCheckEvery  = 30 * time.Second
-	poolQueue       = 16_384 // most requests that wait for a call; more are dropped, and repeated
-)
-
 // federationFlags are this member's place in a federation, and the coordinators that it can reach.
 type federationFlags struct {
 	Region      string
@@ -39,6 +31,8 @@ type federationFlags struct {
 	Authorities []string // NAME=URL or NAME=@FILE
 	// FederationListen is the host:port at which this member serves other regions; empty: it does not.
 	FederationListen string
+	// FederationMargin is the time within which all processes of all regions read a changed file of the layouts.
+	FederationMargin time.Duration
 }
 
 // validateFederation checks the flags of the federation. It does not read files.
@@ -48,11 +42,23 @@ func (f *federationFlags) validateFederation(e *faults) {
 	if err := hostPort(f.FederationListen); err != nil {
 		e.add("--federation-listen %q: %w", f.FederationListen, err)
 	}
+	f.validateMargin(e)
 	for _, a := range f.Authorities {
 		if name, at, ok := strings.Cut(a, "="); !ok || name == "" || at == "" {
 			e.add("--authority: want NAME=URL or NAME=@FILE") // not the value, which may contain a password
 		}
 	}
+}
+
+// defineMargin defines the flag that sidecars and coordinators share.
+func (f *federationFlags) defineMargin(s *pflag.FlagSet) {
+	s.DurationVar(&f.FederationMargin, "federation-margin", 2*time.Minute,
+		"`time` within which all processes of all regions read a changed --federation; a layout that is read later than that before its from "+
+			"lends nothing until the time has passed")
+}
+
+func (f *federationFlags) validateMargin(e *faults) {
+	e.unless(f.Federation == "" || f.FederationMargin >= time.Second, "--federation-margin %v: want at least 1s", f.FederationMargin)
 }
 
 // authority is a coordinator that this member can reach.
@@ -63,52 +69,56 @@ type authority struct {
 
 // federations is this member's place in a federation.
 type federations struct {
-	layout      *federation.Layout // nil: none
-	region      string
-	authorities []authority
-	callers     map[uint32]*poolCaller
+	layouts  *layouts // nil: none
+	region   string
+	security *security
 
-	// The rest is nil, or unused, unless this cluster is a coordinator.
-	home     *home.Coordinator
-	members  *homeMembers
-	joined   atomic.Bool // this member is on the ring
-	measured *measuredStore
-	metrics  *coordinatorMetrics
-	server   *remote.CoordinatorServer
+	mu          sync.Mutex
+	authorities []authority                            // only ever added to; guarded by mu
+	regions     map[string]*movingCoordinator          // of other regions, by name; guarded by mu
+	callers     atomic.Pointer[map[uint32]*poolCaller] // nil before start; its maps are immutable
+	reg         prometheus.Registerer                  // nil before the callers start; guarded by mu
+	start       func(a *authority) *poolCaller         // nil before the callers start; guarded by mu
+
+	// The rest is nil, or unused, in a federation without regions.
+	home    *home.Coordinator
+	members *homeMembers
+	joined  atomic.Bool // this member is on the ring
+	served  *servedHome
+	server  *remote.CoordinatorServer
 }
 
-// open reads the layout and opens the coordinators, for the member of that name. It returns all faults.
-func (x *federations) open(f *federationFlags, node string, s *security) (err error) {
-	x.region = f.Region
+// open reads the layouts and opens the coordinators, for the member of that name. It returns all faults.
+func (x *federations) open(f *federationFlags, node string, s *security, log *slog.Logger) (err error) {
+	x.region, x.security = f.Region, s
 	if f.Federation == "" {
 		if len(f.Authorities) > 0 {
 			return errors.New("--authority needs --federation FILE and --region NAME")
 		}
 		return nil
 	}
-	content, err := os.ReadFile(f.Federation)
+	x.layouts, err = openLayouts(f.Federation, f.FederationMargin, log, func(newest *federation.Layout) string {
+		if x.region == "" && newest.Holders > 0 {
+			x.region = node // the holders' names must differ, as those of members
+		}
+		return x.region
+	})
 	if err != nil {
 		return fmt.Errorf("--federation: %w", err)
 	}
-	if x.layout, err = federation.ParseLayout(f.Federation, content); err != nil {
-		return fmt.Errorf("--federation: %w", err)
-	}
 	var errs []error
-	if x.region == "" && x.layout.Holders > 0 {
-		x.region = node // the holders' names must differ, as those of members
-	}
-	if err := x.layout.Admits(x.region); err != nil {
+	if err := x.admitted(); err != nil {
 		errs = append(errs, fmt.Errorf("--region: %w", err))
 	}
 	x.openHome()
-	errs = append(errs, x.openRegions(s))
+	errs = append(errs, x.openRegions())
 	for _, text := range f.Authorities {
 		name, at, _ := strings.Cut(text, "=")
-		if x.layout.Index(name) >= 0 {
+		if slices.Contains(x.layouts.now().Regions(), name) {
 			errs = append(errs, fmt.Errorf("--authority %s: %s has a region of this name", name, f.Federation))
 			continue
 		}
-		c, err := x.openAuthority(at, s)
+		c, err := x.openAuthority(at)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--authority %s: %w", name, err))
 			continue
@@ -118,27 +128,18 @@ func (x *federations) open(f *federationFlags, node string, s *security) (err er
 	return errors.Join(errs...)
 }
 
-// openRegions opens the regions that are coordinators, among them this one.
-func (x *federations) openRegions(s *security) error {
-	var errs []error
-	for i := range x.layout.Regions {
-		switch r := &x.layout.Regions[i]; {
-		case r.Name == x.region && x.home != nil:
-			x.authorities = append(x.authorities, authority{r.Name, x.home})
-		case r.Name != x.region && x.layout.Coordinates(r.Name):
-			c, err := x.dialCoordinator(keywardScheme+"://"+r.Address, s)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("region %s: %w", r.Name, err))
-				continue
-			}
-			x.authorities = append(x.authorities, authority{r.Name, c})
+// admitted returns why no layout has a place for this region, or nil.
+func (x *federations) admitted() (err error) {
+	for _, p := range x.layouts.now().Phases() {
+		if err = p.Layout.Admits(x.region); err == nil {
+			return nil
 		}
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // openAuthority returns the coordinator at a URL, or at the URL that a file contains. Its errors contain no credentials.
-func (x *federations) openAuthority(at string, s *security) (federation.Coordinator, error) {
+func (x *federations) openAuthority(at string) (federation.Coordinator, error) {
 	if file, isFile := strings.CutPrefix(at, "@"); isFile {
 		content, err := os.ReadFile(file)
 		if err != nil {
@@ -149,53 +150,54 @@ func (x *federations) openAuthority(at string, s *security) (federation.Coordina
 	scheme, _, _ := strings.Cut(at, "://")
 	switch scheme {
 	case "redis", "rediss":
-		return redis.Open(context.Background(), redis.Options{URL: at, Epoch: x.layout.Epoch})
+		return redis.Open(context.Background(), redis.Options{URL: at, Terms: x.layouts.terms})
 	case keywardScheme:
-		if x.layout.Holders > 0 {
+		if x.layouts.now().Newest().Holders > 0 {
 			return nil, errors.New("a coordinator process lends to regions only; with holders, want a URL that begins with redis:// or rediss://")
 		}
-		return x.dialCoordinator(at, s)
+		return x.dialCoordinator(at)
 	}
 	return nil, errors.New("want a URL that begins with keyward://, redis:// or rediss://")
 }
 
-// options returns this region's place for the Node.
-func (x *federations) options() owner.FederationPlace {
-	if x.layout == nil {
+// place returns this region's place for the Node.
+func (x *federations) place() owner.FederationPlace {
+	if x.layouts == nil {
 		return owner.FederationPlace{}
 	}
-	p := owner.FederationPlace{
-		Epoch: x.layout.Epoch, Weights: x.layout.Weights(), Index: x.layout.Index(x.region), Holders: int(x.layout.Holders),
-		Authorities: x.names(),
-	}
-	if x.layout.Coordinator == federation.SpreadCoordinator {
-		p.Homes = federation.NewHomes(x.layout)
-	}
-	return p
+	return owner.FederationPlace{Schedule: x.layouts.now(), Authorities: x.names()}
+}
+
+// known returns the coordinators that this member can reach.
+func (x *federations) known() []authority {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.authorities[:len(x.authorities):len(x.authorities)]
 }
 
 func (x *federations) names() (names []string) {
-	for i := range x.authorities {
-		names = append(names, x.authorities[i].name)
+	for _, a := range x.known() {
+		names = append(names, a.name)
 	}
 	return names
 }
 
 // rules returns what rules need to know of the federation.
 func (x *federations) rules() *config.FederationOptions {
-	if x.layout == nil {
+	if x.layouts == nil {
 		return &config.FederationOptions{}
 	}
+	l := x.layouts.now().Newest()
 	names := x.names()
-	if x.layout.Coordinator == federation.SpreadCoordinator {
-		names = append(names, federation.SpreadCoordinator)
+	for _, p := range x.layouts.now().Phases() {
+		if p.Layout.Coordinator == federation.SpreadCoordinator {
+			names = append(names, federation.SpreadCoordinator)
+		}
 	}
 	o := &config.FederationOptions{
-		Name: x.layout.Name, Coordinator: x.layout.Coordinator, Authorities: names,
-		Regions: len(x.layout.Regions), Holders: int(x.layout.Holders),
+		Name: l.Name, Coordinator: l.Coordinator, Authorities: names, Regions: len(l.Regions), Holders: int(l.Holders),
 	}
-	for i := range x.authorities {
-		a := &x.authorities[i]
+	for _, a := range x.known() {
 		c, ok := a.coordinator.(*redis.Coordinator)
 		if !ok {
 			continue
@@ -210,201 +212,65 @@ func (x *federations) rules() *config.FederationOptions {
 	return o
 }
 
-// poolReply is called with the replies of a coordinator; see owner.Node.StepFederation.
-type poolReply func(authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool)
+// poolReply is called with the replies of a coordinator; see owner.Node.StepFederation. It reports whether the coordinator counts
+// as away then.
+type poolReply func(authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) (away bool)
 
-// start starts the callers.
-func (x *federations) start(t *tasks, reg prometheus.Registerer, log *slog.Logger, reply poolReply) {
-	x.callers = map[uint32]*poolCaller{}
-	if x.home != nil {
-		x.measureHome(reg)
-	}
-	if len(x.authorities) == 0 {
+// run starts the callers, and follows the layouts. changed is called after each change of them.
+func (x *federations) run(t *tasks, reg prometheus.Registerer, log *slog.Logger, reply poolReply, changed func()) {
+	if x.layouts == nil {
 		return
 	}
+	x.layouts.export(reg, x.region)
 	m := newFederationMetrics(reg)
-	exportEpoch(reg, x.layout, x.region)
-	for i := range x.authorities {
-		a := &x.authorities[i]
-		if x.measured != nil && a.name == x.region {
-			a.coordinator = x.measured
-		}
-		c := &poolCaller{
-			id: federation.AuthorityID(a.name), name: a.name, log: log, region: x.region, coordinator: a.coordinator, reply: reply,
-			wake: make(chan struct{}, 1), slots: make(chan struct{}, poolCalls),
-			seconds: m.seconds.WithLabelValues(a.name), errors: m.errors.WithLabelValues(a.name),
-			dropped: m.dropped.WithLabelValues(a.name), requests: m.requests.WithLabelValues(a.name), up: m.up.WithLabelValues(a.name),
-			refused: m.refused.WithLabelValues(a.name), offset: m.offset.WithLabelValues(a.name),
-		}
-		c.up.Set(1)
-		x.callers[c.id] = c
+	x.mu.Lock()
+	x.start = func(a *authority) *poolCaller {
+		c := m.caller(a, x.region, log, reply)
 		exportRepaired(reg, "keyward_federation_repaired_hits_total", prometheus.Labels{"authority": a.name}, a.coordinator)
 		t.start(c.run)
+		return c
 	}
+	x.reg = reg
+	x.serveHome()
+	x.startCallers()
+	x.mu.Unlock()
+	t.start(func(ctx context.Context) {
+		x.layouts.follow(ctx, func() {
+			if err := x.openRegions(); err != nil {
+				log.Error("coordinators not opened", "error", err)
+			}
+			changed()
+		})
+	})
+}
+
+// startCallers starts the callers of new authorities. It is called with mu held.
+func (x *federations) startCallers() {
+	next := map[uint32]*poolCaller{}
+	if was := x.callers.Load(); was != nil {
+		maps.Copy(next, *was)
+	}
+	for i := range x.authorities {
+		a := &x.authorities[i]
+		if id := federation.AuthorityID(a.name); next[id] == nil {
+			next[id] = x.start(a)
+		}
+	}
+	x.callers.Store(&next)
 }
 
 // send queues requests. It does not block.
 func (x *federations) send(rs []owner.CoordinatorRequest) {
+	callers := x.callers.Load()
+	if callers == nil {
+		return
+	}
 	for i := range rs {
-		if c := x.callers[rs[i].Authority]; c != nil {
+		if c := (*callers)[rs[i].Authority]; c != nil {
 			c.queue(&rs[i].Request)
 		}
 	}
-	for _, c := range x.callers {
+	for _, c := range *callers {
 		c.signal()
 	}
-}
-
-type federationMetrics struct {
-	seconds                   *prometheus.HistogramVec
-	errors, dropped, requests *prometheus.CounterVec
-	refused                   *prometheus.CounterVec
-	up, offset                *prometheus.GaugeVec
-}
-
-func newFederationMetrics(reg prometheus.Registerer) federationMetrics {
-	f, label := promauto.With(reg), []string{"authority"}
-	counter := func(name, help string) *prometheus.CounterVec {
-		return f.NewCounterVec(prometheus.CounterOpts{Name: "keyward_federation_" + name, Help: help}, label)
-	}
-	return federationMetrics{
-		seconds: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "keyward_federation_call_seconds", Help: "Time of a call to the coordinator that succeeded.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 3},
-		}, label),
-		errors:   counter("errors_total", "Calls to the coordinator that failed."),
-		dropped:  counter("dropped_total", "Requests to the coordinator that found no room, and are repeated."),
-		requests: counter("requests_total", "Requests to the coordinator, of which one call has many."),
-		refused:  counter("refused_total", "Requests that the coordinator refused: late, invalid, or of another layout."),
-		offset: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "keyward_federation_clock_offset_seconds",
-			Help: "By how much the coordinator's clock is at least ahead of this member's; negative if it is behind.",
-		}, label),
-		up: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "keyward_federation_up", Help: "1 if the last call to the coordinator succeeded, 0 if it failed.",
-		}, label),
-	}
-}
-
-// poolCaller calls one coordinator.
-type poolCaller struct {
-	id          uint32
-	name        string
-	region      string
-	coordinator federation.Coordinator
-	reply       poolReply
-	wake        chan struct{}
-	slots       chan struct{} // holds a value for each call
-	seconds     prometheus.Observer
-	errors      prometheus.Counter
-	dropped     prometheus.Counter
-	requests    prometheus.Counter
-	refused     prometheus.Counter
-	up, offset  prometheus.Gauge
-	log         *slog.Logger
-	unhealthy   atomic.Bool
-
-	mu      sync.Mutex
-	waiting []federation.PoolRequest // guarded by mu
-}
-
-func (c *poolCaller) queue(r *federation.PoolRequest) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.waiting) >= poolQueue {
-		c.dropped.Inc()
-		return
-	}
-	c.waiting = append(c.waiting, *r)
-}
-
-func (c *poolCaller) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
-
-// take returns the requests of the next call, or none.
-func (c *poolCaller) take() (rs []federation.PoolRequest) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := min(len(c.waiting), poolBatch)
-	rs = slices.Clone(c.waiting[:n])
-	c.waiting = slices.Delete(c.waiting, 0, n)
-	return rs
-}
-
-// run calls the coordinator until ctx ends. It connects at once, so that the first request does not have to.
-func (c *poolCaller) run(ctx context.Context) {
-	var calls sync.WaitGroup
-	defer calls.Wait()
-	check := time.NewTicker(poolCheckEvery)
-	defer check.Stop()
-	calls.Go(func() { c.check(ctx) })
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-check.C:
-			calls.Go(func() { c.check(ctx) })
-		case <-c.wake:
-			c.send(ctx, &calls)
-		}
-	}
-}
-
-// send sends the requests that wait. Those that come while all calls are in progress share the next one.
-func (c *poolCaller) send(ctx context.Context, calls *sync.WaitGroup) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case c.slots <- struct{}{}:
-		}
-		rs := c.take()
-		if len(rs) == 0 {
-			<-c.slots
-			return
-		}
-		calls.Go(func() {
-			c.call(ctx, rs)
-			<-c.slots
-		})
-	}
-}
-
-// check logs when the coordinator becomes unable to lend, and when it is able again.
-func (c *poolCaller) check(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, poolCallTimeout)
-	defer cancel()
-	err := c.coordinator.Healthy(ctx)
-	if ctx.Err() == context.Canceled {
-		return
-	}
-	switch was := c.unhealthy.Swap(err != nil); {
-	case err != nil && !was:
-		c.log.Warn("coordinator cannot lend", "authority", c.name, "error", err)
-	case err == nil && was:
-		c.log.Info("coordinator lends again", "authority", c.name)
-	}
-}
-
-func (c *poolCaller) call(ctx context.Context, rs []federation.PoolRequest) {
-	ctx, cancel := context.WithTimeout(ctx, poolCallTimeout)
-	defer cancel()
-	began := time.Now()
-	gs, err := c.coordinator.Lease(ctx, c.region, rs)
-	took := time.Since(began)
-	c.requests.Add(float64(len(rs)))
-	if err != nil {
-		c.errors.Inc()
-		c.up.Set(0)
-	} else {
-		c.seconds.Observe(took.Seconds())
-		c.up.Set(1)
-		c.refused.Add(float64(len(rs) - len(gs)))
-		c.measureOffset(rs, gs, began, took)
-	}
-	c.reply(c.id, took, gs, err != nil)
 }

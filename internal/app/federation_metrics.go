@@ -1,6 +1,7 @@
 package app
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,12 +22,48 @@ func exportRepaired(reg prometheus.Registerer, name string, labels prometheus.La
 	}, func() float64 { return float64(store.Repaired()) })
 }
 
-// exportEpoch exports the epoch of the layout that this process uses. The region of a coordinator is "".
-func exportEpoch(reg prometheus.Registerer, l *federation.Layout, region string) {
-	promauto.With(reg).NewGauge(prometheus.GaugeOpts{
-		Name: "keyward_federation_epoch", Help: "Epoch of the layout that this process uses. It is the same everywhere.",
-		ConstLabels: prometheus.Labels{"federation": l.Name, "region": region},
-	}).Set(float64(l.Epoch))
+type federationMetrics struct {
+	seconds                   *prometheus.HistogramVec
+	errors, dropped, requests *prometheus.CounterVec
+	refused                   *prometheus.CounterVec
+	up, offset                *prometheus.GaugeVec
+}
+
+func newFederationMetrics(reg prometheus.Registerer) federationMetrics {
+	f, label := promauto.With(reg), []string{"authority"}
+	counter := func(name, help string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: "keyward_federation_" + name, Help: help}, label)
+	}
+	return federationMetrics{
+		seconds: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "keyward_federation_call_seconds", Help: "Time of a call to the coordinator that succeeded.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 3},
+		}, label),
+		errors:   counter("errors_total", "Calls to the coordinator that failed."),
+		dropped:  counter("dropped_total", "Requests to the coordinator that found no room, and are repeated."),
+		requests: counter("requests_total", "Requests to the coordinator, of which one call has many."),
+		refused:  counter("refused_total", "Requests that the coordinator refused: late, invalid, or of another layout."),
+		offset: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "keyward_federation_clock_offset_seconds",
+			Help: "By how much the coordinator's clock is at least ahead of this member's; negative if it is behind.",
+		}, label),
+		up: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "keyward_federation_up", Help: "1 while the coordinator answers, 0 while it counts as away, so that outage policies decide.",
+		}, label),
+	}
+}
+
+// caller returns a caller of a, which is not started yet.
+func (m *federationMetrics) caller(a *authority, region string, log *slog.Logger, reply poolReply) *poolCaller {
+	c := &poolCaller{
+		id: federation.AuthorityID(a.name), name: a.name, log: log, region: region, coordinator: a.coordinator, reply: reply,
+		wake: make(chan struct{}, 1), slots: make(chan struct{}, poolCalls),
+		seconds: m.seconds.WithLabelValues(a.name), errors: m.errors.WithLabelValues(a.name),
+		dropped: m.dropped.WithLabelValues(a.name), requests: m.requests.WithLabelValues(a.name), up: m.up.WithLabelValues(a.name),
+		refused: m.refused.WithLabelValues(a.name), offset: m.offset.WithLabelValues(a.name),
+	}
+	c.up.Set(1)
+	return c
 }
 
 // measureOffset sets the metric of the clocks by the grants gs for the requests rs, which were sent at began.

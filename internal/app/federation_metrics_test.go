@@ -22,7 +22,7 @@ func TestClockOffset(t *testing.T) {
 		c := poolCaller{offset: prometheus.NewGauge(prometheus.GaugeOpts{})}
 		rule := limit.Rule{Window: time.Minute, Limit: 10}
 		now := began.Add(at).UnixNano()
-		m := federation.NewMemory(0, 0, func() int64 { return now })
+		m := federation.NewMemory(federation.Always(0), 0, func() int64 { return now })
 		rs := []federation.PoolRequest{{Rule: rule, Pool: 10, Seq: 1, Tokens: 1}}
 		gs, err := m.Lease(t.Context(), "a", rs)
 		if err != nil || len(gs) != 1 {
@@ -45,7 +45,7 @@ func (r *repairing) Repaired() uint64 { return r.hits }
 // TestRepairedHits requires that only stores that can lose records have the metric.
 func TestRepairedHits(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	exportRepaired(reg, "a_total", nil, federation.NewMemory(1, 0, nil))
+	exportRepaired(reg, "a_total", nil, federation.NewMemory(federation.Always(1), 0, nil))
 	if n, err := testutil.GatherAndCount(reg); n != 0 || err != nil {
 		t.Errorf("%d metrics of a memory, %v", n, err)
 	}
@@ -55,5 +55,18 @@ func TestRepairedHits(t *testing.T) {
 	all, err := reg.Gather()
 	if err != nil || len(all) != 1 || all[0].GetMetric()[0].GetCounter().GetValue() != 5 {
 		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// TestUp requires that a coordinator that answers without grants, so that it counts as away, is not shown as up.
+func TestUp(t *testing.T) {
+	for _, away := range []bool{true, false} {
+		m := newFederationMetrics(prometheus.NewRegistry())
+		a := &authority{"home", federation.NewMemory(federation.Always(1), 0, func() int64 { return 1 })}
+		c := m.caller(a, "a", nil, func(uint32, time.Duration, []federation.PoolGrant, bool) bool { return away })
+		c.call(t.Context(), []federation.PoolRequest{{Epoch: 2}})
+		if up := testutil.ToFloat64(c.up); (up == 1) == away {
+			t.Errorf("away %v: up %v", away, up)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,8 +9,8 @@ import (
 	"testing"
 )
 
-// layoutFile writes a layout and returns its path.
-func layoutFile(t *testing.T, text string) string {
+// federationFile writes a layout and returns its path.
+func federationFile(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "federation.yaml")
 	if err := os.WriteFile(file, []byte("name: shop\nepoch: 1\ncoordinator: redis\n"+text), 0o644); err != nil {
@@ -21,13 +22,13 @@ func layoutFile(t *testing.T, text string) string {
 // A member that is a holder of its own has its own name unless --region replaces it, and knows what its coordinators
 // support.
 func TestHolders(t *testing.T) {
-	f := &federationFlags{Federation: layoutFile(t, "holders: 20\n"), Authorities: []string{"redis=redis://h", "shared=redis://h/?layout=envoyproxy"}}
+	f := &federationFlags{Federation: federationFile(t, "holders: 20\n"), Authorities: []string{"redis=redis://h", "shared=redis://h/?layout=envoyproxy"}}
 	var x federations
-	if err := x.open(f, "pod-a", nil); err != nil {
+	if err := x.open(f, "pod-a", nil, slog.Default()); err != nil {
 		t.Fatal(err)
 	}
-	if o := x.options(); x.region != "pod-a" || o.Holders != 20 || len(o.Weights) != 0 {
-		t.Errorf("%q, %+v", x.region, o)
+	if l := x.place().Schedule.Newest(); x.region != "pod-a" || l.Holders != 20 || len(l.Weights()) != 0 {
+		t.Errorf("%q, %+v", x.region, l)
 	}
 	if o := x.rules(); o.Holders != 20 || !slices.Equal(o.Counts, []string{"redis"}) || !slices.Equal(o.Shared, []string{"shared"}) ||
 		!slices.Equal(o.Reclaims, []string{"redis", "shared"}) {
@@ -35,7 +36,7 @@ func TestHolders(t *testing.T) {
 	}
 	f.Region = "pod-b"
 	x = federations{}
-	if err := x.open(f, "pod-a", nil); err != nil || x.region != "pod-b" {
+	if err := x.open(f, "pod-a", nil, slog.Default()); err != nil || x.region != "pod-b" {
 		t.Errorf("%q, %v", x.region, err)
 	}
 }
@@ -48,11 +49,11 @@ func TestHolderFaults(t *testing.T) {
 		"holders: 300\n":                      "300 holders, at most 256",
 		"holders: 3\n":                        "with holders, want a URL that begins with redis://",
 	} {
-		f := &federationFlags{Federation: layoutFile(t, text)}
+		f := &federationFlags{Federation: federationFile(t, text)}
 		if strings.HasPrefix(text, "holders") {
 			f.Authorities = []string{"redis=keyward://h"}
 		}
-		if err := new(federations).open(f, "pod-a", nil); err == nil || !strings.Contains(err.Error(), want) {
+		if err := new(federations).open(f, "pod-a", nil, slog.Default()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, not %q", text, err, want)
 		}
 	}

@@ -288,11 +288,12 @@ func (f *federationFlags) define(s *pflag.FlagSet) {
 	s.StringVar(&f.Region, "region", "",
 		"`name` of the region of this cluster in the file of --federation; if that has holders instead of regions, the default is --node")
 	s.StringVar(&f.Federation, "federation", "",
-		"`file` with the regions that share limits: name, epoch, coordinator, and regions with name and weight; empty: limits are "+
-			"this cluster's own")
+		"`file` with the regions that share limits: name, epoch, coordinator, and regions with name and weight, read again when it "+
+			"changes; empty: limits are this cluster's own")
 	s.StringVar(&f.FederationListen, "federation-listen", "",
-		"`host:port`, usually :7948, to serve other regions on, if the coordinator of --federation is this region or spread; empty: "+
+		"`host:port`, usually :7948, to serve other regions on, if the coordinator of --federation is this region or spread, or will be; empty: "+
 			"other members of this cluster do")
+	f.defineMargin(s)
 	s.StringSliceVar(&f.Authorities, "authority", nil,
 		"`NAME=URL` of a coordinator that lends parts of limits to regions: keyward://host:port (cmd/coordinator, with --tls-cert), "+
 			"redis://host:port or rediss://host:port; NAME=@FILE reads the URL, with its password, from a file")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -217,5 +218,36 @@ func TestShownFlags(t *testing.T) {
 	}
 	if strings.Contains(got, "hid") || strings.Contains(got, "u:") {
 		t.Errorf("a password is shown: %s", got)
+	}
+}
+
+// TestRuleDefaults requires that --rule-defaults is read from its value, a file and the environment, and that its faults
+// are those of the start.
+func TestRuleDefaults(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "defaults.yaml")
+	if err := os.WriteFile(file, []byte("d: {reserve: 100, lapse: release}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	base := []string{"--node", "a", "--insecure"}
+	for _, from := range []struct {
+		args []string
+		env  func(string) string
+	}{
+		{[]string{"--rule-defaults", `{"d": {"reserve": 100, "lapse": "release"}}`}, env()},
+		{[]string{"--rule-defaults", "@" + file}, env()},
+		{nil, env("KEYWARD_RULE_DEFAULTS", "d: {reserve: 100, lapse: release}")},
+	} {
+		f, err := Parse("sidecar", "", append(slices.Clone(base), from.args...), from.env)
+		if err != nil || f.ruleDefaults["d"]["reserve"] != 100 || f.ruleDefaults["d"]["lapse"] != "release" {
+			t.Errorf("%v: %v, %v", from.args, f.ruleDefaults, err)
+		}
+	}
+	for value, want := range map[string]string{
+		"d: {reserv: 5}": "--rule-defaults: domain 'd': unknown key 'reserv' (did you mean 'reserve'?)",
+		"@" + file + "x": "--rule-defaults: open " + file + "x:",
+	} {
+		if _, err := Parse("sidecar", "", append(slices.Clone(base), "--rule-defaults", value), env()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", value, err)
+		}
 	}
 }

@@ -56,6 +56,7 @@ type sidecar struct {
 	node     *owner.Node
 	peer     *peer.Peer
 	service  *rls.Service
+	callers  atomic.Pointer[rls.Service] // service, for other members; nil: not started
 	health   *rls.HealthServer
 	versions *source.Versions
 	cluster  atomic.Pointer[cluster.Cluster] // nil before gossip has started
@@ -198,10 +199,10 @@ func (m *sidecar) startCounting() error {
 		o.DataWindow = m.Flags.DataWindow
 	}
 	var err error
-	if err = m.federation.open(&m.Flags.federationFlags, m.Flags.Node, m.security); err != nil {
+	if err = m.federation.open(&m.Flags.federationFlags, m.Flags.Node, m.security, m.Log); err != nil {
 		return err
 	}
-	o.Federation = m.federation.options()
+	o.Federation = m.federation.place()
 	// envoyproxy/ratelimit caches refused keys in this many bytes. An entry takes about 64.
 	if b := m.Settings.Behavior.LocalCacheBytes; b > 0 {
 		o.DenyCache = max(1, b/64)
@@ -212,6 +213,7 @@ func (m *sidecar) startCounting() error {
 		Detection:  membership.Detection(m.Flags.Detection),
 		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, OnAudit: m.onAudit, OnLostAudits: m.onLostAudits, Logger: m.Log, Registerer: m.reg,
 	}
+	po.HasCaller = m.hasCaller
 	if m.Flags.Data != "" {
 		po.OnDecided = m.onDecided
 	}
@@ -219,9 +221,11 @@ func (m *sidecar) startCounting() error {
 	if m.federation.home != nil {
 		po.OnPool = m.federation.home.Receive
 	}
-	m.federation.start(m.tasks, m.reg, m.Log, func(authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) {
+	m.federation.run(m.tasks, m.reg, m.Log, func(authority uint32, took time.Duration, gs []federation.PoolGrant, failed bool) bool {
 		m.peer.StepFederation(authority, took, gs, failed) // the rules are loaded after the peer has started
-	})
+		away, _ := m.node.CoordinatorState(authority)
+		return away
+	}, func() { m.node.SetFederation(m.federation.place()) })
 	if err = m.security.peer(&po); err != nil {
 		return err
 	}
@@ -239,10 +243,16 @@ func (m *sidecar) startCounting() error {
 	return nil
 }
 
+// hasCaller reports whether this member has a connection of the caller that was opened longer ago.
+func (m *sidecar) hasCaller(caller uint64, ago time.Duration) bool {
+	s := m.callers.Load()
+	return s != nil && s.HasCaller(caller, ago)
+}
+
 func (m *sidecar) startService() {
 	b := m.Settings.Behavior
 	o := rls.Options{
-		Self: m.Flags.Node, Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
+		Self: ring.ID(m.Flags.Node), CallerGone: m.peer.CallerGone, Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.Flags.DecisionTimeout,
 		Additions: m.Flags.additions(),
 	}
@@ -253,6 +263,7 @@ func (m *sidecar) startService() {
 		o.Denials, o.DenialRate = m.logDenial, m.Flags.LogDenials
 	}
 	m.service = rls.New(o)
+	m.callers.Store(m.service)
 	m.versions = source.NewVersions(source.VersionsOptions{
 		Self: m.Flags.Node, OnSwitch: m.applyRules, Registerer: m.reg, Logger: m.Log,
 		Announce: func(inForce, prepared uint64) {

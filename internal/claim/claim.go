@@ -2,21 +2,21 @@ package claim
 
 import "time"
 
-// ID identifies a claim: a digest of its counter's key, of who may settle it, and of the id that the caller gave.
-type ID [2]uint64
+// ClaimID identifies a claim: a digest of its counter's key, of who may settle it, and of the id that the caller gave.
+type ClaimID [2]uint64
 
-// State is how far a claim is settled. The numbers are part of the peer protocol, and of two copies of one claim the
+// Stage is how far a claim is settled. The numbers are part of the peer protocol, and of two copies of one claim the
 // one with the larger number is later.
-type State uint8
+type Stage uint8
 
 // The states.
 const (
-	Open     State = 0 // charged, and may be given back
-	Settling State = 1 // settled; what it gives back is not given back yet
-	Settled  State = 2 // settled completely. The record remains for a while, so that no other settlement has an effect
+	Open     Stage = 0 // charged, and may be given back
+	Settling Stage = 1 // settled; what it gives back is not given back yet
+	Settled  Stage = 2 // settled completely. The record remains for a while, so that no other settlement has an effect
 	// Orphan is a settlement whose claim was not known: all that was asked for is charged in addition to the claim, if
 	// there is one. If the claim turns up, it is given back.
-	Orphan State = 3
+	Orphan Stage = 3
 )
 
 // Flags are the properties of a claim. The numbers are part of the peer protocol.
@@ -28,14 +28,18 @@ const (
 	InFlight Flags = 1 << 1 // a request in flight: it is given back when its caller is dead
 	Keeps    Flags = 1 << 2 // an Orphan that gives nothing back
 	Once     Flags = 1 << 3 // a charge that only recognizes repeated requests: nothing settles it
+	// Set is a charge of an all-or-nothing call. The claim exists for about a second, on the owner only: no other member
+	// gets it, it is no hold of the key, and when it is released or has ended it is forgotten at once.
+	Set Flags = 1 << 4
 )
 
-// MarkLife is how long a settled claim is remembered. Whoever asks for a settlement repeats it for at most as long.
+// MarkLife is how long a settled claim is remembered. A settlement without a confirmation is repeated for at
+// most as long.
 const MarkLife = time.Minute
 
 // Claim is one charge that may be given back. It has 80 bytes and no pointers.
 type Claim struct {
-	ID      ID
+	ID      ClaimID
 	Key     [2]uint64 // of its counter
 	RingPos uint64    // of the key
 	// At is where the hits were charged: the index of the window, the time of the log's slot, or the time at which the
@@ -55,8 +59,9 @@ const (
 	changedBit  = 1 << 2 // no other member has confirmed the latest change
 	trackedBit  = 1 << 3 // the latest change is, or was, in the list of changes
 	copiedBit   = 1 << 4 // other members' share of the limit counts it
-	flagsAt     = 5
-	flagsBits   = 4
+	givesBit    = 1 << 5 // see Gives
+	flagsAt     = 6
+	flagsBits   = 5
 	domainAt    = flagsAt + flagsBits
 	domainBits  = 10
 	madeAt      = domainAt + domainBits
@@ -72,10 +77,10 @@ func (c *Claim) SetMade(at int64) {
 }
 
 // State returns how far the claim is settled.
-func (c *Claim) State() State { return State(c.word & (1<<stateBits - 1)) }
+func (c *Claim) State() Stage { return Stage(c.word & (1<<stateBits - 1)) }
 
 // SetState sets the state. In a Table, Table.Settle does.
-func (c *Claim) SetState(s State) { c.word = c.word&^(1<<stateBits-1) | uint64(s) }
+func (c *Claim) SetState(s Stage) { c.word = c.word&^(1<<stateBits-1) | uint64(s) }
 
 // Flags returns the claim's properties.
 func (c *Claim) Flags() Flags { return Flags(c.word >> flagsAt & (1<<flagsBits - 1)) }
@@ -110,10 +115,22 @@ func (c *Claim) Ends() int64 {
 }
 
 // live reports whether the claim counts among those that hold hits.
-func (c *Claim) live() bool { return c.State() == Open && c.Flags()&Once == 0 }
+func (c *Claim) live() bool { return c.State() == Open && c.Flags()&(Once|Set) == 0 }
 
 // Changed reports whether no other member has confirmed the latest change of the claim.
 func (c *Claim) Changed() bool { return c.word&changedBit != 0 }
 
 // Tracked reports whether the latest change of the claim is in the Table's list of changes, or was confirmed.
 func (c *Claim) Tracked() bool { return c.word&trackedBit != 0 }
+
+// Gives reports whether this member is the one that gives back the hits of a claim that is Settling. It is the one that
+// has settled it, or that got it from that member together with the key. Of others it is not known whether the hits were
+// given back before their owner was lost.
+func (c *Claim) Gives() bool { return c.word&givesBit != 0 }
+
+// SetGives sets Gives.
+func (c *Claim) SetGives(gives bool) {
+	if c.word &^= givesBit; gives {
+		c.word |= givesBit
+	}
+}

@@ -13,8 +13,8 @@ const (
 	manyOfKey = 8
 )
 
-// Limits bound the claims of all Tables of a member. It is safe for concurrent use.
-type Limits struct {
+// ClaimLimits bound the claims of all Tables of a member. It is safe for concurrent use.
+type ClaimLimits struct {
 	own, copies atomic.Int64
 	max, quota  int64
 	domains     [domainSlots]atomic.Int64
@@ -23,15 +23,15 @@ type Limits struct {
 
 // NewLimits returns the limits of a member that makes at most most claims, of them half in one domain, and stores as
 // many of other members. seed places keys in the Tables, so that no client can choose keys that collide.
-func NewLimits(most int, seed [2]uint64) *Limits {
-	return &Limits{max: int64(most), quota: int64(max(1, most/2)), seed: seed}
+func NewLimits(most int, seed [2]uint64) *ClaimLimits {
+	return &ClaimLimits{max: int64(most), quota: int64(max(1, most/2)), seed: seed}
 }
 
 // Len returns how many claims this member has made and stores for others, settled ones among them.
-func (l *Limits) Len() (own, copies int64) { return l.own.Load(), l.copies.Load() }
+func (l *ClaimLimits) Len() (own, copies int64) { return l.own.Load(), l.copies.Load() }
 
 // reserve makes room for c. It returns false, and changes nothing, if there is none.
-func (l *Limits) reserve(c *Claim) bool {
+func (l *ClaimLimits) reserve(c *Claim) bool {
 	if c.word&copiedBit != 0 {
 		if l.copies.Add(1) > l.max {
 			l.copies.Add(-1)
@@ -51,7 +51,7 @@ func (l *Limits) reserve(c *Claim) bool {
 	return true
 }
 
-func (l *Limits) release(c *Claim) {
+func (l *ClaimLimits) release(c *Claim) {
 	if c.word&copiedBit != 0 {
 		l.copies.Add(-1)
 		return
@@ -60,16 +60,16 @@ func (l *Limits) release(c *Claim) {
 	l.domains[c.Domain()].Add(-1)
 }
 
-// Totals are the sums of one key's open claims.
-type Totals struct {
+// OpenClaims are the sums of one key's open claims.
+type OpenClaims struct {
 	Open uint32 // claims
 	Held uint64 // hits
 }
 
-// Table holds the claims of one shard of the counters. Its owner guards it with a lock. A *Claim is valid until the
-// Table next adds or removes one.
-type Table struct {
-	limits *Limits
+// ClaimTable holds the claims of one shard of the counters. Its owner guards it with a lock. A *Claim is valid until the
+// ClaimTable next adds or removes one.
+type ClaimTable struct {
+	limits *ClaimLimits
 	pages  [][]Claim
 	free   uint32 // first of the records that are not in use, by next
 	used   uint32 // records ever taken from the pages
@@ -77,33 +77,34 @@ type Table struct {
 	byID   []uint32 // heads of the chains by ID, and by key
 	byKey  []uint32
 	swept  uint32 // record that Sweep visited last
+	seq    uint32 // of the latest change
 
-	totals  map[[2]uint64]*Totals
+	totals  map[[2]uint64]*OpenClaims
 	given   map[[2]uint64]int64 // nanoseconds given back of buckets with open claims
 	changes map[[2]uint64]*changes
 }
 
 // Init sets the limits. It is called once, before any other method.
-func (t *Table) Init(l *Limits) { t.limits = l }
+func (t *ClaimTable) Init(l *ClaimLimits) { t.limits = l }
 
 // Len returns the number of claims, settled ones among them.
-func (t *Table) Len() int { return t.n }
+func (t *ClaimTable) Len() int { return t.n }
 
 // at returns record i, from 1 on.
-func (t *Table) at(i uint32) *Claim {
+func (t *ClaimTable) at(i uint32) *Claim {
 	i--
 	return &t.pages[i>>pageBits][i&(pageRecords-1)]
 }
 
-func (t *Table) idSlot(id ID) *uint32 { return &t.byID[id[0]&uint64(len(t.byID)-1)] }
+func (t *ClaimTable) idSlot(id ClaimID) *uint32 { return &t.byID[id[0]&uint64(len(t.byID)-1)] }
 
-func (t *Table) keySlot(key [2]uint64) *uint32 {
+func (t *ClaimTable) keySlot(key [2]uint64) *uint32 {
 	hi, lo := bits.Mul64(key[0]^t.limits.seed[0], key[1]^t.limits.seed[1])
 	return &t.byKey[(hi^lo^key[0])*0x9E3779B97F4A7C15>>32&uint64(len(t.byKey)-1)]
 }
 
 // Find returns the claim with that ID, or nil.
-func (t *Table) Find(id ID) *Claim {
+func (t *ClaimTable) Find(id ClaimID) *Claim {
 	if t.n == 0 {
 		return nil
 	}
@@ -118,7 +119,7 @@ func (t *Table) Find(id ID) *Claim {
 }
 
 // Each calls f with each claim of key until it returns false. f must not add or remove claims.
-func (t *Table) Each(key [2]uint64, f func(*Claim) bool) {
+func (t *ClaimTable) Each(key [2]uint64, f func(*Claim) bool) {
 	if t.n == 0 {
 		return
 	}
@@ -132,7 +133,7 @@ func (t *Table) Each(key [2]uint64, f func(*Claim) bool) {
 }
 
 // Totals returns the sums of key's open claims.
-func (t *Table) Totals(key [2]uint64) (s Totals) {
+func (t *ClaimTable) Totals(key [2]uint64) (s OpenClaims) {
 	if x := t.totals[key]; x != nil {
 		return *x
 	}
@@ -147,14 +148,14 @@ func (t *Table) Totals(key [2]uint64) (s Totals) {
 }
 
 // Add adds c, whose ID the Table must not have. A copy is a claim that another member has made. Add returns nil if
-// there is no room, even after it has forgotten settled claims.
-func (t *Table) Add(c *Claim, copied bool) *Claim {
+// there is no room, even after it has forgotten settled claims and those of sets. For a claim of a set it forgets none.
+func (t *ClaimTable) Add(c *Claim, copied bool) *Claim {
 	x := *c
 	x.word &^= changedBit | trackedBit | copiedBit
 	if copied {
 		x.word |= copiedBit
 	}
-	if !t.limits.reserve(&x) && (!t.evict() || !t.limits.reserve(&x)) {
+	if !t.limits.reserve(&x) && (x.Flags()&Set != 0 || !t.evict() || !t.limits.reserve(&x)) {
 		return nil
 	}
 	t.grow()
@@ -172,7 +173,7 @@ func (t *Table) Add(c *Claim, copied bool) *Claim {
 }
 
 // hold counts an open claim that was added.
-func (t *Table) hold(c *Claim) {
+func (t *ClaimTable) hold(c *Claim) {
 	if x := t.totals[c.Key]; x != nil {
 		x.Open++
 		x.Held += uint64(c.Amount)
@@ -180,14 +181,14 @@ func (t *Table) hold(c *Claim) {
 	}
 	if s := t.Totals(c.Key); s.Open >= manyOfKey {
 		if t.totals == nil {
-			t.totals = map[[2]uint64]*Totals{}
+			t.totals = map[[2]uint64]*OpenClaims{}
 		}
 		t.totals[c.Key] = &s
 	}
 }
 
 // unhold counts an open claim of key that is settled or removed.
-func (t *Table) unhold(key [2]uint64, amount uint32) {
+func (t *ClaimTable) unhold(key [2]uint64, amount uint32) {
 	x := t.totals[key]
 	if x != nil {
 		x.Open--
@@ -196,18 +197,37 @@ func (t *Table) unhold(key [2]uint64, amount uint32) {
 			delete(t.totals, key)
 		}
 	}
-	if _, bucket := t.given[key]; bucket && t.Totals(key).Open == 0 {
+	t.dropGiven(key)
+}
+
+// dropGiven forgets what was given back of key's bucket if no claim is left that needs it.
+func (t *ClaimTable) dropGiven(key [2]uint64) {
+	if _, bucket := t.given[key]; bucket && !t.anyOpen(key) {
 		delete(t.given, key)
 	}
 }
 
-// Settle sets the state of a claim at time now, and the hits that it gives back.
-func (t *Table) Settle(now int64, c *Claim, s State, amount uint32) {
+// anyOpen reports whether any claim of key is open, of a set or not.
+func (t *ClaimTable) anyOpen(key [2]uint64) (open bool) {
+	if t.totals[key] != nil {
+		return true
+	}
+	t.Each(key, func(c *Claim) bool {
+		open = c.State() == Open && c.Flags()&Once == 0
+		return !open
+	})
+	return open
+}
+
+// Settle sets the state of a claim at time now, and the hits that it gives back. The caller passes the claim to Change;
+// until then, no confirmation is one of this state.
+func (t *ClaimTable) Settle(now int64, c *Claim, s Stage, amount uint32) {
 	was, held := c.Amount, c.live()
 	if c.State() == Open {
 		c.SetTTL(time.Duration(now - c.Made()))
 	}
 	c.SetState(s)
+	c.word &^= trackedBit
 	c.Amount = amount
 	if held {
 		t.unhold(c.Key, was)
@@ -215,7 +235,7 @@ func (t *Table) Settle(now int64, c *Claim, s State, amount uint32) {
 }
 
 // take returns the number of a record that is not in use.
-func (t *Table) take() uint32 {
+func (t *ClaimTable) take() uint32 {
 	if i := t.free; i != 0 {
 		t.free = t.at(i).next
 		return i
@@ -228,7 +248,7 @@ func (t *Table) take() uint32 {
 }
 
 // grow keeps the number of chains above that of the claims.
-func (t *Table) grow() {
+func (t *ClaimTable) grow() {
 	if t.n < len(t.byID) {
 		return
 	}
@@ -244,26 +264,29 @@ func (t *Table) grow() {
 }
 
 // Remove removes c.
-func (t *Table) Remove(c *Claim) {
+func (t *ClaimTable) Remove(c *Claim) {
 	at, key := t.unlink(c), c.Key
 	if c.Changed() {
 		t.forget(key, at)
 	}
-	held, amount := c.live(), c.Amount
+	held, set, amount := c.live(), c.Flags()&Set != 0, c.Amount
 	t.limits.release(c)
 	*c = Claim{next: t.free}
 	t.free = at
 	t.n--
-	if held {
+	switch {
+	case held:
 		t.unhold(key, amount)
+	case set:
+		t.dropGiven(key)
 	}
-	if t.n == 0 {
+	if t.n == 0 && len(t.pages) > 1 {
 		t.pages, t.byID, t.byKey, t.free, t.used, t.swept, t.changes = nil, nil, nil, 0, 0, 0, nil
 	}
 }
 
 // unlink removes c from its chains and returns its number.
-func (t *Table) unlink(c *Claim) (at uint32) {
+func (t *ClaimTable) unlink(c *Claim) (at uint32) {
 	p := t.idSlot(c.ID)
 	for t.at(*p) != c {
 		p = &t.at(*p).nextID
@@ -277,10 +300,10 @@ func (t *Table) unlink(c *Claim) (at uint32) {
 	return at
 }
 
-// evict forgets settled claims that are next to be swept. It reports whether there were any.
-func (t *Table) evict() (any bool) {
+// evict forgets settled claims, and claims of sets, that are next to be swept. It reports whether there were any.
+func (t *ClaimTable) evict() (any bool) {
 	for range min(t.used, 8*pageRecords) {
-		if c := t.nextSwept(); c != nil && c.State() >= Settled {
+		if c := t.nextSwept(); c != nil && (c.State() >= Settled || c.Flags()&Set != 0) {
 			t.Remove(c)
 			any = true
 		}
@@ -292,7 +315,7 @@ func (t *Table) evict() (any bool) {
 }
 
 // nextSwept returns the record after the one that it returned last, or nil if that is not in use.
-func (t *Table) nextSwept() *Claim {
+func (t *ClaimTable) nextSwept() *Claim {
 	if t.swept >= t.used {
 		t.swept = 0
 	}
@@ -306,7 +329,7 @@ func (t *Table) nextSwept() *Claim {
 // Sweep visits a part of the claims: at least step records, and an eighth of all. It removes the settled ones that have
 // ended, and those for which f returns true, and calls f with all others. f may settle the claim, and must not add or
 // remove any.
-func (t *Table) Sweep(now int64, step int, f func(*Claim) (drop bool)) {
+func (t *ClaimTable) Sweep(now int64, step int, f func(*Claim) (drop bool)) {
 	for range max(uint32(step), t.used/8) {
 		if t.n == 0 {
 			return
@@ -324,7 +347,7 @@ func (t *Table) Sweep(now int64, step int, f func(*Claim) (drop bool)) {
 
 // Scan calls f with each claim in the records from at on, about step of them, and returns where to go on. end reports
 // that there is no more. f must not add or remove claims.
-func (t *Table) Scan(at uint32, step int, f func(*Claim)) (next uint32, end bool) {
+func (t *ClaimTable) Scan(at uint32, step int, f func(*Claim)) (next uint32, end bool) {
 	for ; step > 0 && at < t.used; step-- {
 		at++
 		if c := t.at(at); c.word != 0 {
@@ -336,11 +359,11 @@ func (t *Table) Scan(at uint32, step int, f func(*Claim)) (next uint32, end bool
 
 // Given returns the nanoseconds that the Table knows to have been given back of key's bucket while claims of it were
 // open. Claim.At of buckets includes it.
-func (t *Table) Given(key [2]uint64) int64 { return t.given[key] }
+func (t *ClaimTable) Given(key [2]uint64) int64 { return t.given[key] }
 
 // Give adds d nanoseconds to Given, if an open claim of key remains.
-func (t *Table) Give(key [2]uint64, d int64) {
-	if d <= 0 || t.Totals(key).Open == 0 {
+func (t *ClaimTable) Give(key [2]uint64, d int64) {
+	if d <= 0 || !t.anyOpen(key) {
 		return
 	}
 	if t.given == nil {

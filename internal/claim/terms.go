@@ -18,7 +18,7 @@ const (
 	SettleAddend Settle = 1
 )
 
-// Lapse is what happens to a hold that nothing settles within its TTL.
+// Lapse determines whether a hold that nothing settles within its TTL is given back.
 type Lapse uint8
 
 // The lapses.
@@ -27,14 +27,14 @@ const (
 	LapseRelease Lapse = 1 // it is given back
 )
 
-// The defaults of Terms.
+// The defaults of HoldTerms.
 const (
 	DefaultTTL = 10 * time.Minute
 	DefaultMax = 16384
 )
 
-// Terms are a rule's settings for holds. They are immutable.
-type Terms struct {
+// HoldTerms are a rule's settings for holds. They are immutable.
+type HoldTerms struct {
 	Reserve uint64        // hits of a hold whose request has no hits of its own
 	TTL     time.Duration // after which an open hold lapses; 1s to 24h
 	Max     uint32        // open holds of one key

@@ -42,10 +42,10 @@ descriptors:
 	if err != nil {
 		t.Fatal(err)
 	}
-	terms := &claim.Terms{Reserve: 100, Settle: claim.SettleAddend, Lapse: claim.LapseRelease, TTL: 10 * time.Minute, Max: 16384}
-	own := &claim.Terms{Reserve: 7, Settle: claim.SettleAddend, TTL: 5 * time.Minute, Max: 16384}
+	terms := &claim.HoldTerms{Reserve: 100, Settle: claim.SettleAddend, Lapse: claim.LapseRelease, TTL: 10 * time.Minute, Max: 16384}
+	own := &claim.HoldTerms{Reserve: 7, Settle: claim.SettleAddend, TTL: 5 * time.Minute, Max: 16384}
 	for from, r := range map[string]*Rules{"file": rules, "resource": fromServer} {
-		for key, want := range map[string]*claim.Terms{"d.plain": terms, "d.own": own, "d.free": nil, "d.parent.child": terms, "e.plain": nil} {
+		for key, want := range map[string]*claim.HoldTerms{"d.plain": terms, "d.own": own, "d.free": nil, "d.parent.child": terms, "e.plain": nil} {
 			for _, spec := range r.Rules() {
 				if spec.FullKey == key && !reflect.DeepEqual(spec.Extension.Holds, want) {
 					t.Errorf("%s, from a %s: %+v, want %+v", key, from, spec.Extension.Holds, want)

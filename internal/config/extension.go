@@ -25,16 +25,16 @@ type Extension struct {
 	Degraded   policy.Degraded
 	Partition  policy.PartitionChoice // 0 means the members' --partition
 	Mechanism  policy.Mechanism
-	Strict     bool         // durability: strict. A charge is acknowledged once the successor and the journal have it
-	Volatile   bool         // durability: memory. The journal does not contain the counters
-	Unknown    bool         // identity: unknown. Approximate uses a quarter of the slack
-	Identity   *Identity    // which callers may use how much of the slack; nil: all of them the same
-	Federation *Federation  // how the limit is divided between regions; nil: it is the cluster's own
-	Fair       *Fair        // how the limit is divided between tenants; nil: it is not
-	HotFactor  uint16       // a key is hot above this multiple of the mean rate; 0 means 10
-	Epsilon    float64      // for Approximate: the fraction of the limit that members may admit above it
-	Lease      *lease.Terms // settings of leases and of Approximate; nil means all defaults. Shared and immutable
-	Holds      *claim.Terms // settings of holds; nil: the rule has none. With InFlight, of its slots. Shared and immutable
+	Strict     bool             // durability: strict. A charge is acknowledged once the successor and the journal have it
+	Volatile   bool             // durability: memory. The journal does not contain the counters
+	Unknown    bool             // identity: unknown. Approximate uses a quarter of the slack
+	Identity   *Identity        // which callers may use how much of the slack; nil: all of them the same
+	Federation *Federation      // how the limit is divided between regions; nil: it is the cluster's own
+	Fair       *Fair            // how the limit is divided between tenants; nil: it is not
+	HotFactor  uint16           // a key is hot above this multiple of the mean rate; 0 means 10
+	Epsilon    float64          // for Approximate: the fraction of the limit that members may admit above it
+	Lease      *lease.Terms     // settings of leases and of Approximate; nil means all defaults. Shared and immutable
+	Holds      *claim.HoldTerms // settings of holds; nil: the rule has none. With InFlight, of its slots. Shared and immutable
 
 	AllOrNothing bool // a request is charged to all of its rules or to none
 	Once         bool // a repeated request is not charged again

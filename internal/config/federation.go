@@ -166,13 +166,15 @@ func (f *Federation) bind(o *FederationOptions, x *Extension, limit uint32) (fau
 	case f.Static:
 		return ""
 	}
-	if f.Authority == "" {
-		f.Authority = o.Coordinator
+	f.Terms.Authority = federation.DefaultAuthority
+	if f.Authority != "" {
+		f.Terms.Authority = federation.AuthorityID(f.Authority)
+	} else {
+		f.Authority = o.Coordinator // by the newest layout
 	}
 	if !slices.Contains(o.Authorities, f.Authority) {
 		return fmt.Sprintf("federation.authority '%s' is not known to this member: add --authority %s=URL", f.Authority, f.Authority)
 	}
-	f.Terms.Authority = federation.AuthorityID(f.Authority)
 	if fault := f.bindShared(o, x); fault != "" {
 		return fault
 	}

@@ -22,9 +22,9 @@ descriptors:
 func TestFederation(t *testing.T) {
 	known := &FederationOptions{Name: "shop", Coordinator: "home", Authorities: []string{"home", "other"}}
 	for text, want := range map[string]federation.RuleTerms{
-		"federation: {}": {Authority: federation.AuthorityID("home"), Floor: 5},
+		"federation: {}": {Authority: federation.DefaultAuthority, Floor: 5},
 		"federation: {authority: other, floor: 0.5}":  {Authority: federation.AuthorityID("other"), Floor: 50},
-		"federation: {outage: snapshot, batch: 2s}":   {Authority: federation.AuthorityID("home"), Floor: 5, Outage: federation.Snapshot, Batch: 2 * time.Second},
+		"federation: {outage: snapshot, batch: 2s}":   {Authority: federation.DefaultAuthority, Floor: 5, Outage: federation.Snapshot, Batch: 2 * time.Second},
 		"federation: {mechanism: static, floor: 10%}": {Floor: 100},
 	} {
 		r, err := federated(t, text, known)

@@ -47,9 +47,9 @@ func holdSettings() []setting {
 }
 
 // holds returns x.Holds, which it allocates if necessary.
-func (x *Extension) holds() *claim.Terms {
+func (x *Extension) holds() *claim.HoldTerms {
 	if x.Holds == nil {
-		x.Holds = new(claim.Terms)
+		x.Holds = new(claim.HoldTerms)
 	}
 	return x.Holds
 }

@@ -12,8 +12,8 @@ import (
 
 // TestHolds checks what the keys about holds set, read from a file and from a resource, and how they are shown.
 func TestHolds(t *testing.T) {
-	holds := func(change func(h *claim.Terms)) *claim.Terms {
-		h := claim.Terms{Reserve: 50, TTL: 10 * time.Minute, Max: 16384}
+	holds := func(change func(h *claim.HoldTerms)) *claim.HoldTerms {
+		h := claim.HoldTerms{Reserve: 50, TTL: 10 * time.Minute, Max: 16384}
 		change(&h)
 		return &h
 	}
@@ -22,22 +22,22 @@ func TestHolds(t *testing.T) {
 		want Extension
 		text string
 	}{
-		{"reserve: 50", Extension{Holds: holds(func(*claim.Terms) {})}, "reserve 50, lapse keep, hold_ttl 10m"},
-		{"reserve: 50, settle: marked, lapse: keep", Extension{Holds: holds(func(*claim.Terms) {})}, "reserve 50, lapse keep, hold_ttl 10m"},
-		{"reserve: 100, settle: addend, lapse: release, hold_ttl: 1s, holds: 3", Extension{Holds: holds(func(h *claim.Terms) {
-			*h = claim.Terms{Reserve: 100, Settle: claim.SettleAddend, Lapse: claim.LapseRelease, TTL: time.Second, Max: 3}
+		{"reserve: 50", Extension{Holds: holds(func(*claim.HoldTerms) {})}, "reserve 50, lapse keep, hold_ttl 10m"},
+		{"reserve: 50, settle: marked, lapse: keep", Extension{Holds: holds(func(*claim.HoldTerms) {})}, "reserve 50, lapse keep, hold_ttl 10m"},
+		{"reserve: 100, settle: addend, lapse: release, hold_ttl: 1s, holds: 3", Extension{Holds: holds(func(h *claim.HoldTerms) {
+			*h = claim.HoldTerms{Reserve: 100, Settle: claim.SettleAddend, Lapse: claim.LapseRelease, TTL: time.Second, Max: 3}
 		})}, "reserve 100, settle addend, lapse release, hold_ttl 1s, holds 3"},
-		{"reserve: 50, settle: addend, lapse: keep, hold_ttl: 24h", Extension{Holds: holds(func(h *claim.Terms) {
+		{"reserve: 50, settle: addend, lapse: keep, hold_ttl: 24h", Extension{Holds: holds(func(h *claim.HoldTerms) {
 			h.Settle, h.TTL = claim.SettleAddend, 24*time.Hour
 		})}, "reserve 50, settle addend, lapse keep, hold_ttl 24h"},
 		{"algorithm: token_bucket, burst: 700, reserve: 700", Extension{Algorithm: limit.TokenBucket, Burst: 700,
-			Holds: holds(func(h *claim.Terms) { h.Reserve = 700 })}, "reserve 700, lapse keep, hold_ttl 10m"},
+			Holds: holds(func(h *claim.HoldTerms) { h.Reserve = 700 })}, "reserve 700, lapse keep, hold_ttl 10m"},
 		{"all_or_nothing: true, once: true", Extension{AllOrNothing: true, Once: true}, "all_or_nothing, once"},
 		{"all_or_nothing: false, once: false", Extension{}, ""},
 		{"algorithm: in_flight, window: 5m", Extension{Algorithm: limit.InFlight, Window: 5 * time.Minute,
-			Holds: &claim.Terms{Reserve: 1, TTL: 5 * time.Minute, Max: 16384, Lapse: claim.LapseRelease}}, ""},
+			Holds: &claim.HoldTerms{Reserve: 1, TTL: 5 * time.Minute, Max: 16384, Lapse: claim.LapseRelease}}, ""},
 		{"algorithm: in_flight, window: 5m, holds: 16, all_or_nothing: true", Extension{Algorithm: limit.InFlight, Window: 5 * time.Minute, AllOrNothing: true,
-			Holds: &claim.Terms{Reserve: 1, TTL: 5 * time.Minute, Max: 16, Lapse: claim.LapseRelease}}, "holds 16, all_or_nothing"},
+			Holds: &claim.HoldTerms{Reserve: 1, TTL: 5 * time.Minute, Max: 16, Lapse: claim.LapseRelease}}, "holds 16, all_or_nothing"},
 	} {
 		rules := load(t, Options{}, settingYAML(100, row.yaml))
 		resources, _ := rules.ToProto()

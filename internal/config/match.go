@@ -140,7 +140,7 @@ func (m *Match) Extension() Extension {
 
 // Holds returns the rule's settings of holds, nil without holds, and whether the rule recognizes repeated requests and
 // whether a request is charged to all of its rules or to none.
-func (m *Match) Holds() (t *claim.Terms, once, allOrNothing bool) {
+func (m *Match) Holds() (t *claim.HoldTerms, once, allOrNothing bool) {
 	if m.ownerRule == nil {
 		return nil, false, false
 	}

@@ -12,6 +12,9 @@ import (
 // minClaimSize is the least number of bytes of a claim.
 const minClaimSize = 30
 
+// givesBit is a bit next to the state and the flags of a claim: the receiver gives back its hits.
+const givesBit = 1 << 7
+
 // ErrClaims is returned for a counter with more claims than a record may have.
 var ErrClaims = errors.New("too many claims")
 
@@ -20,7 +23,11 @@ func appendClaims(w wire.Writer, claims []claim.Claim) wire.Writer {
 	w = w.Uvarint(uint64(len(claims)))
 	for i := range claims {
 		c := &claims[i]
-		w = w.U64(c.ID[0]).U64(c.ID[1]).U64(c.Caller).U8(byte(c.State()) | byte(c.Flags())<<2)
+		bits := byte(c.State()) | byte(c.Flags())<<2
+		if c.Gives() {
+			bits |= givesBit
+		}
+		w = w.U64(c.ID[0]).U64(c.ID[1]).U64(c.Caller).U8(bits)
 		w = w.Varint(c.At).Varint(c.Made()).Uvarint(uint64(c.Amount)).Uvarint(uint64(c.TTL()))
 	}
 	return w
@@ -28,18 +35,18 @@ func appendClaims(w wire.Writer, claims []claim.Claim) wire.Writer {
 
 // readClaims reads the claims of counter c, which is read otherwise.
 func (r *Decoder) readClaims(in *wire.Reader, c *protocol.CounterRecord) error {
-	n := int(in.Uvarint())
+	n := in.Uvarint()
 	switch {
 	case in.Err() != nil:
 		return in.Err()
 	case n > protocol.MaxClaims:
 		return ErrClaims
-	case in.Len() < n*minClaimSize:
+	case in.Len() < int(n)*minClaimSize:
 		return wire.ErrMalformed
 	}
 	from := len(r.claims)
 	for range n {
-		x := claim.Claim{ID: claim.ID{in.U64(), in.U64()}, Key: c.Key, RingPos: c.RingPos, Caller: in.U64()}
+		x := claim.Claim{ID: claim.ClaimID{in.U64(), in.U64()}, Key: c.Key, RingPos: c.RingPos, Caller: in.U64()}
 		bits := in.U8()
 		x.At = in.Varint()
 		x.SetMade(in.Varint())
@@ -53,8 +60,9 @@ func (r *Decoder) readClaims(in *wire.Reader, c *protocol.CounterRecord) error {
 		}
 		x.Amount = uint32(amount)
 		x.SetDomain(c.Domain)
-		x.SetFlags(claim.Flags(bits >> 2))
-		x.SetState(claim.State(bits & 3))
+		x.SetFlags(claim.Flags(bits&^givesBit>>2) &^ claim.Set) // no member sends those of sets
+		x.SetGives(bits&givesBit != 0)
+		x.SetState(claim.Stage(bits & 3))
 		r.claims = append(r.claims, x)
 	}
 	c.Claims = r.claims[from:len(r.claims):len(r.claims)]

@@ -5,6 +5,7 @@ package home
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -22,6 +23,9 @@ const (
 	longestCall = 300 * time.Millisecond
 	// retryEvery is the time after which a request whose counter has no owner is tried again.
 	retryEvery = 5 * time.Millisecond
+	// silentFor is how long calls do not wait for a member that has not replied to one. Their requests are sent to it all the
+	// same: its next reply shows that it is back.
+	silentFor = 3 * time.Second
 	// relayBytes is the size of the requests that are relayed together: far below that of which a peer.PoolMessage
 	// becomes several, whose replies could not be distinguished.
 	relayBytes = 32 << 10
@@ -39,8 +43,6 @@ type Members interface {
 // Options configure a Coordinator. All fields are required.
 type Options struct {
 	Members Members
-	// Accepts reports whether requests with the layout's epoch are processed.
-	Accepts func(r *federation.PoolRequest) bool
 	// Joined reports whether this member has joined its cluster.
 	Joined func() bool
 }
@@ -52,18 +54,22 @@ type Coordinator struct {
 	mu      sync.Mutex
 	lastID  uint64           // guarded by mu
 	relayed map[uint64]relay // calls of this member to others, by ID; guarded by mu
+
+	silent map[ring.ID]time.Time // members that have not replied, until when calls do not wait for them; guarded by mu
 }
 
 // relay is a part of a call that another member processes.
 type relay struct {
 	call    *call
+	to      ring.ID
 	indices []int // of its requests
+	silent  bool  // the call does not wait for it
 }
 
 // New returns a Coordinator.
 func New(o Options) *Coordinator {
 	// A reply to an earlier life of this member must not end a call of this one.
-	return &Coordinator{o: o, lastID: rand.Uint64(), relayed: map[uint64]relay{}}
+	return &Coordinator{o: o, lastID: rand.Uint64(), relayed: map[uint64]relay{}, silent: map[ring.ID]time.Time{}}
 }
 
 // call is one call of Lease.
@@ -92,9 +98,7 @@ func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.
 	}
 	k := &call{c: c, region: region, rs: rs, woken: make(chan struct{}, 1), results: make([]result, len(rs))}
 	for i := range rs {
-		if c.o.Accepts(&rs[i]) {
-			k.again = append(k.again, i)
-		}
+		k.again = append(k.again, i)
 	}
 	defer c.forget(k)
 	end := time.NewTimer(longestCall)
@@ -106,6 +110,7 @@ func (c *Coordinator) Lease(ctx context.Context, region string, rs []federation.
 			return nil, ctx.Err()
 		case <-end.C:
 			retry.Stop()
+			c.silence(k)
 			return k.grants(), nil
 		case <-k.woken:
 		case <-retry.C:
@@ -170,24 +175,42 @@ func (k *call) fitting(indices []int) (n int) {
 
 // relay sends requests to the member that owns their counters.
 func (k *call) relay(to ring.ID, indices []int) {
-	m := &peer.PoolMessage{ID: k.c.register(k, indices), Region: k.region}
+	id, silent := k.c.register(k, to, indices)
+	m := &peer.PoolMessage{ID: id, Region: k.region}
 	k.ids = append(k.ids, m.ID)
 	for _, i := range indices {
 		m.Requests = append(m.Requests, k.rs[i])
 	}
-	if !k.c.o.Members.SendPool(to, m) {
+	switch sent := k.c.o.Members.SendPool(to, m); {
+	case silent:
+		k.end(len(indices)) // without a reply, unless that is faster than the others
+	case !sent:
 		for _, i := range indices {
 			k.retry(i)
 		}
 	}
 }
 
-func (c *Coordinator) register(k *call, indices []int) uint64 {
+// register records that requests of k are relayed to a member, and reports whether that has been silent.
+func (c *Coordinator) register(k *call, to ring.ID, indices []int) (id uint64, silent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	silent = time.Now().Before(c.silent[to])
 	c.lastID++
-	c.relayed[c.lastID] = relay{k, indices}
-	return c.lastID
+	c.relayed[c.lastID] = relay{k, to, indices, silent}
+	return c.lastID, silent
+}
+
+// silence records that the members to which requests of k are relayed have not replied.
+func (c *Coordinator) silence(k *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.silent, func(_ ring.ID, until time.Time) bool { return time.Now().After(until) })
+	for _, id := range k.ids {
+		if x, found := c.relayed[id]; found {
+			c.silent[x.to] = time.Now().Add(silentFor)
+		}
+	}
 }
 
 // forget drops what waits for replies to k.
@@ -251,15 +274,11 @@ func (w *waiter) CompletePool(d *owner.PoolDone) { w.call.complete(w.index, d.Gr
 // Receive processes a message of another member: requests that it relays, or its reply. It does not block.
 func (c *Coordinator) Receive(from ring.ID, m *peer.PoolMessage) {
 	if m.Reply {
-		c.receiveReply(m)
+		c.receiveReply(from, m)
 		return
 	}
 	b := &batch{c: c, from: from, id: m.ID, open: len(m.Requests) + 1}
 	for i := range m.Requests {
-		if !c.o.Accepts(&m.Requests[i]) {
-			b.CompletePool(&owner.PoolDone{})
-			continue
-		}
 		res := c.o.Members.StepPool(m.Region, &m.Requests[i], b)
 		if res.Kind != owner.Pending {
 			b.CompletePool(&owner.PoolDone{Grant: res.Grant, Lent: res.Kind == owner.Decided && res.Lent})
@@ -269,8 +288,9 @@ func (c *Coordinator) Receive(from ring.ID, m *peer.PoolMessage) {
 }
 
 // receiveReply completes requests that were relayed. Those without a grant are refused.
-func (c *Coordinator) receiveReply(m *peer.PoolMessage) {
+func (c *Coordinator) receiveReply(from ring.ID, m *peer.PoolMessage) {
 	c.mu.Lock()
+	delete(c.silent, from)
 	x, found := c.relayed[m.ID]
 	if found && !m.More {
 		delete(c.relayed, m.ID)
@@ -282,7 +302,7 @@ func (c *Coordinator) receiveReply(m *peer.PoolMessage) {
 	for i := range m.Grants {
 		x.call.record(x.indices, &m.Grants[i])
 	}
-	if !m.More {
+	if !m.More && !x.silent {
 		x.call.end(len(x.indices))
 	}
 }

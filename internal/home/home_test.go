@@ -1,6 +1,8 @@
 package home_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -27,9 +29,14 @@ type member struct {
 type late struct{ to *home.Coordinator }
 
 func newCluster(t *testing.T, n int) (ms []*member) {
+	l := &federation.Layout{Name: "test", Epoch: 1, Coordinator: "home", Regions: []federation.LayoutRegion{{Name: "home"}}}
+	s, err := federation.NewLayoutSchedule("home", time.Minute, []*federation.Layout{l}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i := range n {
 		m := &member{id: ring.ID(fmt.Sprint("m", i)), boot: uint64(i)<<8 | 3}
-		m.node = owner.New(owner.Options{Self: m.id, BootID: m.boot})
+		m.node = owner.New(owner.Options{Self: m.id, BootID: m.boot, Federation: owner.FederationPlace{Schedule: s}})
 		var l late
 		p, err := peer.New(peer.Options{
 			Node: m.node, Self: m.id, BootID: m.boot, Cluster: "test", Listen: "127.0.0.1:0",
@@ -42,7 +49,6 @@ func newCluster(t *testing.T, n int) (ms []*member) {
 		m.peer = p
 		m.home = home.New(home.Options{
 			Members: p, Joined: func() bool { return true },
-			Accepts: func(r *federation.PoolRequest) bool { return r.Epoch == 1 },
 		})
 		l.to = m.home
 		ms = append(ms, m)
@@ -135,5 +141,65 @@ func TestLargeCallsHaveAllReplies(t *testing.T) {
 		if seq == 20 { // the members own their keys only after a while
 			t.Fatalf("%d of %d requests have a reply, %v", len(gs), keys, err)
 		}
+	}
+}
+
+// half is a Members of which one member, "deaf", does not reply, and another one, "own", is this member.
+type half struct {
+	to    *home.Coordinator
+	sent  int
+	alive bool
+}
+
+func (h *half) StepPool(_ string, r *federation.PoolRequest, _ owner.Waiter) owner.PoolResult {
+	if r.Key[1]%2 == 1 {
+		return owner.PoolResult{Kind: owner.Forward, Member: "deaf"}
+	}
+	return owner.PoolResult{Grant: federation.PoolGrant{Key: r.Key, Seq: r.Seq, Total: r.Tokens}, Lent: true}
+}
+
+func (h *half) SendPool(_ ring.ID, m *peer.PoolMessage) bool {
+	if h.sent++; h.alive {
+		reply := &peer.PoolMessage{ID: m.ID, Reply: true}
+		for i := range m.Requests {
+			reply.Grants = append(reply.Grants, federation.PoolGrant{Key: m.Requests[i].Key, Seq: m.Requests[i].Seq, Total: 1})
+		}
+		h.to.Receive("deaf", reply)
+	}
+	return true
+}
+
+// Calls wait for a member that does not reply once, and not again before it has replied. It still gets the requests.
+func TestSilentMemberDelaysOneCall(t *testing.T) {
+	h := &half{}
+	c := home.New(home.Options{Members: h, Joined: func() bool { return true }})
+	h.to = c
+	rs := []federation.PoolRequest{request(0, 5), request(1, 5)}
+	lease := func() (grants int, waited bool) {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // less than a call waits
+		defer cancel()
+		gs, err := c.Lease(ctx, "r", rs)
+		return len(gs), errors.Is(err, context.DeadlineExceeded)
+	}
+	if gs, err := c.Lease(t.Context(), "r", rs); len(gs) != 1 || err != nil {
+		t.Fatalf("the first call: %v, %v", gs, err)
+	}
+	for i := range 3 {
+		if n, waited := lease(); n != 1 || waited {
+			t.Errorf("call %d of a silent member: %d grants, waited %v", i, n, waited)
+		}
+	}
+	if h.sent != 4 {
+		t.Errorf("%d of 4 calls reach the silent member", h.sent)
+	}
+	h.alive = true
+	for i := range 2 {
+		if n, _ := lease(); n != 2 {
+			t.Errorf("call %d after its reply: %d grants", i, n)
+		}
+	}
+	h.alive = false
+	if _, waited := lease(); !waited {
+		t.Error("a member that has replied is not waited for")
 	}
 }

@@ -27,6 +27,7 @@ type call struct {
 	gen        uint64     // guarded by mu, as all below
 	done       completion // nil: the call has ended
 	stopStatus *forwardStatus
+	set        *set // the call is a set's
 	reqs       []owner.Request
 	results    []owner.Result
 	now        int64 // of the last event; this and the other times are of the monotonic clock
@@ -261,6 +262,6 @@ func (c *call) finish() (done completion) {
 		c.groups[n] = forwardGroup{index: c.groups[n].index[:0]}
 	}
 	c.groups = c.groups[:0]
-	c.done, c.stopStatus, c.reqs, c.results, c.expired, c.open, c.unsent = nil, nil, nil, nil, false, 0, 0
+	c.done, c.stopStatus, c.set, c.reqs, c.results, c.expired, c.open, c.unsent = nil, nil, nil, nil, nil, false, 0, 0
 	return done
 }

@@ -14,8 +14,9 @@ import (
 // At most one member charges a request, with one exception: if the owner is lost after the request was sent, the owner
 // and this member's local share may both charge it. This can refuse more requests, and never admits more.
 //
-// With stop, the requests are all-or-nothing: if one exceeds its limit, the others are not charged. This is exact if
-// one member owns all keys. Otherwise all owners first make a dry run, and charge in a second round.
+// With stop, the requests are all-or-nothing: if one exceeds its limit, the others are not charged. Of a call that is
+// whole (owner.IsWhole), nothing at all is charged. If several members own the keys, all of them charge at once, and what
+// they have charged is given back if the call is refused; see set.
 func (p *Peer) Decide(deadline policy.Deadline, stop bool, reqs []owner.Request, results []owner.Result) {
 	s := p.syncWaiters.Get().(syncWaiter)
 	args := callArgs{deadline, reqs, results[:len(reqs)], s}
@@ -24,6 +25,10 @@ func (p *Peer) Decide(deadline policy.Deadline, stop bool, reqs []owner.Request,
 		<-s
 	case callStops:
 		p.finishStop(args)
+	case callSet:
+		if !p.beginSet(&args) {
+			<-s
+		}
 	}
 	p.syncWaiters.Put(s)
 }
@@ -33,8 +38,8 @@ func (p *Peer) Decide(deadline policy.Deadline, stop bool, reqs []owner.Request,
 // then the caller must not touch reqs and results. Decided runs on the goroutine that brought the last result, which
 // reads the messages of another member, so it must not block.
 //
-// With stop, a call that is not decided here needs a goroutine, because it may forward to one owner after the other.
-// Above maxStopCalls of them, and after Close, the degraded policies decide.
+// With stop, a call whose keys another member owns needs a goroutine, because it may forward to one owner after the
+// other. Above maxStopCalls of them, and after Close, the degraded policies decide.
 func (p *Peer) Begin(deadline policy.Deadline, stop bool, reqs []owner.Request, results []owner.Result,
 	done interface{ Decided() },
 ) bool {
@@ -44,6 +49,8 @@ func (p *Peer) Begin(deadline policy.Deadline, stop bool, reqs []owner.Request, 
 		return false
 	case callStops:
 		return p.spawnStop(args)
+	case callSet:
+		return p.beginSet(&args)
 	}
 	return true
 }
@@ -54,6 +61,7 @@ type callState uint8
 const (
 	callDecided callState = iota
 	callOpen              // done will be called
+	callSet               // beginSet has to decide it
 	callStops             // finishStop has to decide it
 )
 
@@ -63,10 +71,10 @@ func (p *Peer) begin(stop bool, args *callArgs) callState {
 	defer p.decisionMade()
 	c := p.startCall(p.decisionTime(), args)
 	p.o.Node.DecideAll(p.clock.at(c.now), stop, args.reqs, args.results)
-	if stop && slices.ContainsFunc(args.results, isForward) {
+	if whole := owner.IsWhole(args.reqs); (stop || whole) && slices.ContainsFunc(args.results, isForward) {
 		if !slices.ContainsFunc(args.results, isCached) { // nothing was charged, and nothing is pending
 			c.end()
-			return callStops
+			return p.stopKind(whole, args)
 		}
 		c.reqs = slices.Clone(args.reqs) // the caller's are not to be changed
 		owner.ApplyStop(c.reqs, args.results)

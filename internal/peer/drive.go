@@ -177,5 +177,6 @@ func (p *Peer) tick() {
 	p.revokeOnClockJump()
 	p.applyInline(p.o.Node.Tick(p.clock.now()))
 	p.repeatSettles()
+	p.tickCallers()
 	p.updateOldMembers()
 }

@@ -35,7 +35,7 @@ func (l *link) encodeMsg(m *protocol.Message) forwardStatus {
 	if len(l.out) > room {
 		return forwardQueueFull
 	}
-	stamped := *m
+	stamped := *forVersion(m, l.version)
 	if stamped.Now == 0 {
 		stamped.Now = l.clock.now()
 	}

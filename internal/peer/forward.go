@@ -64,14 +64,24 @@ func (c *call) completePending(w *slot, r *owner.Result) {
 func (c *call) forward(i int, to ring.ID, attempt uint8, due int64) {
 	if to == "" || to == c.p.o.Self || i > math.MaxUint16 {
 		c.p.m.forwarded[forwardUnreachable].Inc()
-		c.degrade(i)
+		c.decideWithoutOwner(i, forwardUnreachable)
 		return
 	}
 	c.addRequest(to, i, attempt, due)
 }
 
 // degrade decides request i by its degraded policy.
-func (c *call) degrade(i int) { c.results[i] = c.p.degrade(c.p.clock.at(c.now), &c.reqs[i]) }
+func (c *call) degrade(i int) { c.decideWithoutOwner(i, forwardTimeout) }
+
+// decideWithoutOwner decides request i, which no owner has decided because of status.
+func (c *call) decideWithoutOwner(i int, status forwardStatus) {
+	now := c.p.clock.at(c.now)
+	if c.set != nil {
+		c.results[i] = c.set.try(now, i, status)
+		return
+	}
+	c.results[i] = c.p.resultWithoutOwner(now, status, &c.reqs[i])
+}
 
 // send sends the groups that are due. A group that cannot be sent is completed at once.
 func (c *call) send() {
@@ -124,7 +134,7 @@ func (c *call) completeGroup(n int, status forwardStatus) {
 		return // finishStop decides for all requests together
 	}
 	for _, i := range g.index {
-		c.results[i] = c.p.resultWithoutOwner(c.p.clock.at(c.now), status, &c.reqs[i])
+		c.decideWithoutOwner(int(i), status)
 	}
 }
 

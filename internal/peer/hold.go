@@ -2,9 +2,13 @@ package peer
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/keyward/keyward/internal/claim"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 )
@@ -33,7 +37,7 @@ func appendHold(w wire.Writer, h *owner.Hold) wire.Writer {
 
 func parseHold(r *wire.Reader) *owner.Hold {
 	h := &owner.Hold{
-		ID: claim.ID{r.U64(), r.U64()}, Caller: r.U64(), TTL: time.Duration(r.U32()) * time.Millisecond, Max: r.U32(),
+		ID: claim.ClaimID{r.U64(), r.U64()}, Caller: r.U64(), TTL: time.Duration(r.U32()) * time.Millisecond, Max: r.U32(),
 	}
 	flags := r.U16()
 	h.Flags = claim.Flags(flags) &^ (flagChargeOver | flagOldest)
@@ -49,4 +53,16 @@ func hasHold(reqs []owner.Request, index []uint16) bool {
 		}
 	}
 	return false
+}
+
+// forVersion returns m without the counters that members with that protocol version cannot read: they would end the
+// stream. Such members do not decide requests with them either.
+func forVersion(m *protocol.Message, version uint16) *protocol.Message {
+	unreadable := func(c protocol.CounterRecord) bool { return c.Rule.Algorithm == limit.InFlight }
+	if version >= membership.ProtocolHolds || !slices.ContainsFunc(m.Counters, unreadable) {
+		return m
+	}
+	old := *m
+	old.Counters = slices.DeleteFunc(slices.Clone(m.Counters), unreadable)
+	return &old
 }

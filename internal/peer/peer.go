@@ -84,6 +84,10 @@ type Options struct {
 	// and with the replies to such requests that this member has sent. It must not block. Default: none.
 	OnPool func(from ring.ID, m *PoolMessage)
 
+	// HasCaller reports whether this member has a connection of the caller (owner.Who) that was opened longer ago. If so,
+	// CallerGone is called when the caller ends that. It must not block. Default: it has none.
+	HasCaller func(caller uint64, ago time.Duration) bool
+
 	// OnDecided is called after decisions and messages, which may have left something to write to a journal. It must not
 	// block. Default: none.
 	OnDecided func()
@@ -109,6 +113,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.OnPoolRequests == nil {
 		o.OnPoolRequests = func([]owner.CoordinatorRequest) {}
+	}
+	if o.HasCaller == nil {
+		o.HasCaller = func(uint64, time.Duration) bool { return false }
 	}
 	if o.OnPool == nil {
 		o.OnPool = func(ring.ID, *PoolMessage) {}
@@ -178,6 +185,7 @@ type Peer struct {
 
 	stopCalls    atomic.Int64 // goroutines of all-or-nothing calls
 	settles      settles
+	callers      callers
 	skews        skews
 	transferring struct {
 		mu     sync.Mutex
@@ -217,6 +225,7 @@ func New(o Options) (*Peer, error) {
 			algorithms: o.Algorithms, from: o.Self, fromBoot: o.BootID,
 		},
 	}
+	p.callers.patience = memberDead
 	p.calls.New, p.deferredGroups.New = p.newCall, p.newDeferredGroup
 	p.transferring.m = map[ring.ID]*transferState{}
 	p.links.Store(&map[ring.ID]*link{})
@@ -311,6 +320,7 @@ func (p *Peer) updateLinks(v *membership.View) {
 		}
 	}
 	p.links.Store(&links)
+	p.callers.setMembers(links, p.clock.now(), p.clock.mono())
 	wake(p.linksChanged)
 	p.skews.retain(links)
 	p.m.members.Set(float64(len(links)))

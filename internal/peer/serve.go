@@ -256,6 +256,8 @@ func (s *server) serveFrames(mono, now int64) error {
 				s.receiveLease(now, k, payload)
 			} else if typ == framePool {
 				s.receivePool(now, payload)
+			} else if typ == frameCaller {
+				s.receiveCaller(now, payload)
 			}
 		}
 		if err == nil && len(s.out) >= flushAt {

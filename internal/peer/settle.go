@@ -61,7 +61,7 @@ func (s *settles) add(now int64, q *owner.Request) {
 	r.Hold, r.Waiter = &h, nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now-h.Since > int64(claim.MarkLife) || len(s.queue)+s.active >= maxSettles {
+	if now-h.Since > int64(claim.MarkLife) || h.Until > 0 && now > h.Until || len(s.queue)+s.active >= maxSettles {
 		s.lost.Inc()
 		return
 	}

@@ -69,6 +69,16 @@ func (s *skews) tooOld(id ring.ID, sent, now int64) bool {
 	return k != nil && now+k.offset()-sent > maxAge
 }
 
+// of returns how far the clock of id is ahead of this one; 0 before the first sample.
+func (s *skews) of(id ring.ID) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.m[id]; k != nil {
+		return time.Duration(k.offset())
+	}
+	return 0
+}
+
 // retain removes all members that have no link.
 func (s *skews) retain(links map[ring.ID]*link) {
 	s.mu.Lock()

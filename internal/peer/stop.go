@@ -42,12 +42,29 @@ func (p *Peer) spawnStop(args callArgs) bool {
 	return true
 }
 
-// finishStop decides an all-or-nothing call with other members: in one round if one member owns all keys, else in two.
+// stopKind returns how to continue with an all-or-nothing call whose keys this member does not own.
+func (p *Peer) stopKind(whole bool, args *callArgs) callState {
+	if _, one := p.soleStopOwner(args); one && !whole || !p.mayBeSet(whole, args) {
+		return callStops
+	}
+	return callSet
+}
+
+// soleStopOwner returns the one other member that owns the keys of all requests, if there is one that can decide them
+// together.
+func (p *Peer) soleStopOwner(args *callArgs) (to ring.ID, one bool) {
+	to, one = soleOwner(args.results)
+	return to, one && to != p.o.Self && len(args.reqs) <= maxRequests
+}
+
+// finishStop decides an all-or-nothing call in stop mode with other members: with one member that owns all keys, else as
+// a set, or in two rounds.
 func (p *Peer) finishStop(args callArgs) {
 	defer p.decisionMade()
 	s := p.scratches.Get().(*scratch)
 	defer p.scratches.Put(s)
-	if to, one := soleOwner(args.results); one && to != p.o.Self && len(args.reqs) <= maxRequests {
+	whole := owner.IsWhole(args.reqs)
+	if to, one := p.soleStopOwner(&args); one && !whole {
 		switch status := p.forwardStop(s, to, args); status {
 		case forwardOK:
 			return
@@ -56,6 +73,15 @@ func (p *Peer) finishStop(args callArgs) {
 			p.degradeStop(status, s, args)
 			return
 		}
+	}
+	if p.mayBeSet(whole, &args) {
+		w := p.syncWaiters.Get().(syncWaiter)
+		set := args
+		if set.done = w; !p.beginSet(&set) {
+			<-w
+		}
+		p.syncWaiters.Put(w)
+		return
 	}
 	p.decideRounds(s, args)
 }
@@ -94,9 +120,9 @@ func (p *Peer) forwardStop(s *scratch, to ring.ID, args callArgs) forwardStatus 
 	return s.status
 }
 
-// decideRounds decides a call with several owners in two rounds: a dry run, then the charges. Between the rounds
-// another call may be charged, as between the two commands of envoyproxy/ratelimit. The first round has half of the
-// time.
+// decideRounds decides a call with several owners that cannot be a set in two rounds: a dry run, then the charges.
+// Between the rounds another call may be charged, as between the two commands of envoyproxy/ratelimit. The first round
+// has half of the time.
 func (p *Peer) decideRounds(s *scratch, args callArgs) {
 	results := args.results
 	s.dryRunRequests(args.reqs)
@@ -109,7 +135,7 @@ func (p *Peer) decideRounds(s *scratch, args callArgs) {
 	w := p.syncWaiters.Get().(syncWaiter)
 	c := p.startCall(p.decisionTime(), &callArgs{args.deadline, s.reqs, results, w})
 	now := p.clock.at(c.now)
-	p.o.Node.DecideAll(now, false, s.reqs, results)
+	p.decideSecondRound(now, owner.IsWhole(args.reqs), s.reqs, results)
 	for i := range results {
 		if results[i].Kind == owner.Forward && s.statuses[i] != forwardPending {
 			// The owner that did not answer in the first round would use up the rest of the time.
@@ -120,6 +146,17 @@ func (p *Peer) decideRounds(s *scratch, args callArgs) {
 		<-w
 	}
 	p.syncWaiters.Put(w)
+}
+
+// decideSecondRound is Node.DecideAll, which decides a whole call only if this member owns all keys.
+func (p *Peer) decideSecondRound(now int64, whole bool, reqs []owner.Request, results []owner.Result) {
+	if !whole {
+		p.o.Node.DecideAll(now, false, reqs, results)
+		return
+	}
+	for i := range reqs {
+		results[i] = p.o.Node.Decide(now, &reqs[i])
+	}
 }
 
 // half returns the moment half way between now and t.
@@ -153,11 +190,12 @@ func (p *Peer) degradeStop(status forwardStatus, s *scratch, args callArgs) {
 func (s *scratch) dryRunRequests(reqs []owner.Request) {
 	s.reqs = append(s.reqs[:0], reqs...)
 	for i := range s.reqs {
-		if s.reqs[i].Op == owner.Take {
+		if charges(&s.reqs[i]) {
 			s.reqs[i].Op = owner.DryRun
 		} else {
 			s.reqs[i].Op = owner.Read
 		}
+		s.reqs[i].Whole = false // Decide is to decide them one by one
 	}
 }
 
@@ -165,8 +203,24 @@ func (s *scratch) dryRunRequests(reqs []owner.Request) {
 // exceeds its limit prevents other charges.
 func (s *scratch) chargeRequests(reqs []owner.Request, results []owner.Result) {
 	for i := range reqs {
-		results[i].Over = results[i].Over && reqs[i].Op == owner.Take
+		results[i].Over = results[i].Over && charges(&reqs[i])
 	}
 	s.reqs = append(s.reqs[:0], reqs...)
-	owner.ApplyStop(s.reqs, results)
+	if !owner.IsWhole(reqs) {
+		owner.ApplyStop(s.reqs, results)
+		return
+	}
+	refused := owner.Refused(reqs, results)
+	for i := range reqs {
+		switch q := &s.reqs[i]; {
+		case !charges(q):
+		case results[i].Over && (refused || q.Veto != owner.VetoNever):
+			q.Op = owner.DryRun
+		case refused:
+			q.Op = owner.Read
+		}
+	}
 }
+
+// charges reports whether q charges hits, if it has any.
+func charges(q *owner.Request) bool { return q.Op == owner.Take || q.Op == owner.Reserve }

@@ -86,6 +86,8 @@ type transfer struct {
 	p    *Peer
 	to   ring.ID
 	conn net.Conn
+	// version is the protocol version of the receiver.
+	version uint16
 
 	buf     []protocol.CounterRecord
 	out     []byte
@@ -108,7 +110,7 @@ func (p *Peer) runTransfer(l *link) error {
 	if version < handoffVersion {
 		return fmt.Errorf("protocol version %d does not support handoff", version)
 	}
-	t := transfer{p: p, to: l.to, conn: conn, began: p.clock.mono()}
+	t := transfer{p: p, to: l.to, conn: conn, version: version, began: p.clock.mono()}
 	for p.ctx.Err() == nil {
 		more, err := t.sendNext()
 		if !more || err != nil {
@@ -130,7 +132,7 @@ func (t *transfer) sendNext() (bool, error) {
 		m.Now = p.clock.now()
 	}
 	var err error
-	if t.out, err = appendMsg(t.out[:0], &m, &t.writers); err != nil {
+	if t.out, err = appendMsg(t.out[:0], forVersion(&m, t.version), &t.writers); err != nil {
 		return false, err
 	}
 	t.restDue += time.Duration(p.clock.mono()-start) * restFactor * time.Duration(max(1, p.transferring.active.Load()))

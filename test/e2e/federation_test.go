@@ -15,6 +15,7 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/federation/redis"
 	"github.com/keyward/keyward/internal/lab"
 )
@@ -25,7 +26,16 @@ const (
 	regionWindow = 10 * time.Second
 )
 
-func regionRules(outage string) string {
+// sharedLimit is a limit of all regions together, of which a part is divided statically under another key.
+type sharedLimit struct {
+	hits   int // of a window
+	window time.Duration
+}
+
+// usualLimit is the one that most tests share.
+var usualLimit = sharedLimit{regionLimit, regionWindow}
+
+func (x sharedLimit) rules(outage string) string {
 	return fmt.Sprintf(`domain: app
 descriptors:
   - key: shared
@@ -34,15 +44,26 @@ descriptors:
   - key: static
     rate_limit: {unit: minute, requests_per_unit: %d}
     metadata: {keyward: {window: %s, federation: {mechanism: static}}}
-`, regionLimit, regionWindow, outage, regionLimit, regionWindow)
+  - key: alone
+    rate_limit: {unit: minute, requests_per_unit: %d}
+    metadata: {keyward: {window: %s}}
+`, x.hits, x.window, outage, x.hits, x.window, x.hits, x.window)
 }
+
+// of returns the index of the window that contains a time.
+func (x sharedLimit) of(at time.Time) int64 { return at.UnixNano() / int64(x.window) }
+
+// begin returns when a window begins.
+func (x sharedLimit) begin(window int64) time.Time { return time.Unix(0, window*int64(x.window)) }
 
 // realRegion is one region: a cluster of two members, far from the coordinator.
 type realRegion struct {
-	name    string
-	lab     *lab.Lab
-	wan     *wan
-	clients []rlsv3.RateLimitServiceClient
+	name      string
+	lab       *lab.Lab
+	wan       *wan
+	clients   []rlsv3.RateLimitServiceClient
+	layout    string            // its file; only of newHomeRegions
+	addresses map[string]string // of all regions, as it reaches them; only of newHomeRegions
 }
 
 // realRegions are three regions whose coordinator is a real Redis.
@@ -52,12 +73,13 @@ type realRegions struct {
 	addr  string // of Redis
 	redis *lab.Process
 	list  []*realRegion
+	limit sharedLimit
 }
 
 // newRealRedis returns a Redis that runs and in which nothing was lent before, without regions.
 func newRealRedis(t *testing.T) *realRegions {
 	t.Helper()
-	x := &realRegions{t: t, dir: tempDir(t)}
+	x := &realRegions{t: t, dir: tempDir(t), limit: usualLimit}
 	var ports lab.Ports
 	var err error
 	if x.addr, err = ports.Addr(); err != nil {
@@ -68,43 +90,65 @@ func newRealRedis(t *testing.T) *realRegions {
 	return x
 }
 
-func newRealRegions(t *testing.T, outage string) *realRegions {
+func newRealRegions(t *testing.T, outage string, shared sharedLimit) *realRegions {
 	t.Helper()
 	x := newRealRedis(t)
-	layout := filepath.Join(x.dir, "federation.yaml")
-	if err := os.WriteFile(layout, []byte("name: shop\nepoch: 1\ncoordinator: home\nregions: [{name: eu}, {name: us}, {name: ap}]\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	x.limit = shared
+	x.addRegions(outage, func(addr string) string { return "redis://" + addr }, lab.Options{})
+	return x
+}
+
+// addRegions starts three regions, which reach the coordinator at x.addr through a WAN each. authority returns its URL.
+func (x *realRegions) addRegions(outage string, authority func(addr string) string, o lab.Options) {
+	x.t.Helper()
 	for _, name := range []string{"eu", "us", "ap"} {
-		r := &realRegion{name: name, wan: startWAN(t, x.addr, regionOneWay)}
-		r.lab = newLab(t, lab.Options{Rules: map[string]string{"app.yaml": regionRules(outage)}, Expect: 2, Args: []string{
-			"--cluster", name, "--region", name, "--federation", layout, "--authority", "home=redis://" + r.wan.addr,
-		}})
-		start(t, r.lab, "pod-a", "pod-b")
+		r := &realRegion{name: name, wan: startWAN(x.t, x.addr, regionOneWay)}
+		o.Rules, o.Expect, o.Args = map[string]string{"app.yaml": x.limit.rules(outage)}, 2, []string{
+			"--cluster", name, "--region", name, "--federation", x.layout(), "--authority", "home=" + authority(r.wan.addr),
+		}
+		r.lab = newLab(x.t, o)
+		start(x.t, r.lab, "pod-a", "pod-b")
 		for _, s := range r.lab.Sidecars {
-			r.clients = append(r.clients, dial(t, s.RLS, nil))
+			r.clients = append(r.clients, dial(x.t, s.RLS, nil))
 		}
 		x.list = append(x.list, r)
 	}
-	return x
+}
+
+// layout writes the layout of the federation and returns its path.
+func (x *realRegions) layout() string {
+	x.t.Helper()
+	path := filepath.Join(x.dir, "federation.yaml")
+	text := "name: shop\nepoch: 1\ncoordinator: home\nregions: [{name: eu}, {name: us}, {name: ap}]\n"
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		x.t.Fatal(err)
+	}
+	return path
 }
 
 func (x *realRegions) startRedis() {
 	x.t.Helper()
+	x.redis = startRedis(x.t, x.dir, x.addr)
+}
+
+// startRedis starts a Redis that ends with the test. It skips the test if there is none.
+func startRedis(t *testing.T, dir, addr string, args ...string) *lab.Process {
+	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	if err != nil && os.Getenv("KEYWARD_REDIS") == "required" {
-		x.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if err != nil {
-		x.t.Skip("no redis-server")
+		t.Skip("no redis-server")
 	}
-	x.redis, err = lab.StartProcess(x.dir, lab.Spec{Name: "redis", Path: path, Args: []string{
-		"--bind", "127.0.0.1", "--port", port(x.addr), "--save", "", "--appendonly", "no", "--daemonize", "no",
-	}})
+	p, err := lab.StartProcess(dir, lab.Spec{Name: "redis-" + port(addr), Path: path, Args: append([]string{
+		"--bind", "127.0.0.1", "--port", port(addr), "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", dir,
+	}, args...)})
 	if err != nil {
-		x.t.Fatal(err)
+		t.Fatal(err)
 	}
-	x.t.Cleanup(func() { _ = x.redis.Stop(10 * time.Second) })
+	t.Cleanup(func() { _ = p.Stop(10 * time.Second) })
+	return p
 }
 
 // rememberNothing declares that the empty Redis knows everything: nothing was lent before.
@@ -112,7 +156,7 @@ func (x *realRegions) rememberNothing() {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second)
 	defer cancel()
-	c, err := redis.Open(ctx, redis.Options{URL: "redis://" + x.addr, Epoch: 1})
+	c, err := redis.Open(ctx, redis.Options{URL: "redis://" + x.addr, Terms: federation.Always(1)})
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -124,6 +168,7 @@ func (x *realRegions) rememberNothing() {
 
 // windowTally counts the hits of one key by window, as their clients saw them.
 type windowTally struct {
+	limit    sharedLimit
 	mu       sync.Mutex
 	admitted map[int64]int // both sent and answered in that window
 	all      map[int64]int // answered in that window
@@ -132,7 +177,9 @@ type windowTally struct {
 	times    []time.Duration
 }
 
-func windowOf(at time.Time) int64 { return at.UnixNano() / int64(regionWindow) }
+func newWindowTally(limit sharedLimit) *windowTally {
+	return &windowTally{limit: limit, admitted: map[int64]int{}, all: map[int64]int{}}
+}
 
 // spend sends hits of key, by a rule, to region i at a rate, from now until the end.
 func (x *realRegions) spend(i int, rule, key string, perSecond int, until time.Time, to *windowTally) {
@@ -158,9 +205,9 @@ func (x *realRegions) spend(i int, rule, key string, perSecond int, until time.T
 			case res.OverallCode != rlsv3.RateLimitResponse_OK:
 				to.refused++
 			default:
-				to.all[windowOf(done)]++
-				if windowOf(sent) == windowOf(done) {
-					to.admitted[windowOf(done)]++
+				to.all[x.limit.of(done)]++
+				if x.limit.of(sent) == x.limit.of(done) {
+					to.admitted[x.limit.of(done)]++
 				}
 			}
 		})
@@ -169,11 +216,15 @@ func (x *realRegions) spend(i int, rule, key string, perSecond int, until time.T
 
 // load spends key in all regions, at the given rates, for some whole windows. It returns the first and the windowTally.
 func (x *realRegions) load(rule, key string, windows int, rates ...int) (first int64, sum *windowTally) {
-	sum = &windowTally{admitted: map[int64]int{}, all: map[int64]int{}}
-	first = windowOf(time.Now()) + 1
-	begin := time.Unix(0, first*int64(regionWindow))
+	first = x.limit.of(time.Now()) + 1
+	return first, x.loadFrom(first, rule, key, windows, rates...)
+}
+
+func (x *realRegions) loadFrom(first int64, rule, key string, windows int, rates ...int) (sum *windowTally) {
+	sum = newWindowTally(x.limit)
+	begin := x.limit.begin(first)
 	time.Sleep(time.Until(begin.Add(-2 * time.Second))) // so that the demand is known
-	until := begin.Add(time.Duration(windows) * regionWindow).Add(-50 * time.Millisecond)
+	until := begin.Add(time.Duration(windows) * x.limit.window).Add(-50 * time.Millisecond)
 	var all sync.WaitGroup
 	for i, rate := range rates {
 		if rate > 0 {
@@ -181,15 +232,15 @@ func (x *realRegions) load(rule, key string, windows int, rates ...int) (first i
 		}
 	}
 	all.Wait()
-	return first, sum
+	return sum
 }
 
 // check requires that no window has admitted more than the limit.
 func (x *realRegions) check(what string, s *windowTally) {
 	x.t.Helper()
 	for w, n := range s.admitted {
-		if n > regionLimit {
-			x.t.Errorf("%s: %d of %d admitted in window %d", what, n, regionLimit, w)
+		if n > x.limit.hits {
+			x.t.Errorf("%s: %d of %d admitted in window %d", what, n, x.limit.hits, w)
 		}
 	}
 }
@@ -200,7 +251,7 @@ func (s *windowTally) used(first int64, windows int) float64 {
 	for i := range windows {
 		n += s.all[first+int64(i)]
 	}
-	return float64(n) / float64(windows*regionLimit)
+	return float64(n) / float64(windows*s.limit.hits)
 }
 
 func (s *windowTally) quantile(q float64) time.Duration {
@@ -227,32 +278,56 @@ func (x *realRegions) metric(i int, name string) (sum float64) {
 	return sum
 }
 
-// TestRegions shares one limit between three regions, of which one has ten times the demand of the others, or all of it.
+// regionsLoad is one key that all regions spend at their rates, for some windows.
+type regionsLoad struct {
+	rule, key string
+	windows   int
+	rates     []int
+
+	first int64
+	sum   *windowTally
+}
+
+// loadTogether spends keys at the same time. They have nothing in common but the members.
+func (x *realRegions) loadTogether(all ...*regionsLoad) {
+	x.t.Helper()
+	var done sync.WaitGroup
+	for _, l := range all {
+		done.Go(func() { l.first, l.sum = x.load(l.rule, l.key, l.windows, l.rates...) })
+	}
+	done.Wait()
+	for _, l := range all {
+		x.check(l.rule+" "+l.key, l.sum)
+	}
+}
+
+func (l *regionsLoad) used() float64 { return l.sum.used(l.first, l.windows) }
+
+// TestRegions shares limits between three regions, of which one has ten times the demand of the others, or all of it.
 // Static parts would leave most of it unused.
 func TestRegions(t *testing.T) {
-	x := newRealRegions(t, "fail_closed")
-	first, s := x.load("shared", "skewed", 2, 200, 20, 20)
-	x.check("skewed", s)
-	if used := s.used(first, 2); used < 0.95 {
+	x := newRealRegions(t, "fail_closed", usualLimit)
+	skewed := &regionsLoad{rule: "shared", key: "skewed", windows: 2, rates: []int{200, 20, 20}}
+	one := &regionsLoad{rule: "shared", key: "one", windows: 1, rates: []int{0, 240, 0}}
+	static := &regionsLoad{rule: "static", key: "skewed", windows: 1, rates: []int{200, 20, 20}}
+	below := &regionsLoad{rule: "shared", key: "below", windows: 2, rates: []int{100, 10, 10}}
+	x.loadTogether(skewed, one, static, below)
+	if used := skewed.used(); used < 0.95 {
 		t.Errorf("%.1f %% of the limit used at 10:1:1", 100*used)
 	} else {
-		t.Logf("10:1:1: %.1f %% used, p99 %v, %d failed", 100*used, s.quantile(0.99), s.failed)
+		t.Logf("10:1:1: %.1f %% used, p99 %v, %d failed", 100*used, skewed.sum.quantile(0.99), skewed.sum.failed)
 	}
-	first, s = x.load("shared", "one", 1, 0, 240, 0)
-	x.check("one region asks", s)
-	if used := s.used(first, 1); used < 0.90 {
+	if used := one.used(); used < 0.90 {
 		t.Errorf("%.1f %% of the limit used by one region", 100*used)
 	} else {
-		t.Logf("one region: %.1f %% used, p99 %v", 100*used, s.quantile(0.99))
+		t.Logf("one region: %.1f %% used, p99 %v", 100*used, one.sum.quantile(0.99))
 	}
-	first, s = x.load("static", "skewed", 1, 200, 20, 20)
-	x.check("static", s)
-	if used := s.used(first, 1); used > 0.7 {
+	if used := static.used(); used > 0.7 {
 		t.Errorf("%.1f %% of the limit used with static parts: the comparison shows nothing", 100*used)
 	} else {
 		t.Logf("static parts at 10:1:1: %.1f %% used", 100*used)
 	}
-	_, s = x.load("shared", "below", 2, 100, 10, 10)
+	s := below.sum
 	if part := float64(s.refused) / float64(len(s.times)); part > 0.03 {
 		t.Errorf("%.2f %% refused at 80 %% of the limit", 100*part)
 	} else {
@@ -273,7 +348,7 @@ func TestRegions(t *testing.T) {
 // TestRegionsUnderFaults cuts regions off, kills owners, and lets the coordinator lose its memory: no window admits more
 // than the limit.
 func TestRegionsUnderFaults(t *testing.T) {
-	x := newRealRegions(t, "fail_closed")
+	x := newRealRegions(t, "fail_closed", usualLimit)
 	for _, f := range []struct {
 		name       string
 		begin, end func()
@@ -303,7 +378,7 @@ func TestRegionsUnderFaults(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			time.Sleep(time.Until(time.Unix(0, (windowOf(time.Now())+1)*int64(regionWindow)).Add(2 * time.Second)))
+			time.Sleep(time.Until(x.limit.begin(x.limit.of(time.Now()) + 1).Add(2 * time.Second)))
 			f.begin()
 			time.Sleep(3 * time.Second)
 			f.end()

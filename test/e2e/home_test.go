@@ -15,10 +15,10 @@ import (
 )
 
 // newHomeRegions returns three regions. The clusters of those that the layout names coordinate; the others reach them at the
-// first member of each, far away, with certificates that prove their regions.
-func newHomeRegions(t *testing.T, coordinator string) *realRegions {
+// first member of each, far away, with certificates that prove their regions. Members have further arguments.
+func newHomeRegions(t *testing.T, coordinator string, shared sharedLimit, args ...string) *realRegions {
 	t.Helper()
-	x := &realRegions{t: t, dir: tempDir(t)}
+	x := &realRegions{t: t, dir: tempDir(t), limit: shared}
 	var ports lab.Ports
 	names := []string{"eu", "us", "ap"}
 	certs := filepath.Join(x.dir, "certs")
@@ -35,28 +35,24 @@ func newHomeRegions(t *testing.T, coordinator string) *realRegions {
 	}
 	for _, name := range names {
 		r := &realRegion{name: name}
-		content := fmt.Sprintf("name: shop\nepoch: 1\ncoordinator: %s\nregions:\n", coordinator)
+		r.addresses = map[string]string{}
 		for _, other := range names {
 			address := served[other]
 			if other != name {
 				r.wan = startWAN(t, address, regionOneWay)
 				address = r.wan.addr
 			}
-			content += fmt.Sprintf("  - {name: %s, address: %q}\n", other, address)
+			r.addresses[other] = address
 		}
-		layout := filepath.Join(x.dir, name+".yaml")
-		if err := os.WriteFile(layout, []byte(content), 0o644); err != nil {
+		r.layout = filepath.Join(x.dir, name+".yaml")
+		if err := os.WriteFile(r.layout, []byte(r.layoutOf(1, coordinator, time.Time{}, 1, 1, 1)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		r.lab = newLab(t, lab.Options{Rules: map[string]string{"app.yaml": regionRules("fail_closed")}, Expect: 3, Args: []string{
-			"--cluster", name, "--region", name, "--federation", layout, "--tls-ca", filepath.Join(certs, "ca.crt"),
+		r.lab = newLab(t, lab.Options{Rules: map[string]string{"app.yaml": shared.rules("fail_closed")}, Expect: 3, Args: append([]string{
+			"--cluster", name, "--region", name, "--federation", r.layout, "--tls-ca", filepath.Join(certs, "ca.crt"),
 			"--tls-cert", filepath.Join(certs, "region-"+name+".crt"), "--tls-key", filepath.Join(certs, "region-"+name+".key"),
-		}})
-		var first []string
-		if coordinator == name || coordinator == "spread" {
-			first = []string{"--federation-listen", served[name]}
-		}
-		if _, err := r.lab.AddSidecar("pod-a", first...); err != nil {
+		}, args...)})
+		if _, err := r.lab.AddSidecar("pod-a", "--federation-listen", served[name]); err != nil {
 			t.Fatal(err)
 		}
 		for _, member := range []string{"pod-b", "pod-c"} {
@@ -73,6 +69,19 @@ func newHomeRegions(t *testing.T, coordinator string) *realRegions {
 		}
 	}
 	return x
+}
+
+// layoutOf returns a layout with these weights, as the region has it.
+func (r *realRegion) layoutOf(epoch int, coordinator string, from time.Time, weights ...int) string {
+	content := fmt.Sprintf("name: shop\nepoch: %d\ncoordinator: %s\n", epoch, coordinator)
+	if !from.IsZero() {
+		content += "from: " + from.UTC().Format(time.RFC3339) + "\n"
+	}
+	content += "regions:\n"
+	for i, name := range []string{"eu", "us", "ap"} {
+		content += fmt.Sprintf("  - {name: %s, weight: %d, address: %q}\n", name, weights[i], r.addresses[name])
+	}
+	return content
 }
 
 // lender returns a member of region i that lends pools, other than the first one, or nil.
@@ -103,7 +112,7 @@ func (x *realRegions) loadKeys(name string, keys int, rates ...int) (used []floa
 // TestClusterCoordinatesRegions has the cluster of one region lend to all regions. A member that lends
 // dies in the middle of a window. No window admits more than the limit.
 func TestClusterCoordinatesRegions(t *testing.T) {
-	x := newHomeRegions(t, "eu")
+	x := newHomeRegions(t, "eu", usualLimit)
 	first, s := x.load("shared", "skewed", 1, 20, 200, 20)
 	x.check("skewed", s)
 	if used := s.used(first, 1); used < 0.95 {
@@ -114,7 +123,7 @@ func TestClusterCoordinatesRegions(t *testing.T) {
 	var dead *lab.Sidecar
 	var done sync.WaitGroup
 	done.Go(func() {
-		time.Sleep(time.Until(time.Unix(0, (windowOf(time.Now())+1)*int64(regionWindow)).Add(2 * time.Second)))
+		time.Sleep(time.Until(x.limit.begin(x.limit.of(time.Now()) + 1).Add(2 * time.Second)))
 		if dead = x.lender(0); dead != nil {
 			_ = dead.Signal(syscall.SIGKILL)
 		}
@@ -134,7 +143,7 @@ func TestClusterCoordinatesRegions(t *testing.T) {
 
 // TestSpreadCoordinators has every region coordinate a part of the keys.
 func TestSpreadCoordinators(t *testing.T) {
-	x := newHomeRegions(t, "spread")
+	x := newHomeRegions(t, "spread", usualLimit)
 	for i, used := range x.loadKeys("key", 12, 20, 200, 20) {
 		if used < 0.9 {
 			t.Errorf("key %d: %.1f %% used", i, 100*used)

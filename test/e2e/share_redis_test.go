@@ -13,7 +13,7 @@ import (
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/redis/rueidis"
+	redigo "github.com/gomodule/redigo/redis"
 
 	"github.com/keyward/keyward/internal/lab"
 )
@@ -39,7 +39,7 @@ descriptors:
 type sharing struct {
 	*testing.T
 	original, ours rlsv3.RateLimitServiceClient
-	redis          rueidis.Client
+	redis          redigo.Conn
 }
 
 func newSharing(t *testing.T) (*sharing, *original) {
@@ -60,11 +60,11 @@ func newSharing(t *testing.T) (*sharing, *original) {
 		t.Fatal(err)
 	}
 	(&storeHolders{T: t, lab: l}).ready(s)
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{address}, DisableCache: true, ForceSingleClient: true})
+	c, err := redigo.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.Close)
+	t.Cleanup(func() { c.Close() })
 	return &sharing{t, dial(t, o.grpc, nil), dial(t, s.RLS, nil), c}, o
 }
 
@@ -89,7 +89,7 @@ func (x *sharing) spend(c rlsv3.RateLimitServiceClient, n int, kv ...string) (ad
 // counters returns the counters of envoyproxy/ratelimit in Redis, without the start of the window.
 func (x *sharing) counters() map[string]int {
 	x.Helper()
-	keys, err := x.redis.Do(x.Context(), x.redis.B().Keys().Pattern("*").Build()).AsStrSlice()
+	keys, err := redigo.Strings(x.redis.Do("KEYS", "*"))
 	if err != nil {
 		x.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func (x *sharing) counters() map[string]int {
 			x.Errorf("key %q is not one of envoyproxy/ratelimit", key)
 			continue
 		}
-		n, err := x.redis.Do(x.Context(), x.redis.B().Get().Key(key).Build()).AsInt64()
+		n, err := redigo.Int64(x.redis.Do("GET", key))
 		if err != nil {
 			x.Fatal(err)
 		}

@@ -144,6 +144,19 @@ func TestFits(t *testing.T) {
 	}
 }
 
+// Jobs start by their loads, so that those with a high one do not wait until all others have ended.
+func TestOrderOfJobs(t *testing.T) {
+	jobs := []*job{{name: "a", load: 0.25}, {name: "b", load: 0.5}, {name: "TestRegions", load: 0.5}, {name: "c", load: 1}, {name: "TestDemo", load: 0.25}, {name: "d", load: 0.5, alone: true}}
+	slices.SortStableFunc(jobs, byLoad)
+	var order []string
+	for _, j := range jobs {
+		order = append(order, j.name)
+	}
+	if want := []string{"d", "c", "TestRegions", "b", "TestDemo", "a"}; !slices.Equal(order, want) {
+		t.Errorf("%v, want %v", order, want)
+	}
+}
+
 // While a job runs alone, an idle job is paused.
 func TestIdleJobIsPaused(t *testing.T) {
 	beats := filepath.Join(t.TempDir(), "beats")

@@ -34,7 +34,7 @@ func whole() []*stage {
 		{name: "unit", about: "unit, property and conformance tests with the race detector", budget: 4 * time.Minute, jobs: unit},
 		{
 			name: "e2e", about: "real processes, real Envoys, mTLS", budget: 8 * time.Minute, after: []string{"machine", "build", "unit", "lint"}, // without the stages that only compute: they would disturb its measurements
-			wants: []string{"root", "ip", "iptables", "redis", "venv", "node", "curl"}, jobs: endToEnd(nil),
+			wants: []string{"root", "ip", "iptables", "redis", "postgres", "venv", "node", "curl"}, jobs: endToEnd(nil),
 		},
 		{name: "walk", about: "what the manual says, command by command", budget: time.Minute, after: []string{"e2e"}, needs: []string{"redis"}, jobs: walk},
 		{name: "page", about: "the page of a real cluster in Chromium", budget: 2 * time.Minute, after: []string{"e2e"}, needs: []string{"chromium"}, jobs: pageTests},
@@ -239,7 +239,7 @@ func endToEnd(only []string) func(context.Context, *machine) ([]*job, error) {
 				dir: "test/e2e", env: env, load: loadOf(name), alone: alone[name], apart: true,
 			})
 		}
-		slices.SortStableFunc(jobs, byLength)
+		slices.SortStableFunc(jobs, byLoad)
 		return jobs, nil
 	}
 }
@@ -254,8 +254,10 @@ func (m *machine) endToEndEnv(ctx context.Context, all bool) ([]string, error) {
 		}
 	}
 	var env []string
-	if why, _ := m.lacking([]string{"redis"}); why == "" {
-		env = append(env, "KEYWARD_REDIS=required")
+	for need, name := range map[string]string{"redis": "KEYWARD_REDIS", "postgres": "KEYWARD_POSTGRES"} {
+		if why, _ := m.lacking([]string{need}); why == "" {
+			env = append(env, name+"=required")
+		}
 	}
 	for name, args := range commands {
 		path, err := m.output(ctx, args...)
@@ -296,6 +298,7 @@ func deep() []*stage {
 		&stage{name: "race", about: "the simulator with the race detector", budget: 20 * time.Minute, jobs: race},
 		&stage{name: "memory", about: "tables of ten million keys", budget: 10 * time.Minute, jobs: memory},
 		&stage{name: "soak", about: "twenty rounds of rolling updates, hot keys of five members, half an hour of faults", budget: 90 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "soak")},
+		&stage{name: "figures", about: "what three regions reach, with windows of ten seconds and a minute", budget: 20 * time.Minute, after: []string{"build"}, needs: []string{"redis"}, jobs: command(2, "make", "-s", "figures")},
 		&stage{name: "fuzz", about: "every fuzz target for five minutes", budget: 3 * time.Hour, jobs: command(2, "make", "-s", "fuzz", "FUZZTIME=5m")},
 	)
 }

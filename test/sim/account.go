@@ -30,6 +30,8 @@ type account struct {
 	until  int64   // end of what it has lent
 	asked  []int64 // times of requests, in calm runs
 
+	holds []*hold // and plain requests, in worlds with holds
+
 	journaled bool      // it is in journals
 	undecided []*member // where requests were abandoned
 }
@@ -79,6 +81,9 @@ type span struct {
 	unseen    int               // decisions that the oracle has not seen
 	charged   uint64            // requested hits
 	unknown   uint64            // hits of unseen decisions
+
+	holdSlack   uint64 // hits of holds that may be given back more than once
+	overCharged uint64 // hits that are charged and not admitted: those of refused requests, and of commits beyond their holds
 
 	byOwner uint64    // admitted by decisions on the counter
 	lenders []*member // of parts of it

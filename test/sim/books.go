@@ -36,7 +36,7 @@ func (x *span) String() string {
 
 // unseen records a request that may have been decided without the oracle seeing the decision.
 func (o *oracle) unseen(q *request, m *member) {
-	if o.probing || q.req.Op == owner.DryRun || q.req.Op == owner.Read {
+	if o.probing || q.req.Op == owner.DryRun || q.req.Op == owner.Read || q.req.Op > owner.Reserve {
 		return
 	}
 	a := o.account(q)
@@ -170,6 +170,7 @@ func (m *member) wasAlone(within int64) bool {
 
 // crashed records that a member has died. What only it has charged is lost.
 func (o *oracle) crashed(m *member) {
+	o.crashedHolds()
 	part, _ := o.w.parts()
 	alone := m.view.Ring == nil || m.view.Ring.Len() <= 1
 	if p := part[m.slot]; p >= 0 {
@@ -399,4 +400,5 @@ func (o *oracle) probed(probes []*request) {
 			holder[q.req.Key] = v.by
 		}
 	}
+	o.checkSettled(probes)
 }

@@ -21,6 +21,11 @@ type request struct {
 	decision  *decision
 	pending   bool  // from's own node will decide it later
 	forged    int64 // window of a forged decision from an escrow; 0: none
+
+	// In worlds with holds.
+	hold    *hold       // that the request reserves, or of which it is one that nothing settles
+	about   *hold       // that the request names
+	settles *settlement // nil: it settles none
 }
 
 // decision is the result of a node for a request.
@@ -88,6 +93,7 @@ func (w *world) sendTo(k int, m *member) {
 	case w.rnd.IntN(30) == 0:
 		q.req.Op = owner.DryRun
 	}
+	w.setHold(q, k)
 	w.after(w.randomBelow(time.Millisecond), m, func() {
 		r := &w.rules[m.version][k]
 		q.req.Key, q.req.RingPos, q.req.Rule, q.req.Strict, q.req.Waiter = r.digest, r.owner, r.limit, r.strict, q
@@ -100,6 +106,9 @@ func (w *world) sendTo(k int, m *member) {
 		}
 		w.setTenant(&q.req, k, r)
 		w.setFederation(&q.req, k)
+		if q.hold != nil && q.hold.reserves() {
+			q.req.Hold, q.about = q.hold.named(), q.hold
+		}
 		if w.o.Domains > 0 {
 			q.req.Domain = uint64(k % w.o.Domains)
 		}
@@ -306,6 +315,16 @@ func (q *request) expire() {
 
 // degrade decides the request by the rule's degraded policy.
 func (q *request) degrade() {
+	if q.req.Op > owner.Reserve {
+		q.done = true
+		if q.settles != nil {
+			q.settles.repeat()
+		}
+		return
+	}
+	if q.hold != nil {
+		q.hold.unsure = true
+	}
 	q.startedAt = q.from.clock()
 	a := q.from.node.Degrade(q.startedAt, &q.req)
 	q.from.w.sabotageFederated(q.from, q, &a)
@@ -327,5 +346,11 @@ func (q *request) finish(v *decision) {
 		w.trace("%s answers #%d key %04x: by %s authority %d, %d->%d over %v", q.from.name(), q.id, q.req.Key[0]>>48,
 			v.by.name(), v.result.Authority, v.result.Before, v.result.After, v.result.Over)
 	}
+	if q.answeredHold(v) {
+		return
+	}
 	w.oracle.answered(q, v)
+	if q.hold != nil {
+		q.hold.answered(q, v)
+	}
 }

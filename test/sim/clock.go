@@ -85,3 +85,8 @@ func (w *world) step() {
 		m.do(e.fn)
 	}
 }
+
+// clock returns the member's own time.
+func (m *member) clock() int64 {
+	return m.w.now + m.skew + int64(m.drift*float64(m.w.now-m.startedAt))
+}

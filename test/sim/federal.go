@@ -11,7 +11,6 @@ import (
 )
 
 const (
-	layoutEpoch = 7
 	// returnTime is the time from the last fault until each region uses its coordinator again and has returned its escrows.
 	returnTime = 14 * time.Second
 )
@@ -28,6 +27,7 @@ type federal struct {
 	homes   []*home
 	rules   []federatedRule // by key, in addition to the rules of the regions
 	books   federatedBooks
+	layouts layoutChange
 	healed  bool
 	events  int
 	hash    uint64
@@ -104,6 +104,7 @@ func (r runner) newFederal(o options, bug bug) *federal {
 	}
 	f.now += f.rnd.Int64N(3600e9)
 	f.books.init(f)
+	f.layouts.init(f)
 	for i := range o.Federation.Coordinators {
 		f.homes = append(f.homes, newHome(f, i))
 	}
@@ -139,18 +140,6 @@ func (r runner) newFederal(o options, bug bug) *federal {
 // clockOffset returns how far a region's or coordinator's clock is off.
 func (f *federal) clockOffset() int64 {
 	return int64((2*f.rnd.Float64() - 1) * f.o.Federation.Offset * 1e9)
-}
-
-// place returns this region's place in its federation.
-func (w *world) place() (p owner.FederationPlace) {
-	if w.federal == nil {
-		return p
-	}
-	p = owner.FederationPlace{Epoch: layoutEpoch, Weights: w.federal.o.Federation.Weights, Index: w.region}
-	for i := range w.federal.o.Federation.Coordinators {
-		p.Authorities = append(p.Authorities, homeName(i))
-	}
-	return p
 }
 
 // setFederation sets what a request for key k has of its federation.
@@ -259,6 +248,7 @@ func (f *federal) schedule() {
 	some(p.Empties, func() { f.anyHome().empty() })
 	some(p.Loses, func() { f.anyHome().forget() })
 	some(p.Restarts, f.restartRegion)
+	f.layouts.schedule()
 	if p.Offset > 0.125 {
 		f.books.begin(eventFarClocks)
 	} else if p.Offset > 0 {
@@ -341,9 +331,4 @@ func (f *federal) ruleOf(k owner.Key) (int, *federatedRule) {
 		}
 	}
 	return -1, nil
-}
-
-// budget returns how the limit of rule k is divided.
-func (f *federal) budget(region int, k int) federation.Budget {
-	return federation.Divide(f.regions[0].rules[0][k].limit.Limit, f.o.Federation.Weights, f.rules[k].terms.Floor, region)
 }

@@ -24,8 +24,9 @@ func (o *oracle) floorLimit(m *member, q *request, index int64) uint64 {
 	k, x := f.ruleOf(q.req.Key)
 	p := f.books.window(k, index)
 	r := &p.regions[o.w.region]
-	n := uint64(r.budget.Floor)
-	if link := m.federated.link(x.terms.Authority); !link.mayBeAway() || x.terms.Floor >= 100 {
+	own := m.budget(k, index)
+	n := uint64(own.Floor)
+	if link := m.federated.link(m.authority(k, index)); !link.mayBeAway() || x.terms.Floor >= 100 {
 		return o.raise(q, index, n)
 	}
 	r.away = true
@@ -35,10 +36,10 @@ func (o *oracle) floorLimit(m *member, q *request, index int64) uint64 {
 		if ok && b.Window == index {
 			had = b.Have
 		}
-		n = max(n, uint64(r.budget.Slice)-min(uint64(r.budget.Slice), had))
+		n = max(n, uint64(own.Slice)-min(uint64(own.Slice), had))
 	case federation.Snapshot:
 		if x := m.federated.rests[q.req.Key]; x != nil {
-			n += uint64(r.budget.Slice) * x.rest / uint64(max(1, q.req.Rule.Limit))
+			n += uint64(own.Slice) * x.rest / uint64(max(1, q.req.Rule.Limit))
 		}
 	}
 	return o.raise(q, index, n)
@@ -105,7 +106,7 @@ func (o *oracle) spent(k int, q *request, v *decision) {
 	}
 	p, r := f.books.window(k, b.Window), &q.req.Rule
 	p.escrowed += q.req.Hits
-	s := f.homes[f.rules[k].home].store
+	s := f.layouts.slowest(k, b.Window)
 	if end := r.End(b.Window); v.earliest >= end || s.offset+f.now >= end+int64(limit.ClockTolerance)+int64(40*time.Millisecond) && !f.clocksChanged() {
 		f.fail("F1: #%d: %s of %s spends hits of window %d of %04x %v after its end by its own clock, and %v by the coordinator's", q.id,
 			m.name(), regionName(o.w.region), b.Window, q.req.Key[0]>>48, time.Duration(v.earliest-end), time.Duration(s.offset+f.now-end))
@@ -122,7 +123,7 @@ func (f *federal) clocksChanged() bool { return f.o.Federation.Failovers > 0 }
 // are, of which the older one is weighted.
 func (o *oracle) checkPool(p *poolWindow, q *request) {
 	f := o.w.federal
-	pool := uint64(f.budget(0, p.key).Pool)
+	pool := uint64(f.layouts.pool(p.key, p.index))
 	most := pool + p.lostWrites + p.emptied + p.forgot
 	if p.escrowed > most {
 		f.fail("F1: #%d: %d admitted from escrows in window %d of %04x, pool %d, lost writes %d, lost stores %d and %d", q.id, p.escrowed,
@@ -132,7 +133,7 @@ func (o *oracle) checkPool(p *poolWindow, q *request) {
 	if q.req.Rule.Algorithm != limit.SlidingWindow || y == nil {
 		return
 	}
-	left := max(0, q.req.Rule.End(p.index)-f.homes[f.rules[p.key].home].store.latestClock())
+	left := max(0, q.req.Rule.End(p.index)-f.layouts.latestClock(p.key, p.index))
 	weight := float64(left) / float64(q.req.Rule.Window)
 	sum := float64(p.escrowed) + weight*float64(y.escrowed)
 	if sum > float64(most)+weight*float64(y.lostLent)+1e-6 {

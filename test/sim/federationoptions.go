@@ -27,6 +27,7 @@ type federationOptions struct {
 	Lag                       time.Duration // of the newest writes, at most
 	Restarts                  int           // of all members of a region at once
 	Calm                      bool          // nothing fails, and requests come steadily
+	Change                    layoutOptions // of the layout
 }
 
 // callTimeout is the time after which a call to a coordinator fails.
@@ -57,6 +58,7 @@ func expandFederation(seed uint64) options {
 		o.quiet()
 		o.Length, o.Requests, o.Deadline, o.Addends, o.Refunds = 30*time.Second, 3000, time.Second, false, false
 	}
+	o.Federation.Change.expand(&o.Federation, rand.New(rand.NewPCG(seed, 0x1a70)))
 	return o
 }
 
@@ -127,6 +129,9 @@ func (f *federal) federatedRules() (keys []*key, rules []rule) {
 		}
 		if f.o.Federation.Calm {
 			x.terms.Floor = []uint8{5, 20}[f.rnd.IntN(2)]
+		}
+		if f.o.Federation.Change.Moves {
+			x.home, x.terms.Authority = 0, federation.DefaultAuthority
 		}
 		keys, rules, f.rules = append(keys, k), append(rules, r), append(f.rules, x)
 	}

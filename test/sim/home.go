@@ -128,7 +128,9 @@ func (h *home) call(m *member, rs []federation.PoolRequest) {
 // receiveGrants processes the reply to a call.
 func (m *member) receiveGrants(h *home, took time.Duration, gs []federation.PoolGrant, failed bool) {
 	f, record := m.w.federal, m.federated.link(h.id)
-	if record.failed = failed; !failed {
+	if failed {
+		record.failed = true
+	} else if len(gs) > 0 { // without a grant, the coordinator remains away if it was
 		record.replied(m.clock(), gs)
 	}
 	for i := range gs {

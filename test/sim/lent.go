@@ -122,6 +122,7 @@ func (o *oracle) granted(m *member, to int, g *lease.Grant) {
 
 // countersArrived records the counters in a message that has arrived.
 func (o *oracle) countersArrived(m *member, msg *protocol.Message) {
+	o.claimsArrived(msg)
 	if !o.w.o.Leases.On {
 		return
 	}

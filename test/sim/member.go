@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
@@ -55,6 +56,7 @@ type member struct {
 	reclaimed     uint64 // hits
 
 	federated federatedMember
+	layouts   *federation.LayoutSchedule // nil: it is in no federation
 
 	// With journals.
 	journaling
@@ -102,10 +104,12 @@ func (w *world) boot(i int, first bool) {
 	if w.o.MaxKeys > 0 {
 		keys = w.o.MaxKeys
 	}
+	place := w.place(i, m.clock())
+	m.layouts = place.Schedule
 	m.node = owner.New(owner.Options{
 		Self: s.id, BootID: inst(i, s.boots), MaxKeys: keys, Policy: w.o.Policy, ProRata: !w.o.Full,
 		HotRate: w.o.Leases.HotRate, Detection: w.o.detectionOf(i), DataWindow: w.o.Durable.Window,
-		Federation: w.place(),
+		Federation: place,
 	})
 	m.node.SetRoutes(w.manualRoutes, ring.Hash)
 	s.now = m
@@ -129,11 +133,6 @@ func (w *world) boot(i int, first bool) {
 }
 
 func (m *member) name() string { return fmt.Sprintf("%s.%d", m.w.slots[m.slot].id, m.boot) }
-
-// clock returns the member's own time.
-func (m *member) clock() int64 {
-	return m.w.now + m.skew + int64(m.drift*float64(m.w.now-m.startedAt))
-}
 
 // do runs an event of this member, and then performs its effects.
 func (m *member) do(fn func()) {

@@ -157,6 +157,10 @@ func msgText(m *protocol.Message) string {
 		for _, x := range c.State.Slots {
 			s += fmt.Sprintf(" %x@%d:%d-%d", x.Writer, x.At, x.Charged, x.Refunded)
 		}
+		for j := range c.Claims {
+			x := &c.Claims[j]
+			s += fmt.Sprintf(" hold %d state %d amount %d", x.ID[1], x.State(), x.Amount)
+		}
 		s += "}"
 	}
 	return s

@@ -71,6 +71,8 @@ type options struct {
 	Durable durableOptions
 
 	Federation federationOptions
+
+	Holds holdOptions
 }
 
 // expandBase returns the options of a seed.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
@@ -51,6 +52,7 @@ type oracle struct {
 	known          map[slotKey]uint64 // charges of each writer that another member has received
 	lent           map[slotKey]uint64 // what each grantor has lent
 	carried        map[carried]uint64 // hits
+	marked         map[claim.ClaimID]bool  // holds of which another member than the owner knows that they are settled
 	lastRestart    int64              // when all members have last ended
 	expectFull     bool               // there are no faults, so every decision has full authority
 }
@@ -64,7 +66,7 @@ type slotKey struct {
 
 func (o *oracle) init(w *world) {
 	*o = oracle{
-		w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, written: map[slotKey]limit.Slot{},
+		w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, marked: map[claim.ClaimID]bool{}, written: map[slotKey]limit.Slot{},
 		loans: map[leasePair]*terms{}, known: map[slotKey]uint64{}, lent: map[slotKey]uint64{},
 		leastN: w.o.Slots, disconnectedAt: make([]int64, w.o.Slots),
 	}
@@ -81,7 +83,7 @@ func (o *oracle) account(q *request) *account {
 	a := o.accounts[q.req.Key]
 	if a == nil {
 		a = &account{key: q.req.Key, rule: q.req.Rule, strict: q.req.Strict, partition: q.req.Partition}
-		if a.journaled = o.w.journaled(&q.req); o.w.o.Durable.On {
+		if a.journaled = o.w.journaled(&q.req); o.w.o.Durable.On || o.w.o.Holds.On {
 			a.owner = q.req.RingPos
 		}
 		o.accounts[q.req.Key] = a
@@ -200,7 +202,7 @@ func (a *account) slack(l uint64) uint64 {
 
 // bound returns how much may be admitted in x beyond its limit.
 func (o *oracle) bound(a *account, x *span) uint64 {
-	b := x.shared + x.losses*a.slack(x.limit) + x.lostState + x.allowance + x.ahead + x.restartLoss
+	b := x.shared + x.losses*a.slack(x.limit) + x.lostState + x.allowance + x.ahead + x.restartLoss + x.holdSlack
 	if x.faults == 0 || o.w.o.sharp() {
 		return b
 	}
@@ -243,6 +245,9 @@ func (o *oracle) decidedByCluster(q *request, v *decision) {
 	x.addCharge(q, v)
 	o.addCarried(a, x, q, v)
 	o.decidedFair(q, v)
+	if o.decidedHold(a, x, q, v); q.about != nil && !q.admits() {
+		return
+	}
 	whole := v.onCounter()
 	if whole {
 		o.decidedBy(x, v.by, q.req.RingPos)
@@ -253,7 +258,7 @@ func (o *oracle) decidedByCluster(q *request, v *decision) {
 	case q.req.Op == owner.Refund && whole:
 		o.refunded(x, q, v)
 		a.credit += float64(q.req.Hits)
-	case q.req.Op != owner.Take || q.req.Hits == 0:
+	case !q.admits() || q.req.Hits == 0:
 		return
 	case v.result.Authority == owner.Full && v.result.Over != (v.result.FairShare || v.result.After > uint64(q.req.Rule.Depth())):
 		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.req.Hits, v.result.Before, v.result.Over,
@@ -263,13 +268,15 @@ func (o *oracle) decidedByCluster(q *request, v *decision) {
 		o.addAhead(x, q, v)
 	}
 	if v.result.Authority == owner.Full && a.rule.Algorithm == limit.FixedWindow && !v.fromCopy && !a.lends &&
-		o.w.o.MaxKeys == 0 && !v.refusedUncharged(q) {
+		o.w.o.MaxKeys == 0 && !v.refusedUncharged(q) && !o.w.o.Holds.On {
 		o.checkChain(a, x, q, v)
 	}
 	o.checkClosed(a, x, q, v)
 	o.checkSurvived(a, x, q, v)
 	o.checkJournal(a, x, q, v)
-	if q.req.Op == owner.Take && !v.result.Over && v.result.Authority != owner.Cached {
+	o.checkHolds(a, x, q, v)
+	if q.admits() && !v.result.Over && v.result.Authority != owner.Cached && !q.counted() {
+		o.holdAdmitted(a, x, q, v)
 		o.checkAdmitted(a, x, q, v)
 		if !v.fromLease {
 			x.byOwner += q.req.Hits
@@ -327,14 +334,17 @@ func (o *oracle) answered(q *request, v *decision) {
 		return
 	}
 	if o.expectFull && v.result.Authority != owner.Full && v.result.Path != owner.Leased &&
-		(v.result.Authority != owner.Overflow || o.w.o.MaxKeys == 0) {
+		(v.result.Authority != owner.Overflow || o.w.o.MaxKeys == 0 && !o.w.o.Holds.On) {
 		o.w.fail("I4: request #%d was decided by %s with authority %d, although there are no faults", q.id,
 			v.by.name(), v.result.Authority)
 	}
-	if q.req.Op != owner.Take || v.result.Over || q.req.Hits == 0 {
+	if !q.admits() || v.result.Over || q.req.Hits == 0 || q.hold != nil && q.hold.answeredOnce {
 		return
 	}
 	a := o.account(q)
+	if q.hold != nil {
+		q.hold.answeredOnce = true
+	}
 	if a.rule.Algorithm.Bucket() {
 		return
 	}
@@ -359,6 +369,7 @@ func (o *oracle) answered(q *request, v *decision) {
 		}
 	case limit.SlidingLog, limit.InFlight:
 		o.checkLog(a, x, q, v)
+		o.checkSlots(a, x, q, v)
 	case limit.SlidingWindow:
 		o.checkSlidingWindow(a, x, q, v)
 	}
@@ -373,7 +384,7 @@ func (o *oracle) finish() {
 		for _, x := range a.spans {
 			o.w.stats.window(x)
 			o.checkUsed(a, x)
-			if x.faults != 0 || x.scaled || a.lends || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" ||
+			if x.faults != 0 || x.scaled || a.lends || o.w.o.Holds.On || a.rule.Algorithm != limit.FixedWindow || o.w.failure != "" ||
 				o.clockFarOff(x) {
 				continue
 			}

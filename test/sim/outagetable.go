@@ -163,7 +163,7 @@ func (b *federatedBooks) window(k int, index int64) *poolWindow {
 	if p == nil {
 		p = &poolWindow{key: k, index: index, open: map[*member]uint64{}}
 		for i := range b.f.regions {
-			p.regions = append(p.regions, regionWindow{budget: b.f.budget(i, k)})
+			p.regions = append(p.regions, regionWindow{budget: b.f.layouts.budget(i, k, index)})
 		}
 		b.windows[windowKey{k, index}] = p
 		b.order = append(b.order, p)
@@ -235,8 +235,8 @@ func (b *federatedBooks) lose(key federation.Key, window int64, n uint64) {
 func (b *federatedBooks) storeLost(s *poolStore, what lossRow) {
 	b.f.stats.count("fault: " + [...]string{"store fails over", "store loses everything", "coordinator restarts with nothing"}[what])
 	for k := range b.f.rules {
-		if b.f.rules[k].home == s.h.index && what != rowFailover {
-			b.allLost(k, s.clock(), what)
+		if what != rowFailover {
+			b.allLost(k, s, what)
 		}
 	}
 	if what == rowFailover {
@@ -246,14 +246,18 @@ func (b *federatedBooks) storeLost(s *poolStore, what lossRow) {
 	}
 }
 
-// allLost records what may be lent again of rule k after a store has lost everything, at now by the coordinator's clock.
+// allLost records what may be lent again of rule k after s has lost everything, by its clock.
 // That may be the clock of another server than before, by which windows that were lent of have not begun, or have not ended.
-func (b *federatedBooks) allLost(k int, now int64, what lossRow) {
-	r, pool := b.rule(k), uint64(b.f.budget(0, k).Pool)
+func (b *federatedBooks) allLost(k int, s *poolStore, what lossRow) {
+	r, now := b.rule(k), s.clock()
 	b.window(k, r.Index(now))
 	for _, p := range b.order {
+		if p.key != k || b.f.layouts.home(k, p.index) != s.h.index {
+			continue
+		}
+		pool := uint64(b.f.layouts.pool(k, p.index))
 		switch rest := min(r.End(p.index)-now, int64(r.Window)); {
-		case p.key != k || p.lostLent == 0 && p.index != r.Index(now):
+		case p.lostLent == 0 && p.index != r.Index(now):
 		case what == rowForgot:
 			p.forgot += pool
 		case rest > 0:

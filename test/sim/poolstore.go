@@ -15,6 +15,8 @@ type poolStore struct {
 	since   int64
 	grantor federation.Grantor
 	log     []poolWrite
+	layouts *federation.LayoutSchedule
+	replays bool // what was processed once is processed again
 
 	sabotaged storeSabotage
 }
@@ -31,13 +33,22 @@ type poolWrite struct {
 
 func newPoolStore(h *home) *poolStore {
 	s := &poolStore{h: h, offset: h.f.clockOffset()}
+	s.layouts = h.f.layouts.read("", s.clock(), false)
 	s.grantor = s.newGrantor()
 	return s
 }
 
 // newGrantor returns an empty store. The reference is the only implementation that is a function of its requests.
 func (s *poolStore) newGrantor() federation.Grantor {
-	return federation.NewMemory(layoutEpoch, s.since, s.clock)
+	return federation.NewMemory(s.terms, s.since, s.clock)
+}
+
+// terms is the federation.TermOf of the layouts that the store has read.
+func (s *poolStore) terms(epoch uint32) (federation.LayoutTerm, bool) {
+	if s.replays {
+		return federation.Always(epoch)(epoch)
+	}
+	return s.layouts.TermOf(epoch)
 }
 
 func (s *poolStore) clock() int64 { return s.h.f.now + s.offset }
@@ -75,7 +86,8 @@ func (s *poolStore) serve(region int, rs []federation.PoolRequest, reply func([]
 // replay replaces the store by one that has processed the log.
 func (s *poolStore) replay() {
 	s.grantor = s.newGrantor()
-	s.sabotaged = storeSabotage{}
+	s.sabotaged, s.replays = storeSabotage{}, true
+	defer func() { s.replays = false }()
 	for i := range s.log {
 		x := &s.log[i]
 		g, ok := s.grantor.Grant(x.at, regionName(x.region), &x.r)

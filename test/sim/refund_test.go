@@ -15,7 +15,7 @@ import (
 // One member counts without faults, and many hits are refunded: the oracle finds no violation in what limit admits.
 // If a refund is counted twice, it does.
 func TestOracleChecksRefunds(t *testing.T) {
-	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog} {
+	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.InFlight} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			found := 0
 			for seed := range uint64(300) {

@@ -38,7 +38,7 @@ const lateCrash = 12 * time.Second
 func (o *oracle) checkRoom(q *request, v *decision) {
 	a := o.accounts[q.req.Key]
 	if a == nil || a.rule.Algorithm != limit.FixedWindow || a.lends || v.result.Authority != owner.Full ||
-		o.w.o.MaxKeys > 0 {
+		o.w.o.MaxKeys > 0 || o.w.o.Holds.On {
 		return
 	}
 	index := a.index(v)

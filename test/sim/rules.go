@@ -64,6 +64,9 @@ func (w *world) window() time.Duration {
 	if w.o.Durable.On {
 		return w.durableWindow()
 	}
+	if w.o.Holds.On && w.rnd.IntN(2) == 0 {
+		return time.Hour // so that the count at the end is that of all holds
+	}
 	return []time.Duration{2, 4, 5, 10, 30, 60}[w.rnd.IntN(6)] * time.Second
 }
 

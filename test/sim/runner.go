@@ -27,6 +27,7 @@ var kinds = map[string]worldKind{
 	"zones":      {expandZones, zoneBugs},
 	"durable":    {expandDurable, durableBugs},
 	"federation": {expandFederation, federationBugs},
+	"holds":      {expandHolds, holdBugs},
 }
 
 // runWorld runs the world of o once. If verbose is set, the result has a trace.

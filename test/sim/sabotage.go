@@ -72,6 +72,7 @@ func (w *world) sabotage(m *member, msg *protocol.Message) {
 		msg.Counters = msg.Counters[:min(1, len(msg.Counters))]
 	}
 	w.sabotageJournaled(msg)
+	w.sabotageMarks(msg)
 	for i := range msg.Counters {
 		w.sabotageCounter(&msg.Counters[i], msg.Kind)
 	}
@@ -133,7 +134,7 @@ func (w *world) sabotageAdoption(m *member) {
 
 // sabotageSend confirms replicas at once, and loses them.
 func (w *world) sabotageSend(m *member, to *member, msg *protocol.Message) bool {
-	if (w.bug != bugGrantFirst || msg.Kind != protocol.Replica) && !w.sabotageReplica(m, msg) || to == nil {
+	if (w.bug != bugGrantFirst || msg.Kind != protocol.Replica) && !w.sabotageReplica(m, msg) && !w.sabotageMark(msg) || to == nil {
 		return false
 	}
 	got := &protocol.Message{Kind: protocol.ReplicaAck, Ring: msg.Ring, Seq: msg.Seq}

@@ -15,6 +15,8 @@ const (
 	bugNotRepaired                      // what a region has of a lost write is not charged again
 	bugCoordinatorRoll                  // a window ends by the coordinator's clock alone
 	bugOutageForgets                    // regional_only does not subtract what the region was lent
+	bugLayoutEarly                      // the window in progress uses the layout that begins
+	bugLayoutFloors                     // a region has its floor of the new layout at once
 )
 
 // federationBugs are the bugs of federations, by name.
@@ -24,6 +26,7 @@ var federationBugs = map[string]bug{
 	"two members spend one floor": bugFloorTwice, "a lost write is not charged again": bugNotRepaired,
 	"a window ends by the coordinator's clock alone":         bugCoordinatorRoll,
 	"regional_only does not subtract what a region was lent": bugOutageForgets,
+	"the window in progress uses the layout that begins":     bugLayoutEarly, "a region has its floor of the new layout at once": bugLayoutFloors,
 }
 
 // storeSabotage contains what the bugs of a store remember.
@@ -109,16 +112,17 @@ func (w *world) sabotageFederated(m *member, q *request, a *owner.Result) {
 	}
 	f := w.federal
 	k, x := f.ruleOf(q.req.Key)
-	index, budget := q.req.Rule.Index(m.clock()), f.budget(w.region, k)
+	index := q.req.Rule.Index(m.clock())
+	budget := m.budget(k, index)
 	switch {
 	case w.bug == bugFloorTwice && a.Authority == owner.Closed && !m.ownsByRing(q.req.RingPos):
 		m.forge(q, a, index, uint64(budget.Floor))
-	case w.bug == bugOutageForgets && x.terms.Outage == federation.RegionalOnly && m.federated.link(x.terms.Authority).mayBeAway() &&
+	case w.bug == bugOutageForgets && x.terms.Outage == federation.RegionalOnly && m.federated.link(m.authority(k, index)).mayBeAway() &&
 		m.ownsByRing(q.req.RingPos):
 		m.forge(q, a, index, uint64(budget.Slice))
 	case w.bug == bugCoordinatorRoll && a.Authority != owner.Full:
 		u, ok := m.federated.unspent[q.req.Key]
-		s := f.homes[x.home].store
+		s := f.homes[f.layouts.home(k, u.Window)].store
 		if ok && u.Left >= q.req.Hits && m.clock() >= u.rule.End(u.Window) && s.clock() < u.rule.End(u.Window) {
 			u.Left -= q.req.Hits
 			m.federated.unspent[q.req.Key] = u

@@ -71,6 +71,9 @@ func TestZoneSeeds(t *testing.T) { testSeeds(t, expandZones, seeds(t, 60)) }
 // Members have journals, and all of them crash or stop and start again.
 func TestDurableSeeds(t *testing.T) { testSeeds(t, expandDurable, seeds(t, 80)) }
 
+// Holds are reserved, settled and lapse while members join, leave and fail.
+func TestHoldSeeds(t *testing.T) { testSeeds(t, expandHolds, seeds(t, 150)) }
+
 // Leases that are lent again when their holders fail are one more kind.
 func TestReclaimSeeds(t *testing.T) { testSeeds(t, expandReclaim, seeds(t, 200)) }
 
@@ -185,6 +188,9 @@ func TestZoneBugsAreFound(t *testing.T) { findBugs(t, zoneBugs, expandZones) }
 // So are mistakes with journals.
 func TestDurableBugsAreFound(t *testing.T) { findBugs(t, durableBugs, expandDurable) }
 
+// So are mistakes with holds.
+func TestHoldBugsAreFound(t *testing.T) { findBugs(t, holdBugs, expandHolds) }
+
 // findBugs runs the seed that found a bug when testdata/bugs.txt was written. If that finds nothing, which a change
 // of the core may cause, it runs the first 1,000.
 func findBugs(t *testing.T, bugs map[string]bug, expand func(uint64) options) {
@@ -244,7 +250,7 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 		}
 		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug &&
 			fullBugs[name] == noBug && closedBugs[name] == noBug && reclaimBugs[name] == noBug &&
-			fairBugs[name] == noBug && zoneBugs[name] == noBug && durableBugs[name] == noBug && federationBugs[name] == noBug {
+			fairBugs[name] == noBug && holdBugs[name] == noBug && zoneBugs[name] == noBug && durableBugs[name] == noBug && federationBugs[name] == noBug {
 			t.Fatalf("testdata/bugs.txt:%d: no bug is called %q", n+1, name)
 		}
 		known[name] = seed

@@ -8,9 +8,17 @@
 {{- if or (eq .Values.mode "coordinator") .Values.federation.region }}true{{ end -}}
 {{- end }}
 
-{{/* The file of --federation. */}}
+{{/* The file of --federation: the former layouts, and the newest one. */}}
 {{- define "keyward.layout" -}}
-{{- with .Values.federation.layout -}}
+{{- range .Values.federation.formerLayouts -}}
+{{ include "keyward.oneLayout" . }}
+---
+{{ end -}}
+{{ include "keyward.oneLayout" .Values.federation.layout }}
+{{- end }}
+
+{{/* One layout. */}}
+{{- define "keyward.oneLayout" -}}
 name: {{ .name | quote }}
 epoch: {{ int64 .epoch }}
 {{- with .from }}
@@ -26,7 +34,6 @@ regions:
     {{- with .address }}
     address: {{ . | quote }}
     {{- end }}
-{{- end }}
 {{- end }}
 {{- end }}
 

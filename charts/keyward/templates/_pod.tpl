@@ -11,9 +11,6 @@ metadata:
     {{- end }}
   annotations:
     keyward.io/environment: {{ include "keyward.environmentHash" $root }} # other variables need new pods; rules are reloaded
-    {{- if $root.Values.federation.region }}
-    keyward.io/layout: {{ include "keyward.layout" $root | sha256sum | trunc 16 | quote }}
-    {{- end }}
     {{- range $key, $value := $root.Values.podAnnotations }}
     {{ $key }}: {{ $value | toString | quote }}
     {{- end }}

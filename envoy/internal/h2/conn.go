@@ -27,6 +27,9 @@ type conn struct {
 	in     input     // only used by the loop
 	fr     *http2.Framer
 	now    time.Time // when the frames that the loop processes were read
+	// lastRead is when the client last sent anything. Only used by the loop, as is watch, except for its pings.
+	lastRead time.Time
+	watch    watch
 	// Only used by the loop: a frame arrived since timers were last scheduled, outside an open header block.
 	progressed bool
 
@@ -107,6 +110,7 @@ func (c *conn) serve() {
 		return
 	}
 	err := c.loop()
+	defer c.notifyWatchers(err)
 	if fault := (connError{}); errors.As(err, &fault) {
 		c.sendGoAway(fault)
 	}
@@ -139,6 +143,7 @@ func (c *conn) handshake() bool {
 	c.fr.SetMaxReadFrameSize(minFrame)
 	c.headers.init(&c.server.o)
 	c.timers.start(c)
+	c.watch.opened, c.lastRead = c.now, c.now
 	c.writeSettings()
 	return c.flush() == nil
 }
@@ -208,6 +213,7 @@ func (c *conn) loop() error {
 			err = c.runDueTimers()
 		case err == nil:
 			c.now = time.Now()
+			c.lastRead, c.watch.missed = c.now, 0
 			err = c.batch()
 		}
 		if err == nil {

@@ -41,6 +41,9 @@ type Options struct {
 	// server, which is limited by Limits.Unfinished; nil: no further account.
 	Account *budget.Account
 
+	// PingInterval is the time between the pings of a watched connection; default 3 s.
+	PingInterval time.Duration
+
 	MaxAge      time.Duration // time after which a connection is drained, plus or minus 10 %; 0: never
 	MaxAgeGrace time.Duration // time after MaxAge at which the connection is closed; 0: never
 	TLS         *tls.Config   // nil: the listener's connections are plaintext or already secured

@@ -30,6 +30,7 @@ type InlineServer struct {
 // NewInlineServer returns a server that is idle until Serve is called.
 func NewInlineServer(o Options) *InlineServer {
 	o.Limits = o.Limits.withDefaults()
+	setDefault(&o.PingInterval, pingInterval)
 	setDefault(&o.Log, slog.New(slog.DiscardHandler))
 	if o.TLS != nil {
 		o.TLS = o.TLS.Clone()

@@ -26,6 +26,7 @@ const (
 	timerCut                // the connection is closed
 	timerIdle               // a call must have arrived
 	timerStall              // the frame or header block that has begun must be complete
+	timerPing               // a ping is sent, or was not answered
 	timerShrink             // memory is released if nothing was read
 	timerCount
 )
@@ -143,6 +144,8 @@ func (c *conn) runTimer(what int) error {
 	case timerStall:
 		c.server.refuse(Stalled)
 		return errCut
+	case timerPing:
+		return c.sendPing()
 	case timerShrink: // scheduleTimers sets it again
 		if c.in.reads == c.timers.readsAtShrink {
 			c.shrink()

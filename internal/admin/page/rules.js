@@ -149,6 +149,7 @@ function chips(r) {
   if (r.algorithm !== "fixed_window") say(r.algorithm.replaceAll("_", " "));
   if (r.burst) say(`burst ${count(r.burst)}`);
   if (r.mechanism !== "owner") say(r.mechanism, "info");
+  if (r.holds) say("holds", "info", `Charges that may be given back: ${r.holds}`);
   if (r.fair) say("fair", "info", `The limit is divided between tenants: ${r.fair}`);
   if (r.partition) say(`partition ${r.partition}`, "", "What a part of a partitioned cluster admits");
   if (r.degraded !== "local_share") say(r.degraded.replaceAll("_", " "), "", "Degraded policy: applies while the key's owner is unreachable");

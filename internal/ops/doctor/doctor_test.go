@@ -157,6 +157,14 @@ func TestEveryMistake(t *testing.T) {
 			inRegion(f, "eu", "eu", "eu")
 			f.Members[2].Metrics["keyward_federation_epoch"][0].Value = 2
 		}},
+		{"regions", Fail, "epoch 1: pod-0, pod-1; region eu of shop, epoch 2: pod-2", func(f *Snapshot) {
+			inRegion(f, "eu", "eu", "eu") // all use epoch 1 so far, and one has not read the layout that follows
+			f.Members[2].Metrics["keyward_federation_newest_epoch"] = []promtext.Series{{Labels: map[string]string{"federation": "shop", "region": "eu"}, Value: 2}}
+		}},
+		{"regions", Fail, "pod-1 does not use its file of layouts", func(f *Snapshot) {
+			inRegion(f, "eu", "eu", "eu")
+			f.Members[1].Metrics["keyward_federation_layout_refused"] = []promtext.Series{{Value: 1}}
+		}},
 		{"regions", Fail, "none: pod-1; region eu of shop, epoch 1: pod-0, pod-2", func(f *Snapshot) {
 			inRegion(f, "eu", "", "eu")
 		}},

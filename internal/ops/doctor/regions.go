@@ -17,8 +17,13 @@ func regions(f *Snapshot, r *report) {
 	in := map[string][]string{} // members by place
 	for _, m := range f.counters() {
 		place := "none"
-		for _, s := range m.Metrics["keyward_federation_epoch"] {
+		epochs := m.Metrics["keyward_federation_newest_epoch"] // a layout that all have read applies to windows that begin later
+		if len(epochs) == 0 {
+			epochs = m.Metrics["keyward_federation_epoch"]
+		}
+		for _, s := range epochs {
 			place = fmt.Sprintf("region %s of %s, epoch %.0f", s.Labels["region"], s.Labels["federation"], s.Value)
+			layoutOf(m, r)
 			coordinatorsOf(m, r)
 			provesRegion(m, s.Labels["region"], r)
 		}
@@ -31,7 +36,7 @@ func regions(f *Snapshot, r *report) {
 			all = append(all, place+": "+strings.Join(names, ", "))
 		}
 		slices.Sort(all)
-		r.fail("give all members of a cluster the same --region and --federation, and restart those with the older layout",
+		r.fail("give all members of a cluster the same --region, and the same file of --federation, which they read again when it changes",
 			"members have different places in a federation: %s", strings.Join(all, "; "))
 	}
 	for place := range in {
@@ -39,6 +44,16 @@ func regions(f *Snapshot, r *report) {
 			r.quiet("limits are this cluster's own")
 		}
 		r.quiet("all members are in %s", place)
+	}
+}
+
+// layoutOf checks that a member uses its file of layouts.
+func layoutOf(m *MemberReport, r *report) {
+	for _, s := range m.Metrics["keyward_federation_layout_refused"] {
+		if s.Value > 0 {
+			r.fail("correct the file of --federation; the reason is in the member's log. Until then the former layouts remain in force",
+				"%s does not use its file of layouts", m.Name())
+		}
 	}
 }
 

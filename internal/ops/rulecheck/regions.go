@@ -178,6 +178,8 @@ func (w *eventTable) coordinator() {
 	w.add(w.under(sum(fmt.Sprintf("the coordinator is away (%s)", f.Outage), each), kept, during))
 	w.add(sum("the coordinator's store is emptied, or its memory lost", term{"pool x left/W", f.Pool}))
 	w.add(sum("all members of the region that is the coordinator restart", term{"pool", f.Pool}))
+	w.add(sum("the layout changes; all processes read it in time", term{"0", 0}))
+	w.add(sum("the layout moves the coordinator, and a member of the former one reads it too late", term{"pool", f.Pool}))
 	w.add(w.failover())
 }
 

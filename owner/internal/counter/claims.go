@@ -15,12 +15,21 @@ func (s *Shard) ChangedClaims(key Key, add func(protocol.CounterRecord)) (seq ui
 	return seq
 }
 
-// AddClaims adds claims of c's key to c, as many as a record holds.
+// HasClaims reports whether there are claims of key.
+func (s *Shard) HasClaims(key Key) (any bool) {
+	s.Claims.Each(key, func(*claim.Claim) bool {
+		any = true
+		return false
+	})
+	return any
+}
+
+// AddClaims adds claims of c's key, which goes to another member, to c, as many as a record holds.
 func (s *Shard) AddClaims(c *protocol.CounterRecord) {
-	var b claimRecords
+	b := claimRecords{moves: true}
 	s.Claims.Each(c.Key, func(x *claim.Claim) bool {
 		b.add(s, x)
-		return len(b.records) == 1
+		return len(b.records) <= 1
 	})
 	if len(b.records) > 0 {
 		c.Claims = b.records[0].Claims
@@ -38,12 +47,14 @@ func (s *Shard) AllClaims(key Key, add func(protocol.CounterRecord)) {
 }
 
 // ScanClaims appends records of claims that includes selects to buf: of those in the records from at on, about step of
-// them. It returns where to go on.
-func (s *Shard) ScanClaims(at uint32, step int, includes func(ringPos uint64) bool, buf []protocol.CounterRecord,
+// them. moves reports whether the claim goes to another member together with its key. ScanClaims returns where to go on.
+func (s *Shard) ScanClaims(at uint32, step int, includes func(c *claim.Claim) (selected, moves bool),
+	buf []protocol.CounterRecord,
 ) (_ []protocol.CounterRecord, next uint32, end bool) {
 	var b claimRecords
 	next, end = s.Claims.Scan(at, step, func(c *claim.Claim) {
-		if includes(c.RingPos) {
+		selected, moves := includes(c)
+		if b.moves = moves; selected {
 			b.add(s, c)
 		}
 	})
@@ -52,10 +63,16 @@ func (s *Shard) ScanClaims(at uint32, step int, includes func(ringPos uint64) bo
 }
 
 // claimRecords collects claims into records that hold no more than claims.
-type claimRecords struct{ records []protocol.CounterRecord }
+type claimRecords struct {
+	records []protocol.CounterRecord
+	moves   bool // the receiver is to give back what this member has not given back yet
+}
 
-// add adds c to the last record, if that is of the same key and has room, or to a new one.
+// add adds c to the last record, if that is of the same key and has room, or to a new one. Claims of sets stay here.
 func (b *claimRecords) add(s *Shard, c *claim.Claim) {
+	if c.Flags()&claim.Set != 0 {
+		return
+	}
 	n := len(b.records)
 	if n == 0 || b.records[n-1].Key != c.Key || len(b.records[n-1].Claims) >= protocol.MaxClaims {
 		b.records = append(b.records, protocol.CounterRecord{
@@ -64,6 +81,9 @@ func (b *claimRecords) add(s *Shard, c *claim.Claim) {
 		n++
 	}
 	x := *c
+	if x.SetGives(b.moves && c.Gives()); b.moves {
+		c.SetGives(false)
+	}
 	if e := s.Find(c.Key); e != nil && s.Rule(e).Algorithm.Bucket() {
 		x.At -= s.Claims.Given(c.Key)
 	}

@@ -51,6 +51,9 @@ type Item struct {
 	successor ring.ID // the member that must get the replica, even if another one gets it first
 	claims    uint32  // the number of the latest change of the key's claims, for Claims.Confirm; 0: none
 	zone      bool    // a zone replica: no request waits for it, and no other member gets it instead
+	// part reports whether the batch contains only some of the key's claims, so that a member that has it may lack what
+	// earlier batches contained.
+	part bool
 }
 
 // Covers reports whether a confirmation of the item confirms the first hits of the counter.Unreplicated with number

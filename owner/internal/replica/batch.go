@@ -35,7 +35,8 @@ func (g *gathering) full() bool {
 	return len(g.msg.Counters) >= maxRecords || g.bytes > protocol.MaxBytes
 }
 
-// add adds e, the counter of an item, to the batch.
+// add adds e, the counter of an item, to the batch, and the changes of its claims. An item that is not a part contains the
+// key's other claims already.
 func (g *gathering) add(b *Backlog, e *counter.Owned, it Item) {
 	if g.items == nil && g.msg.Counters == nil {
 		g.items, g.msg.Counters = make([]Item, 0, usualBatch), make([]protocol.CounterRecord, 0, usualBatch)

@@ -71,7 +71,7 @@ func (r *Replicator) Gather(now int64, b *Backlog) (done []Item, more bool) {
 			continue
 		}
 		to, successor, zone := r.target(now, e, u.Attempts())
-		it := Item{Key: e.Key(), seq: u.Seq(), upTo: u.Charged(), successor: successor}
+		it := Item{Key: e.Key(), seq: u.Seq(), upTo: u.Charged(), successor: successor, part: b.counters.HasClaims(e.Key())}
 		if expired := e.Expired(now); expired || to == "" {
 			if expired || !r.copies {
 				done = append(done, it)
@@ -104,7 +104,7 @@ func (r *Replicator) addZoneReplica(now int64, b *Backlog, e *counter.Owned, to 
 		return
 	}
 	g := r.gatheringFor(to)
-	if g.add(b, e, Item{Key: e.Key(), zone: true}); g.full() {
+	if g.add(b, e, Item{Key: e.Key(), zone: true, part: b.counters.HasClaims(e.Key())}); g.full() {
 		r.dispatch(now, g)
 	}
 }
@@ -256,7 +256,10 @@ func (r *Replicator) Confirm(seq uint64, from ring.ID) []Item {
 	}
 	items := b.items[:0]
 	for _, it := range b.items {
-		if r.misses.clear(from, it.Key, seq); it.zone {
+		if !it.part {
+			r.misses.clear(from, it.Key, seq)
+		}
+		if it.zone {
 			continue
 		}
 		if it.successor != from {
