@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -183,5 +184,44 @@ func TestHoldsOfSeveralMembers(t *testing.T) {
 			t.Fatal(err)
 		}
 		expect(250, 0)
+	}
+}
+
+// TestHoldsOfDeadCallers ends the only connection of a caller, which has slots at all members and no session.
+func TestHoldsOfDeadCallers(t *testing.T) {
+	yaml := chapterOf(t, holdsPage, "Rules").block(t, "yaml")
+	l := newLab(t, lab.Options{Rules: map[string]string{"llm.yaml": yaml}, Expect: 3})
+	start(t, l, "pod-a", "pod-b", "pod-c")
+	dial := func(i int, caller string) (*client.HoldClient, *grpc.ClientConn) {
+		conn, err := grpc.NewClient(l.Sidecars[i].RLS, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return client.New(conn, caller), conn
+	}
+	dying, conn := dial(0, "first")
+	living, _ := dial(1, "second")
+	for i := range 9 {
+		stream := client.One("streams", fmt.Sprint("tenant-", i))
+		for _, c := range []*client.HoldClient{dying, living} {
+			if _, err := c.Reserve(t.Context(), client.Reserve{Domain: "llm", Descriptors: stream}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	conn.Close()
+	for i := range 9 {
+		tenant, held := client.Descriptor("streams", fmt.Sprint("tenant-", i)), uint64(2)
+		for end := time.Now().Add(20 * time.Second); held != 1 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			u, err := living.Usage(t.Context(), "llm", tenant)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = u[0].GetHeld()
+		}
+		if held != 1 {
+			t.Errorf("%d slots of tenant %d are held", held, i)
+		}
 	}
 }
