@@ -201,10 +201,10 @@ func TestHoldsOfDeadCallers(t *testing.T) {
 		return client.New(conn, caller), conn
 	}
 	dying, conn := dial(0, "first")
-	living, _ := dial(1, "second")
+	other, _ := dial(1, "second")
 	for i := range 9 {
 		stream := client.One("streams", fmt.Sprint("tenant-", i))
-		for _, c := range []*client.HoldClient{dying, living} {
+		for _, c := range []*client.HoldClient{dying, other} {
 			if _, err := c.Reserve(t.Context(), client.Reserve{Domain: "llm", Descriptors: stream}); err != nil {
 				t.Fatal(err)
 			}
@@ -214,7 +214,7 @@ func TestHoldsOfDeadCallers(t *testing.T) {
 	for i := range 9 {
 		tenant, held := client.Descriptor("streams", fmt.Sprint("tenant-", i)), uint64(2)
 		for end := time.Now().Add(20 * time.Second); held != 1 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			u, err := living.Usage(t.Context(), "llm", tenant)
+			u, err := other.Usage(t.Context(), "llm", tenant)
 			if err != nil {
 				t.Fatal(err)
 			}
