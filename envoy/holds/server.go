@@ -16,6 +16,7 @@ import (
 
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/owner"
 )
 
 // Options configure a HoldServer.
@@ -94,6 +95,9 @@ func (m *unary) Serve(k *h2.Stream) {
 	p.fill(c)
 	from := rls.Caller{ReceivedAt: now, Timeout: k.Timeout(now)}
 	from.Hold = rls.HoldCaller{Caller: p.caller, Address: k.RemoteAddr(), Identity: k.Identity()}
+	if p.hold.Op == owner.Reserve {
+		m.service.TrackCaller(k, &from.Hold)
+	}
 	a := &pendingCall{m, k, p, from}
 	if m.service.BeginHold(c, p.hold, from, a) {
 		a.Answered(c)

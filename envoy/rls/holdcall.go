@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/stats"
@@ -44,6 +45,10 @@ func (c *Call) setHoldRequest(r HoldRequest, from *Caller) {
 	from.Hold.ID = r.ID
 	c.api, c.isAPI = r, true
 }
+
+// TrackCaller records that k's connection is one of h.Caller, so that the requests in flight of a caller that dies are
+// released. It is called from Serve, before the call is answered.
+func (s *Service) TrackCaller(k *h2.Stream, h *HoldCaller) { h.conn = s.callers.track(k, h.Caller) }
 
 // MadeHolds returns a function that releases the holds that c has made, for when its caller does not wait for the answer;
 // nil if it has made none. It may be called after Release.

@@ -1,13 +1,20 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/keyward/keyward/envoy/holds/client"
+	pb "github.com/keyward/keyward/envoy/holds/keywardv1"
 	"github.com/keyward/keyward/internal/lab"
 )
 
@@ -136,5 +143,85 @@ func program(t *testing.T, name string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
 		t.Skip(err)
+	}
+}
+
+// TestHoldsOfSeveralMembers makes holds by one member, and reads and settles them by the others: each of them asks the
+// owner of the key.
+func TestHoldsOfSeveralMembers(t *testing.T) {
+	yaml := chapterOf(t, holdsPage, "Rules").block(t, "yaml")
+	l := newLab(t, lab.Options{Rules: map[string]string{"llm.yaml": yaml}, Expect: 3})
+	start(t, l, "pod-a", "pod-b", "pod-c")
+	var members []*client.HoldClient
+	for _, s := range l.Sidecars {
+		conn, err := grpc.NewClient(s.RLS, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		members = append(members, client.New(conn, "worker"))
+	}
+	for i := range 9 {
+		tenant := client.Descriptor("tenant", fmt.Sprint("tenant-", i))
+		expect := func(spent, held uint64) {
+			t.Helper()
+			for _, m := range members {
+				u, err := m.Usage(t.Context(), "llm", tenant)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := u[0]; got.GetSpent() != spent || got.GetHeld() != held || uint64(got.GetLeft()) != 1000-spent-held {
+					t.Errorf("usage %v, want %d spent and %d held", got, spent, held)
+				}
+			}
+		}
+		h, err := members[i%3].Reserve(t.Context(), client.Reserve{Domain: "llm", Descriptors: []*pb.Descriptor{tenant}, Hits: 600})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect(0, 600)
+		if err := members[(i+1)%3].Find("llm", h.ID, tenant).Commit(t.Context(), 250); err != nil {
+			t.Fatal(err)
+		}
+		expect(250, 0)
+	}
+}
+
+// TestHoldsOfDeadCallers ends the only connection of a caller, which has slots at all members and no session.
+func TestHoldsOfDeadCallers(t *testing.T) {
+	yaml := chapterOf(t, holdsPage, "Rules").block(t, "yaml")
+	l := newLab(t, lab.Options{Rules: map[string]string{"llm.yaml": yaml}, Expect: 3})
+	start(t, l, "pod-a", "pod-b", "pod-c")
+	dial := func(i int, caller string) (*client.HoldClient, *grpc.ClientConn) {
+		conn, err := grpc.NewClient(l.Sidecars[i].RLS, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return client.New(conn, caller), conn
+	}
+	dying, conn := dial(0, "first")
+	other, _ := dial(1, "second")
+	for i := range 9 {
+		stream := client.One("streams", fmt.Sprint("tenant-", i))
+		for _, c := range []*client.HoldClient{dying, other} {
+			if _, err := c.Reserve(t.Context(), client.Reserve{Domain: "llm", Descriptors: stream}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	conn.Close()
+	for i := range 9 {
+		tenant, held := client.Descriptor("streams", fmt.Sprint("tenant-", i)), uint64(2)
+		for end := time.Now().Add(20 * time.Second); held != 1 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			u, err := other.Usage(t.Context(), "llm", tenant)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = u[0].GetHeld()
+		}
+		if held != 1 {
+			t.Errorf("%d slots of tenant %d are held", held, i)
+		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/keyward/keyward/envoy/holds/client"
 )
 
-// complete stands for a model. It returns the number of tokens that it has used.
+// complete takes the place of a model. It returns the number of tokens that it has used.
 func complete(string) (uint64, error) { return 250, nil }
 
 func Example() {
