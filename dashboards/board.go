@@ -119,7 +119,9 @@ func Files() (map[string][]byte, error) {
 }
 
 // boards returns the boards in the order of their links.
-func boards() []board { return []board{overview(), ringAndHotKeys(), edge(), capacity(), regions()} }
+func boards() []board {
+	return []board{overview(), ringAndHotKeys(), edge(), capacity(), regions(), budgets()}
+}
 
 // ask returns a query.
 func ask(expr, legend string) query { return query{Expr: expr, Legend: legend} }

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/internal/lab"
 )
@@ -43,6 +44,9 @@ descriptors:
 - {key: open, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {degraded: fail_open}}}
 - {key: closed, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {degraded: fail_closed}}}
 - {key: strict, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {durability: strict}}}
+- {key: tokens, rate_limit: {unit: minute, requests_per_unit: 600}, metadata: {keyward: {reserve: 10, hold_ttl: 1s}}}
+- {key: narrow, rate_limit: {unit: minute, requests_per_unit: 6000}, metadata: {keyward: {reserve: 10, holds: 1}}}
+- {key: streams, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {keyward: {algorithm: in_flight, window: 10s}}}
 - {key: flood, rate_limit: {unit: hour, requests_per_unit: 5}}
 - {key: quota, rate_limit: {unit: hour, requests_per_unit: 100}}
 - {key: shared, rate_limit: {unit: minute, requests_per_unit: 60000}, metadata: {keyward: {federation: {outage: regional_only}}}}
@@ -184,10 +188,41 @@ func (c *town) load(ctx context.Context) {
 		every(ctx, 25*time.Millisecond, func() { _ = say(ctx, rls, "address", fmt.Sprint(rand.IntN(20))) })
 		every(ctx, 200*time.Millisecond, func() { _ = say(ctx, rls, "quota", fmt.Sprint(rand.IntN(100))) }) // in the journal
 		every(ctx, 10*time.Millisecond, func() { _ = say(ctx, rls, "shared", fmt.Sprint(rand.IntN(3))) })
+		c.hold(ctx, rls)
 		for _, key := range []string{"open", "closed", "strict", "loose"} {
 			every(ctx, 40*time.Millisecond, func() { _ = say(ctx, rls, key, fmt.Sprint(rand.IntN(20))) })
 		}
 	}
+}
+
+// hold makes and settles holds in all ways, the wrong ones among them.
+func (c *town) hold(ctx context.Context, conn *grpc.ClientConn) {
+	request := func(hits uint32, key, value, id, op string) {
+		d := &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}
+		for _, e := range [][2]string{{rls.HoldIDEntry, id}, {rls.HoldEntry, op}} {
+			if e[1] != "" {
+				d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: e[0], Value: e[1]})
+			}
+		}
+		_, _ = rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{
+			Domain: "app", HitsAddend: hits, Descriptors: []*ratelimitv3.RateLimitDescriptor{d},
+		})
+	}
+	id := func() string { return fmt.Sprint(rand.Uint64()) }
+	tokens := func(first uint32, settle func(value, id string)) {
+		value, id := fmt.Sprint(rand.IntN(20)), id()
+		request(first, "tokens", value, id, "")
+		settle(value, id)
+	}
+	every(ctx, 20*time.Millisecond, func() { tokens(10, func(v, id string) { request(4, "tokens", v, id, "commit") }) })
+	every(ctx, 200*time.Millisecond, func() { tokens(10, func(v, id string) { request(12, "tokens", v, id, "commit") }) })
+	every(ctx, 200*time.Millisecond, func() { tokens(10, func(v, id string) { request(10, "tokens", v, id, "") }) }) // repeated, and lapses
+	every(ctx, 200*time.Millisecond, func() { tokens(10, func(v, id string) { request(9, "tokens", v, id, "") }) })  // an id in use
+	every(ctx, 200*time.Millisecond, func() { tokens(10, func(v, _ string) { request(1, "tokens", v, id(), "commit") }) })
+	every(ctx, 200*time.Millisecond, func() { tokens(10, func(v, _ string) { request(0, "tokens", v, id(), "release") }) })
+	every(ctx, 200*time.Millisecond, func() { request(10, "tokens", fmt.Sprint(rand.IntN(20)), "", "") })
+	every(ctx, 200*time.Millisecond, func() { request(10, "narrow", "one", id(), "") })
+	every(ctx, 100*time.Millisecond, func() { request(0, "streams", "one", id(), "") })
 }
 
 // keyOf returns a value with the given prefix that the member owns.

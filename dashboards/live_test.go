@@ -62,6 +62,13 @@ var flat = map[string]string{
 	"keyward_coordinator_refused_total":        "needs another layout, or late requests",
 	"keyward_coordinator_store_errors_total":   "the coordinator's memory does not fail",
 
+	"keyward_holds_settlements_waiting":    moments,
+	"keyward_holds_settlements_lost_total": "needs an owner that is away for a minute; see the tests of peer",
+	"keyward_holds_lost_hits_total":        "needs an owner that fails while it gives hits back; see the tests of owner",
+	"keyward_holds_copies_dropped_total":   "needs more holds than this load has; see the tests of owner",
+	"keyward_holds_abandoned_total":        "needs callers that give up while a member decides; see the tests of rls",
+	"keyward_budget_events_lost_total":     "needs more keys than this load has; see the tests of owner",
+
 	"keyward_connection_wait_seconds_total": "needs connections with much data and few calls; see the tests of connguard",
 }
 
@@ -121,6 +128,7 @@ var silent = map[string]string{
 	"KeywardFederationRefused":       "needs another layout",
 	"KeywardFederationClock":         "all processes share one clock",
 	"KeywardCoordinatorStore":        "the coordinator's memory does not fail",
+	"KeywardSettlementsLost":         "needs an owner that is away for a minute",
 	"KeywardRefused":                 "needs more than one refused caller per second",
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
-	"github.com/keyward/keyward/ring"
 )
 
 // slot returns a request for a slot of key i by caller.
@@ -90,7 +89,7 @@ func TestDeadCallerOfMovingKey(t *testing.T) {
 				}
 			}
 			q := slot(1, 0, 0)
-			delete(w.nodes, ring.ID(w.ring().At(w.ring().Owner(q.RingPos)).ID))
+			delete(w.nodes, w.ring().At(w.ring().Owner(q.RingPos)).ID)
 			w.adopt()
 			w.run(8 * time.Second) // so that the new owner is not taken to have lost charges
 		}

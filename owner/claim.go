@@ -22,6 +22,7 @@ type holdCounts struct {
 	GivenBack   uint64 // hits given back
 	Excess      uint64 // hits that commits charged beyond what was reserved
 	Unmatched   uint64 // settlements of claims that were not known
+	Unknown     uint64 // of the unmatched, commits, which are charged in full
 	Lapsed      uint64 // claims that nothing had settled in time
 	Dropped     uint64 // claims of other members that found no room
 	Lost        uint64 // hits that may not be given back: their owner was lost while it did so, or there was no room
@@ -38,6 +39,7 @@ func (c *holdCounts) add(o *holdCounts) {
 	c.GivenBack += o.GivenBack
 	c.Excess += o.Excess
 	c.Unmatched += o.Unmatched
+	c.Unknown += o.Unknown
 	c.Lapsed += o.Lapsed
 	c.Dropped += o.Dropped
 	c.Lost += o.Lost
@@ -79,6 +81,9 @@ func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 		return
 	}
 	s.counts.Holds.Reserved++
+	if op.Op == Reserve {
+		s.noteBudget(op, res.Before, res.After)
+	}
 	switch {
 	case op.Op != Take:
 		c.At = s.chargedAt(op, e)
@@ -100,6 +105,7 @@ func (n *Node) repeats(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim, 
 		s.counts.Holds.Repeats++
 		n.reread(s, op, e, op.Hits, res)
 		res.Over = op.Op == Take && c.At != 0 // as at first, whatever came in between
+		n.awaitEarlier(s, op, e, res)
 		return true
 	case c.State() == claim.Settling, c.State() == claim.Open && c.Flags()&claim.Once == 0:
 		s.counts.Holds.Collisions++
@@ -108,6 +114,23 @@ func (n *Node) repeats(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim, 
 	}
 	s.counters.Claims.Remove(c) // after its end, an id is that of another request
 	return false
+}
+
+// awaitEarlier makes res Pending if op repeats a request that may still wait for its replica.
+func (n *Node) awaitEarlier(s *shard, op *shardOp, e *counter.Owned, res *Result) {
+	if !s.view.copies || e == nil || res.Over {
+		return
+	}
+	u, t := s.counters.Unreplicated(e), tolerance(op.Request)
+	if u == nil || u.Unconfirmed() <= t {
+		return
+	}
+	m := mark{u.Seq(), u.Charged() - t}
+	if w := n.await(s, op, res); w != nil {
+		w.replica = m
+		k := s.pending.key(op.Key)
+		k.unconfirmed = append(k.unconfirmed, w)
+	}
 }
 
 // addClaim adds the claim of op, without the place of its charge. It returns nil if there is no room.
@@ -241,6 +264,7 @@ func (n *Node) settleOpen(s *shard, op *shardOp, e *counter.Owned, c *claim.Clai
 func (n *Node) settleUnknown(s *shard, op *shardOp, e *counter.Owned, mark bool, res *Result) {
 	s.counts.Holds.Unmatched++
 	if op.Op == Commit && op.Hits > 0 {
+		s.counts.Holds.Unknown++
 		n.chargeMore(s, op, e, op.Hits)
 	}
 	n.reread(s, op, s.counters.Find(op.Key), 0, res)
@@ -275,12 +299,15 @@ func (n *Node) chargeMore(s *shard, op *shardOp, e *counter.Owned, hits uint64) 
 		}
 	}
 	s.counters.Load(e, r, st)
+	before := r.Used(st, op.now)
 	r.Charge(st, op.now, s.bootID, hits)
+	after := r.Used(st, op.now)
 	r.Trim(st, op.now)
 	if !s.counters.Store(e, r, st) {
 		s.counts.Refused++
 		return
 	}
+	s.noteBudget(op, before, after)
 	s.markOwned(&full, e)
 	if s.view.copies {
 		n.trackUnreplicated(s, e, r, hits)

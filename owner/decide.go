@@ -2,7 +2,6 @@ package owner
 
 import (
 	"github.com/keyward/keyward/handoff"
-	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner/internal/counter"
@@ -114,20 +113,16 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 		op.partial = true
 		op.rule.Limit, op.rule.Burst = partialLimits(op.rule, op.part.of(op.rule.Limit), op.part.of(op.rule.Burst))
 	}
-	if op.Hold != nil && op.Op != DryRun && op.Op != Read {
-		if op.Hold.Flags&claim.Set == 0 {
-			n.decideClaim(s, op, e, res)
-			return
-		}
-		if op.Op == Release {
-			n.releaseSet(s, op, e, res)
-			return
-		}
-		n.readForSet(s, op, e, res)
+	if op.Hold != nil && op.Op != DryRun && op.Op != Read && n.decideHold(s, op, e, res) {
+		return
 	}
 	e, overflow := n.charge(s, op, e, res)
 	s.counts.Decided[res.Authority]++
 	n.updateDenyCache(s, op, res)
+	if (op.Op == Read || op.Op == DryRun) && s.counters.Claims.Len() > 0 {
+		held := s.counters.Claims.Totals(op.Key)
+		res.Holds, res.Held = held.Open, held.Held
+	}
 	if res.FairShare = op.unfair; e != nil && op.Tenant == 0 { // what is lent could not be divided between tenants
 		s.leases.RecordHit(op.now, e, op.HotFactor)
 		res.Hot = s.leases.IsHot(e, op.RingPos)

@@ -54,6 +54,13 @@ func TestHoldsAreSettledOnce(t *testing.T) {
 			if holds, hits := n.HeldHits(key(1)); holds != 2 || hits != 100 {
 				t.Errorf("%d holds of %d hits are open", holds, hits)
 			}
+			for op, want := range map[Op]uint64{Read: 100, DryRun: 100, Take: 0} {
+				q := hold(1, 1, op, r, 0)
+				q.Hold = nil
+				if res := n.Decide(now, &q); res.Held != want || res.Holds != uint32(want/50) {
+					t.Errorf("operation %d reads %d holds of %d hits", op, res.Holds, res.Held)
+				}
+			}
 			do(now+milli, 1, Commit, 25)
 			expect(now+milli, 65)
 			do(now+milli, 1, Commit, 5)

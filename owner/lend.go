@@ -243,6 +243,7 @@ func (n *Node) tickLeases(now int64, fx *Ready) {
 		s.leases.Tick(at)
 		s.endDegraded(at, false)
 		s.leases.TakeAudits(&fx.Outbox)
+		s.budgets.take(fx)
 		s.mu.Unlock()
 	}
 }

@@ -36,6 +36,7 @@ type Ready struct {
 	// ClockStopped is how long this member's clock has stood still, at least, so that its ownership is revoked; 0 if it
 	// has not.
 	ClockStopped time.Duration
+	Budgets      []BudgetEvent        // to log
 	PoolRequests []CoordinatorRequest // to send to the coordinators of federations; StepFederation processes the replies
 	PoolsDone    []PoolDone           // the results of StepPool that were pending
 	Done         []Done               // the requests that are not pending any more, to return to their callers

@@ -161,4 +161,8 @@ type Result struct {
 	ReadRemaining uint32
 	ReadReset     time.Duration
 	Hot           bool // the key is hot or leased: a caller that has its name passes it to Name
+	// Holds is the number of the key's open holds, and Held the sum of their hits, which the count includes. Both are 0
+	// except for the operations Read and DryRun, decided by the owner.
+	Holds uint32
+	Held  uint64
 }

@@ -16,6 +16,21 @@ func (op *shardOp) inSet() bool {
 	return op.Hold != nil && op.Hold.Flags&claim.Set != 0 && op.charges()
 }
 
+// decideHold decides op, which has a Hold, unless it charges as part of a set: then it prepares res. It reports whether
+// it has decided.
+func (n *Node) decideHold(s *shard, op *shardOp, e *counter.Owned, res *Result) bool {
+	switch {
+	case op.Hold.Flags&claim.Set == 0:
+		n.decideClaim(s, op, e, res)
+	case op.Op == Release:
+		n.releaseSet(s, op, e, res)
+	default:
+		n.readForSet(s, op, e, res)
+		return false
+	}
+	return true
+}
+
 // readForSet sets what res needs of a Read in place of op.
 func (n *Node) readForSet(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 	if !op.inSet() {

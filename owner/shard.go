@@ -31,6 +31,7 @@ type shard struct {
 	pools    pools                   // that this member lends to the regions of federations
 	degraded map[Key]*degradedWindow // of keys with audit logs
 	fair     fair.Divider            // of keys whose limits are divided between tenants
+	budgets  budgetEvents            // of keys with holds
 	counts   counts
 	bounds   [boundKinds]expiringMax
 	_        [128]byte // keeps the mutexes of adjacent shards off this cache line

@@ -33,6 +33,9 @@ type Stats struct {
 	Claims     int // claims in the places of this member's own, settled ones among them
 	ClaimsHeld int // claims in the places of other members'
 
+	OpenHolds    int    // open holds of the keys that this member owns; counted step by step, while they change
+	OpenHoldHits uint64 // their hits
+
 	Replicas       int    // counters in the places of other members': replicas, and released counters
 	CopiesDropped  uint64 // counters of other members that found no room; only increases, like the next two
 	CopiesMerged   uint64 // counters of other members that were merged
@@ -100,6 +103,9 @@ type counts struct {
 	ShareUnreported uint64    // hits admitted from local shares that are never reported to the owner, for lack of room
 	Holds           holdCounts
 	PendingRefused  uint64 // requests that could not wait, because too many did
+
+	BudgetEvents     [len(budgetPercents)]uint64 // by the index of their percentage: 80 and 100
+	BudgetEventsLost uint64                      // crossings that were not reported, because there were too many
 }
 
 // Bound returns an upper bound of the hits that this member may have added to any one key's window beyond its limit,
@@ -157,6 +163,8 @@ func (n *Node) Stats(now int64) Stats {
 		f.Fair.Refused += s.counts.FairRefused
 		s.mu.Unlock()
 		f.Owned += s.countOwned()
+		holds, hits := s.countHolds()
+		f.OpenHolds, f.OpenHoldHits = f.OpenHolds+holds, limit.SaturatingAdd(f.OpenHoldHits, hits)
 	}
 	return f
 }
@@ -211,4 +219,8 @@ func (c *counts) add(o *counts) {
 	c.ShareUnreported += o.ShareUnreported
 	c.PendingRefused += o.PendingRefused
 	c.Holds.add(&o.Holds)
+	for i := range c.BudgetEvents {
+		c.BudgetEvents[i] += o.BudgetEvents[i]
+	}
+	c.BudgetEventsLost += o.BudgetEventsLost
 }

@@ -47,7 +47,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newTap(), newHot())
+	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newBudgets(), newTap(), newHot())
 	root.AddCommand(newMigrate(), newMirror(), newSimulate()) // migration
 	root.AddCommand(newAsk(), newInject())
 	root.AddCommand(newBench(), newJournal())

@@ -105,6 +105,27 @@ func printableLines(texts []string) string {
 
 // drawTop redraws a terminal until q is pressed.
 func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
+	f := look(ctx, o.pages)
+	return watchScreen(ctx, screen, o.every, watched{
+		draw:    func(out io.Writer, to size) { f.draw(out, to, o.holders) },
+		refresh: func() { f = look(ctx, o.pages) },
+		press: func(k byte) {
+			if k == 'h' {
+				o.holders = !o.holders
+			}
+		},
+	})
+}
+
+// watched shows something on a screen.
+type watched struct {
+	draw    func(out io.Writer, to size)
+	refresh func()       // called before each draw but the first, and those after a key
+	press   func(k byte) // called for each key that does not end it
+}
+
+// watchScreen redraws a terminal until q is pressed.
+func watchScreen(ctx context.Context, screen *os.File, every time.Duration, w watched) error {
 	keys := make(chan byte)
 	if in := int(os.Stdin.Fd()); term.IsTerminal(in) {
 		before, err := term.MakeRaw(in)
@@ -116,16 +137,15 @@ func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
 	}
 	fmt.Fprint(screen, "\x1b[?1049h\x1b[?25l")       // another screen, without a cursor
 	defer fmt.Fprint(screen, "\x1b[?25h\x1b[?1049l") // the old one
-	again := time.NewTicker(o.every)
+	again := time.NewTicker(every)
 	defer again.Stop()
-	f := look(ctx, o.pages)
 	for {
 		var b bytes.Buffer
 		width, height, err := term.GetSize(int(screen.Fd()))
 		if err != nil {
 			width, height = 80, 24
 		}
-		f.draw(&b, size{width - 1, height}, o.holders) // a full line would be wrapped by some terminals, or cut by \x1b[K
+		w.draw(&b, size{width - 1, height}) // a full line would be wrapped by some terminals, or cut by \x1b[K
 		// A raw terminal needs the carriage return; \x1b[K clears what an older, longer line left.
 		text := bytes.ReplaceAll(bytes.TrimRight(b.Bytes(), "\n"), []byte("\n"), []byte("\x1b[K\r\n"))
 		fmt.Fprintf(screen, "\x1b[H%s\x1b[K\x1b[J", text)
@@ -134,11 +154,10 @@ func drawTop(ctx context.Context, screen *os.File, o *topOptions) error {
 			switch k {
 			case 'q', 'Q', 3, 4, 27: // Ctrl-C, Ctrl-D, Escape
 				return nil
-			case 'h':
-				o.holders = !o.holders
 			}
+			w.press(k)
 		case <-again.C:
-			f = look(ctx, o.pages)
+			w.refresh()
 		case <-ctx.Done():
 			return nil
 		}

@@ -39,7 +39,12 @@ func (f *frame) draw(out io.Writer, to size, holders bool) {
 	if len(f.Keys) == 0 && len(f.Routes) == 0 {
 		b.WriteString("No key is hot or leased.\n")
 	}
-	for n, line := range strings.SplitAfter(b.String(), "\n") {
+	writeLines(out, b.String(), to)
+}
+
+// writeLines writes the lines of text that fit the size.
+func writeLines(out io.Writer, text string, to size) {
+	for n, line := range strings.SplitAfter(text, "\n") {
 		if to.height > 0 && n >= to.height-1 {
 			break
 		}

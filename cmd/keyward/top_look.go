@@ -44,6 +44,7 @@ type said struct {
 	cluster api.ClusterStatus
 	hot     api.HotKeys
 	leases  api.HeldLeases
+	budgets api.Budgets
 	err     error
 }
 
@@ -52,19 +53,23 @@ const lookBound = 2 * time.Second
 
 // look asks the members at the pages, and all members that their /cluster lists, each once.
 func look(ctx context.Context, pages []string) *frame {
+	return newFrame(time.Now(), askMembers(ctx, pages, (*said).ask))
+}
+
+// askMembers calls ask for the members at the pages, and for all members that their /cluster lists, for each once.
+func askMembers(ctx context.Context, pages []string, ask func(*said, context.Context)) (answers []said) {
 	ctx, cancel := context.WithTimeout(ctx, lookBound)
 	defer cancel()
-	var answers []said
 	next := make([]said, len(pages))
 	for i, page := range pages {
 		next[i].page = page
 	}
 	for len(next) > 0 {
-		askAll(ctx, next)
+		askAll(ctx, next, ask)
 		answers = append(answers, next...)
 		next = others(answers)
 	}
-	return newFrame(time.Now(), answers)
+	return answers
 }
 
 // others returns the members that the answers list and that were not asked yet.
@@ -88,10 +93,10 @@ func others(answers []said) (next []said) {
 	return next
 }
 
-func askAll(ctx context.Context, who []said) {
+func askAll(ctx context.Context, who []said, ask func(*said, context.Context)) {
 	var asking sync.WaitGroup
 	for i := range who {
-		asking.Go(func() { who[i].ask(ctx) })
+		asking.Go(func() { ask(&who[i], ctx) })
 	}
 	asking.Wait()
 }

@@ -126,6 +126,34 @@ func TestRateLimitFields(t *testing.T) {
 	}
 }
 
+// TestRateLimitFieldsOfHolds requires that a limit of requests in flight has a unit instead of a window, and that calls that
+// settle holds, whose response is sent already, add no fields.
+func TestRateLimitFieldsOfHolds(t *testing.T) {
+	r := newRig(t, `domain: d
+descriptors:
+- {key: tokens, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {keyward: {reserve: 300}}}
+- {key: addend, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {keyward: {reserve: 300, settle: addend, lapse: release}}}
+- {key: streams, rate_limit: {unit: hour, requests_per_unit: 16}, metadata: {keyward: {algorithm: in_flight, window: 10m}}}
+`, func(o *Options, _ *Switches) { o.Additions.RateLimitFields = true })
+	for _, tt := range []struct {
+		req  *pb.RateLimitRequest
+		want string
+	}{
+		{
+			request("d", descriptor("tokens", "x", HoldIDEntry, "1"), descriptor("streams", "x", HoldIDEntry, "1")),
+			`RateLimit-Policy="tokens";q=1000;w=3600, "streams";q=16;qu="concurrent-requests"; RateLimit="tokens";r=700;t=1378, "streams";r=15`,
+		},
+		{request("d", descriptor("tokens", "x", HoldIDEntry, "1", HoldEntry, "commit"), descriptor("streams", "x", HoldIDEntry, "1", HoldEntry, "release")), ""},
+		{request("d", descriptor("tokens", "x", HoldEntry, "release")), ""}, // names no hold
+		{request("d", addend(descriptor("addend", "x"), 0)), `RateLimit-Policy="addend";q=1000;w=3600; RateLimit="addend";r=700;t=1378`},
+		{request("d", addend(descriptor("addend", "x"), 40)), ""},
+	} {
+		if got := added(r.ask(t, tt.req).ResponseHeadersToAdd); got != tt.want {
+			t.Errorf("%v:\n%s, want\n%s", tt.req, got, tt.want)
+		}
+	}
+}
+
 // TestDecisionOfResponse checks that a response describes the least exact decision that its code results from.
 func TestDecisionOfResponse(t *testing.T) {
 	how := map[string]owner.Result{}

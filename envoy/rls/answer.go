@@ -79,10 +79,12 @@ func (s *Service) prepare(c *Call, from Caller) bool {
 	case len(req.Descriptors) == 0:
 		c.Err = errNoDescriptors
 	case v == nil:
-		c.Err = errNoRules
+		c.Err = ErrNoRules
 	default:
 		s.match(c, v)
-		s.buildRequests(c, v)
+		if s.buildRequests(c, v); c.lacksHolds() {
+			c.Err, c.requests = ErrNoHolds, c.requests[:0]
+		}
 	}
 	if len(c.requests) == 0 {
 		return false

@@ -47,7 +47,7 @@ func (s *Service) count(c *Call, v *view, from Caller) {
 		r := l.match.Rule
 		s.countRule(s.series(c, v, i), q, a, r != nil && r.Shadow)
 		s.metrics.countResult(q, a, &key)
-		if a.Hot {
+		if a.Hot || q.Op == owner.Reserve && !a.Over {
 			s.reportName(c, v, i, from.ReceivedAt)
 		}
 		degraded = degraded || a.Path == owner.Fallback
@@ -83,7 +83,7 @@ func (s *Service) countRule(to *stats.RuleStats, q *owner.Request, a *owner.Resu
 		to.TotalHits.Add(q.Hits)
 		to.WithinLimit.Add(q.Hits)
 		return
-	case q.Op > owner.Reserve, q.Op == owner.Reserve && !a.Over: // what is used is not known yet
+	case q.Op > owner.Reserve, q.Op != owner.Take && !a.Over: // what is used is not known yet
 		return
 	}
 	to.TotalHits.Add(q.Hits)

@@ -38,7 +38,11 @@ func (s *Service) match(c *Call, v *view) {
 			with = &override
 		}
 		l.replaced = false
-		d.Entries, l.mark = cutHold(d.Entries)
+		if c.isAPI {
+			l.mark = c.apiMark()
+		} else {
+			d.Entries, l.mark = cutHold(d.Entries)
+		}
 		v.rules.Match(req.Domain, d.Entries, with, &l.match)
 		replaces = replaces || l.match.Rule != nil && len(l.match.Rule.Replaces) > 0
 	}
@@ -67,6 +71,7 @@ func replace(slots []slot) {
 // buildRequests builds the requests of the counted slots.
 func (s *Service) buildRequests(c *Call, v *view) {
 	c.requests, c.reserves, c.set = c.requests[:0], 0, false
+	c.holds = 0
 	domain := xxhash.Sum64String(c.Request.Domain) // for the domain quotas of the counter table
 	for i := range c.slots {
 		l := &c.slots[i]
@@ -80,9 +85,12 @@ func (s *Service) buildRequests(c *Call, v *view) {
 			q.Name = string(v.rules.AppendSharedName(space[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, &l.match))
 		}
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
-		if t, once, all := l.match.Holds(); t != nil || once || all || l.mark.marked {
+		t, once, all := l.match.Holds()
+		c.set = c.set || all
+		if c.isAPI {
+			s.setAPI(c, i, &q, t, once)
+		} else if t != nil || once || l.mark.marked {
 			s.setHold(c, i, &q, t, once)
-			c.set = c.set || all
 		}
 		c.requests = append(c.requests, q)
 	}

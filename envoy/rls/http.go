@@ -28,6 +28,9 @@ func (s *Service) httpHandler(o *StartOptions) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/json", browser.SameSite(&jsonHandler{s, o.Refunds == refundsAny, o.refuse("http")}, o.refuse("http")))
 	mux.HandleFunc(healthPath, o.Health.serveHTTP)
+	for path, h := range o.JSON {
+		mux.Handle(path, browser.SameSite(h, o.refuse("http")))
+	}
 	return mux
 }
 

@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"maps"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -37,6 +38,7 @@ func (s *Service) newInlineServer(o grpcOptions, h *HealthServer) *h2.InlineServ
 		d.traceHeaders = s.tracer.Headers()
 	}
 	methods := map[string]h2.Handler{method: d}
+	maps.Copy(methods, o.Methods)
 	if h != nil {
 		h.addMethods(methods, s.store)
 	}

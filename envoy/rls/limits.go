@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/internal/connguard"
 )
 
@@ -37,12 +38,13 @@ const (
 
 // grpcOptions configure a gRPC server of the service.
 type grpcOptions struct {
-	TLS                *tls.Config      // nil: plaintext
-	Guard              *connguard.Guard // counts what is refused before it is a request; nil: none
-	ConnectionAge      time.Duration    // GRPC_MAX_CONNECTION_AGE; 0: unlimited
-	ConnectionAgeGrace time.Duration    // GRPC_MAX_CONNECTION_AGE_GRACE; 0: unlimited
-	Refunds            bool             // all callers may refund hits
-	LocalRefunds       bool             // callers on a loopback address may
+	TLS                *tls.Config           // nil: plaintext
+	Methods            map[string]h2.Handler // in addition to ShouldRateLimit and health
+	Guard              *connguard.Guard      // counts what is refused before it is a request; nil: none
+	ConnectionAge      time.Duration         // GRPC_MAX_CONNECTION_AGE; 0: unlimited
+	ConnectionAgeGrace time.Duration         // GRPC_MAX_CONNECTION_AGE_GRACE; 0: unlimited
+	Refunds            bool                  // all callers may refund hits
+	LocalRefunds       bool                  // callers on a loopback address may
 }
 
 // minTimeout returns the lesser of timeout, where 0 is none, and a number of milliseconds in text.

@@ -38,10 +38,13 @@ type StartOptions struct {
 	Health    *HealthServer
 	Logger    *slog.Logger // nil: no logs
 	Listeners []Listener
-	HTTP      string        // host:port of /json and /healthcheck; "": none
-	Refunds   string        // which callers may refund hits: local (default), certificate or any
-	Hosts     browser.Hosts // host names that HTTP and Debug serve
-	Debug     string        // host:port of the debug listener; "": none
+	HTTP      string // host:port of /json and /healthcheck; "": none
+	// Methods are further gRPC methods by full name, and JSON further handlers of the HTTP listener by path.
+	Methods map[string]h2.Handler
+	JSON    map[string]http.Handler
+	Refunds string        // which callers may refund hits: local (default), certificate or any
+	Hosts   browser.Hosts // host names that HTTP and Debug serve
+	Debug   string        // host:port of the debug listener; "": none
 	// GRPC_MAX_CONNECTION_AGE: the age at which gRPC connections are drained; 0: never.
 	ConnectionAge      time.Duration
 	ConnectionAgeGrace time.Duration     // GRPC_MAX_CONNECTION_AGE_GRACE: how much later they are closed; 0: never
@@ -97,7 +100,7 @@ func Start(o StartOptions) (*Server, error) {
 func (o *StartOptions) grpcOptions(d Listener) grpcOptions {
 	refunds := cmp.Or(o.Refunds, refundsLocal)
 	opts := grpcOptions{TLS: d.TLS, ConnectionAge: o.ConnectionAge, ConnectionAgeGrace: o.ConnectionAgeGrace,
-		Refunds: d.allowsRefunds(refunds), LocalRefunds: refunds == refundsLocal}
+		Methods: o.Methods, Refunds: d.allowsRefunds(refunds), LocalRefunds: refunds == refundsLocal}
 	if d.MaxAge > 0 {
 		opts.ConnectionAge = min(orMax(opts.ConnectionAge), d.MaxAge)
 	}

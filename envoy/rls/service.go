@@ -53,7 +53,7 @@ type Switches struct {
 // Options configure a Service.
 type Options struct {
 	Decider Decider
-	// Name is called with the name of a hot key: a domain, a descriptor for people (k=v,k2=v2), and the owner string by which
+	// Name is called with the name of a hot key, or of one with holds: a domain, a descriptor for people (k=v,k2=v2), and the owner string by which
 	// Envoy finds the key, empty if it is too long for a route. Owners count by digests and know no names. It is called
 	// concurrently, for one key about once a second; nil for none.
 	Name       func(k owner.Key, name owner.KeyName, terms *lease.Terms)
@@ -108,11 +108,13 @@ type view struct {
 	series []atomic.Pointer[stats.RuleStats]
 }
 
+// ErrNoRules is the error of calls before the first SetRules.
+var ErrNoRules = errors.New("no rate limit configuration loaded")
+
 // Errors of the service, in the words of envoyproxy/ratelimit. Their gRPC code is UNKNOWN.
 var (
 	errNoDomain      = errors.New("rate limit domain must not be empty")
 	errNoDescriptors = errors.New("rate limit descriptor list must not be empty")
-	errNoRules       = errors.New("no rate limit configuration loaded")
 	errOverrideUnit  = errors.New("rate limit override has an unknown unit")
 )
 
@@ -196,8 +198,11 @@ type Call struct {
 	slots        []slot
 	requests     []owner.Request
 	reserves     int  // requests that make holds
+	holds        int  // requests of an API about holds
+	isAPI        bool // api applies
 	set          bool // a rule requires that all of the requests are charged or none
 	results      []owner.Result
+	api          HoldRequest
 	continuation continuation
 	recording    *recording
 	text         []byte     // scratch for names of statistics
@@ -222,6 +227,7 @@ func (s *Service) Release(c *Call) {
 	clear(c.slots)
 	clear(c.results)
 	c.Err, c.continuation, c.stream = nil, continuation{}, nil
+	c.api, c.isAPI = HoldRequest{}, false
 	s.calls.Put(c)
 }
 

@@ -32,6 +32,7 @@ type Options struct {
 	HotKeys  func() api.HotKeys         // /v1/hotkeys
 	Leases   func() api.HeldLeases      // /v1/leases
 	Escrows  func() api.Escrows         // /v1/escrows
+	Budgets  func() api.Budgets         // /v1/budgets
 	RingMap  func() api.RingMap         // /v1/ring
 	RuleTree func() api.RuleTree        // /v1/rules
 	Timeline func() []api.TimelineEvent // /v1/timeline; newest first
@@ -50,6 +51,7 @@ const endpoints = `/cluster  members, ring and rules as JSON
 /v1/hotkeys  the hot keys that this member counts, and the routes of all hot keys
 /v1/leases  the leases that this member holds
 /v1/escrows  what this member has of limits that several regions share
+/v1/budgets  what is spent, held and left of keys with holds that this member counts
 /v1/timeline  recent events at this member, newest first
 /healthz  200 while the process runs
 /readyz   200 while the member may receive traffic
@@ -83,6 +85,9 @@ func Handler(o Options) http.Handler {
 	}
 	if o.Escrows != nil {
 		page("/v1/escrows", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Escrows()) })
+	}
+	if o.Budgets != nil {
+		page("/v1/budgets", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Budgets()) })
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "OK\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {

@@ -87,6 +87,35 @@ func handoffMetrics() []metric {
 	}
 }
 
+// holdMetrics are about holds (package claim) of keys that this member decides.
+func holdMetrics() []metric {
+	return []metric{
+		gauge("holds_open", "Open holds of the keys that this member owns, requests in flight among them.", func(s *owner.Stats) int { return s.OpenHolds }),
+		gauge("holds_open_hits", "Hits of the open holds of the keys that this member owns. They are charged and may be given back.", func(s *owner.Stats) uint64 { return s.OpenHoldHits }),
+		{"holds_records", "Records of holds in memory, settled ones among them: own, which --max-holds bounds, and as many copies of other members'.", "of", true, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"own": uint64(s.Claims), "copies": uint64(s.ClaimsHeld)}
+		}},
+		counter("holds_reserved_total", "Holds that were made.", func(s *owner.Stats) uint64 { return s.Holds.Reserved }),
+		counter("holds_refused_total", "Requests refused because the key, its domain or this member has no room for a hold.", func(s *owner.Stats) uint64 { return s.Holds.Refused }),
+		counter("holds_repeated_requests_total", "Requests with the id and the hits of a hold that was just made. They were not charged again.", func(s *owner.Stats) uint64 { return s.Holds.Repeats }),
+		counter("holds_collisions_total", "Requests refused because their id is that of an open hold of other hits, or of an older one.", func(s *owner.Stats) uint64 { return s.Holds.Collisions }),
+		counter("holds_given_back_hits_total", "Hits that settlements and lapses gave back.", func(s *owner.Stats) uint64 { return s.Holds.GivenBack }),
+		counter("holds_excess_hits_total", "Hits that commits charged in addition to what was reserved.", func(s *owner.Stats) uint64 { return s.Holds.Excess }),
+		{"holds_unmatched_total", "Settlements of holds that are not known: commits, which are charged completely, and others, which have no effect.", "settlement", false, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"commit": s.Holds.Unknown, "other": s.Holds.Unmatched - min(s.Holds.Unmatched, s.Holds.Unknown)}
+		}},
+		counter("holds_lapsed_total", "Holds that were not settled within their hold_ttl.", func(s *owner.Stats) uint64 { return s.Holds.Lapsed }),
+		counter("holds_copies_dropped_total", "Copies of other members' holds that found no room.", func(s *owner.Stats) uint64 { return s.Holds.Dropped }),
+		counter("holds_lost_hits_total", "Hits that may not have been given back: their owner was lost while it gave them back, or there was no room for the counter's record.", func(s *owner.Stats) uint64 { return s.Holds.Lost }),
+		counter("holds_callers_dead_total", "Holds of requests in flight that were released because their caller is dead.", func(s *owner.Stats) uint64 { return s.Holds.CallersDead }),
+		counter("holds_sets_unclaimed_total", "Charges of sets (all_or_nothing) that found no room for a hold. They stay charged even if the set is refused.", func(s *owner.Stats) uint64 { return s.Holds.SetsUnclaimed }),
+		{"budget_events_total", "Charges of keys with holds that reached 80 or 100 % of the limit, about once for each key and window.", "level", false, func(s *owner.Stats) map[string]uint64 {
+			return map[string]uint64{"80": s.BudgetEvents[0], "100": s.BudgetEvents[1]}
+		}},
+		counter("budget_events_lost_total", "Charges that reached 80 or 100 % of a limit and were not reported, because there were too many.", func(s *owner.Stats) uint64 { return s.BudgetEventsLost }),
+	}
+}
+
 // holderMetrics are about leases that this member holds.
 func holderMetrics() []metric {
 	return []metric{
@@ -189,7 +218,7 @@ type collector struct {
 // NewCollector returns a collector of a node's statistics. It calls read for each scrape.
 func NewCollector(read func() owner.Stats) prometheus.Collector {
 	c := &collector{read: read, grant: prometheus.NewDesc("keyward_lease_size", "Hits of one grant to this member.", nil, nil)}
-	for _, part := range [][]metric{decisionMetrics(), handoffMetrics(), holderMetrics(), grantorMetrics()} {
+	for _, part := range [][]metric{decisionMetrics(), handoffMetrics(), holdMetrics(), holderMetrics(), grantorMetrics()} {
 		c.metrics = append(c.metrics, part...)
 	}
 	for _, m := range c.metrics {

@@ -33,6 +33,8 @@ type CounterStatus struct {
 	// mechanism static: what that member has counted, and nothing of the other members).
 	Source string `json:"source,omitempty"`
 	Window string `json:"window"`
+	// Holds divides Count for a rule with holds; nil unless the owner answers.
+	Holds *HeldHits `json:"holds,omitempty"`
 	// Tenants are those between which the limit is divided (fair), in the order in which they came; nil unless the owner
 	// answers.
 	Tenants []TenantStatus `json:"tenants,omitempty"`

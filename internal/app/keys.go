@@ -85,6 +85,7 @@ func (m *sidecar) counterStatus(domain string, entries []config.Entry) (api.Coun
 		r.count = m.node.RecordedUsage(r.now, &q)
 	}
 	c.Count, c.Source = m.usage.merge(r)
+	c.Holds = heldHits(k, &c, &a)
 	return c, nil
 }
 

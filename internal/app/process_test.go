@@ -89,6 +89,9 @@ descriptors:
     metadata: {keyward: {mechanism: lease, audit: true}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1000}}
   - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1000}}
+  - {key: budget, rate_limit: {unit: hour, requests_per_unit: 100}, metadata: {keyward: {reserve: 50}}}
+  - {key: audited, rate_limit: {unit: hour, requests_per_unit: 100}, metadata: {keyward: {reserve: 50, audit: true}}}
+  - {key: streams, rate_limit: {unit: hour, requests_per_unit: 16}, metadata: {keyward: {algorithm: in_flight, window: 10m}}}
   - {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}
   - {key: short, rate_limit: {unit: second, requests_per_unit: 1000}, metadata: {keyward: {window: 20ms}}}
   - {key: fair, rate_limit: {unit: hour, requests_per_unit: 1000}, metadata: {keyward: {fair: {entry: fair}}}}

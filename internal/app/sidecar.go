@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/keyward/keyward/envoy/holds"
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/admin"
@@ -61,6 +62,7 @@ type sidecar struct {
 	cluster  atomic.Pointer[cluster.Cluster] // nil before gossip has started
 	xds      *xdsServer                      // nil without --xds
 	server   *rls.Server
+	holds    *holds.HoldServer
 	page     *http.Server
 	socket   *http.Server // nil: none
 
@@ -71,6 +73,8 @@ type sidecar struct {
 	progress   progress
 	timeline   timeline
 	usage      usageReads
+	named      namedKeys // of hot keys and of keys with holds
+	budgetLogs logBudget
 	detection  detectionCheck // guarded by the calls of onView, one at a time
 	ringMaps   ringMapCache
 	incomplete prometheus.Counter
@@ -209,7 +213,7 @@ func (m *sidecar) startCounting() error {
 	po := peer.Options{
 		Node: m.node, Self: ring.ID(m.Flags.Node), BootID: m.bootID, Cluster: m.Flags.Cluster,
 		Detection:  membership.Detection(m.Flags.Detection),
-		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, OnAudit: m.onAudit, OnLostAudits: m.onLostAudits, Logger: m.Log, Registerer: m.reg,
+		OnProgress: m.onProgress, OnLinksChanged: m.onLinks, OnAudit: m.onAudit, OnLostAudits: m.onLostAudits, OnBudgets: m.onBudgets, Logger: m.Log, Registerer: m.reg,
 	}
 	po.HasCaller = m.hasCaller
 	if m.Flags.Data != "" {
@@ -250,7 +254,7 @@ func (m *sidecar) hasCaller(caller uint64, ago time.Duration) bool {
 func (m *sidecar) startService() {
 	b := m.Settings.Behavior
 	o := rls.Options{
-		Self: ring.ID(m.Flags.Node), CallerGone: m.peer.CallerGone, Decider: m.peer, Name: m.node.Name, Stats: m.stats, Registerer: m.reg,
+		Self: ring.ID(m.Flags.Node), CallerGone: m.peer.CallerGone, Decider: m.peer, Name: m.nameKey, Stats: m.stats, Registerer: m.reg,
 		NearLimitRatio: b.NearLimitRatio, Stop: b.StopWhenOver, DecisionTimeout: m.Flags.DecisionTimeout,
 		Additions: m.Flags.additions(),
 	}
@@ -389,6 +393,8 @@ func (m *sidecar) startListeners() error {
 		ConnectionAge: s.MaxConnectionAge, ConnectionAgeGrace: s.MaxConnectionGrace,
 		Guards: m.security.guards, MaxConn: m.Flags.MaxConnections, Refunds: m.Flags.NegativeHits, Hosts: m.Flags.hosts(),
 	}
+	m.holds = holds.New(holds.Options{Service: m.service, SessionLife: m.sessionLife()})
+	o.Methods, o.JSON = m.holds.Methods(), m.holds.Handlers()
 	own := rls.Listener{Address: join(s.GRPCHost, s.GRPCPort)}
 	if s.GRPCSocket != "" {
 		own = rls.Listener{Address: s.GRPCSocket, Unix: true}
@@ -417,6 +423,16 @@ func (m *sidecar) startListeners() error {
 	return nil
 }
 
+// sessionLife returns the longest life of the sessions of callers: half of that of connections. 0: no limit of its own.
+func (m *sidecar) sessionLife() (d time.Duration) {
+	for _, age := range []time.Duration{m.Settings.Server.MaxConnectionAge, m.Flags.ConnectionAge} {
+		if age > 0 && (d == 0 || age/2 < d) {
+			d = age / 2
+		}
+	}
+	return d
+}
+
 func join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
 // stop stops all parts, the outermost first, and waits for them.
@@ -427,6 +443,9 @@ func (m *sidecar) stop(ctx context.Context) {
 	}
 	if c := m.cluster.Load(); c != nil {
 		c.Leave(ctx)
+	}
+	if m.holds != nil {
+		m.holds.Close()
 	}
 	if m.server != nil {
 		m.server.Stop(ctx)

@@ -55,6 +55,7 @@ const (
 	maxSharedName    = 256
 	resultSize       = 32
 	setResultSize    = 12 // of what a Read in place of a set's charge would show, which follows the result
+	heldSize         = 12 // of the open holds of a key, which follow a result that reads it, if there are any
 	recordHead       = 2
 )
 
@@ -83,6 +84,9 @@ const (
 	flagOver = 1 // the hits exceed the limit
 	flagHot  = 2 // the key is hot or leased
 	flagFair = 4 // refused to leave the rest of the limit to other tenants
+	// What version 3 appends to the record.
+	flagSetRead = 8  // what a Read in place of a set's charge would show
+	flagHeld    = 16 // the open holds of the key
 )
 
 const (

@@ -154,6 +154,7 @@ func TestResultRoundTrip(t *testing.T) {
 		{Kind: owner.Decided, Path: owner.Forwarded, Hot: true},
 		{Kind: owner.Decided, Path: owner.Forwarded, Authority: owner.Overflow, Decision: limit.Decision{
 			Before: math.MaxUint64, After: 3, Reset: time.Hour, Remaining: math.MaxUint32, Over: true}},
+		{Kind: owner.Decided, Path: owner.Forwarded, Holds: math.MaxUint32, Held: math.MaxUint64},
 		{Kind: owner.Forward},
 		{Kind: owner.Forward, Member: "pod-1"},
 		{Kind: owner.Forward, Member: long},

@@ -42,6 +42,9 @@ func (p *Peer) perform(e owner.Ready, inline bool) {
 		}
 	}
 	p.reportAudits(e.Audits, e.LostAudits)
+	if len(e.Budgets) > 0 {
+		p.o.OnBudgets(e.Budgets)
+	}
 	if len(e.PoolRequests) > 0 {
 		p.o.OnPoolRequests(e.PoolRequests)
 	}

@@ -76,6 +76,9 @@ type Options struct {
 	OnAudit      func(*owner.Audit)
 	OnLostAudits func(n uint64)
 
+	// OnBudgets is called with events of keys with holds. It must not block. Default: none.
+	OnBudgets func([]owner.BudgetEvent)
+
 	// OnPoolRequests is called with requests to the coordinators of federations. It must not block. Their replies are passed
 	// to StepFederation. Default: none.
 	OnPoolRequests func([]owner.CoordinatorRequest)
@@ -110,6 +113,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.OnAudit == nil {
 		o.OnAudit = func(*owner.Audit) {}
+	}
+	if o.OnBudgets == nil {
+		o.OnBudgets = func([]owner.BudgetEvent) {}
 	}
 	if o.OnPoolRequests == nil {
 		o.OnPoolRequests = func([]owner.CoordinatorRequest) {}

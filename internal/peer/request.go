@@ -219,15 +219,22 @@ func appendResult(b []byte, a *owner.Result) []byte {
 		return appendID(w, a.Member)
 	}
 	flags := bit(a.Over, flagOver) | bit(a.Hot, flagHot) | bit(a.FairShare, flagFair)
-	set := a.ReadReset > 0
+	set, held := a.ReadReset > 0, a.Holds > 0
 	size := resultSize
 	if set {
 		size += setResultSize
 	}
+	if held {
+		size += heldSize
+	}
+	flags |= bit(set, flagSetRead) | bit(held, flagHeld)
 	w = append(w.U16(uint16(size)), statusDecided, byte(a.Authority), flags, 0)
 	w = w.U64(a.Before).U64(a.After).I64(int64(a.Reset)).U32(a.Remaining)
 	if set {
 		w = w.I64(int64(a.ReadReset)).U32(a.ReadRemaining)
+	}
+	if held {
+		w = w.U32(a.Holds).U64(a.Held)
 	}
 	return w
 }
@@ -243,8 +250,11 @@ func parseResult(r wire.Reader, a *owner.Result) error {
 		r.U8() // reserved
 		a.Before, a.After = r.U64(), r.U64()
 		a.Reset, a.Remaining = readDuration(&r), r.U32()
-		if r.Len() >= setResultSize {
+		if flags&flagSetRead != 0 && r.Len() >= setResultSize {
 			a.ReadReset, a.ReadRemaining = readDuration(&r), r.U32()
+		}
+		if flags&flagHeld != 0 && r.Len() >= heldSize {
+			a.Holds, a.Held = r.U32(), r.U64()
 		}
 	case statusNotOwner:
 		*a = owner.Result{Kind: owner.Forward, Member: readID(&r)}

@@ -63,6 +63,12 @@ descriptors:
   - key: feed
     rate_limit: {unit: minute, requests_per_unit: 60000}
     metadata: {keyward: {mechanism: lease}}
+  - key: tokens
+    rate_limit: {unit: hour, requests_per_unit: 1000}
+    metadata: {keyward: {reserve: 300}}
+  - key: streams
+    rate_limit: {unit: hour, requests_per_unit: 16}
+    metadata: {keyward: {algorithm: in_flight, window: 1h}}
 `,
 }
 

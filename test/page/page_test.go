@@ -40,6 +40,7 @@ func TestPage(t *testing.T) {
 	run("ring", testRing)
 	run("explain", func(b *browser) { testExplain(b, l, a) })
 	run("hot keys", func(b *browser) { testHotKeys(t, b, l, a) })
+	run("budgets", func(b *browser) { testBudgets(b, l, a) })
 	run("rules", testRules)
 	run("journal", testJournal)
 	run("still", testStill)
@@ -85,7 +86,7 @@ func testRing(b *browser) {
 	b.await("the member that is pointed at", `document.querySelector(".middle").innerText.includes("shop-0") && document.querySelector(".middle").innerText.includes("%")`)
 	b.run(chromedp.MouseEvent("mouseMoved", 1, 1))
 	b.await("all of them again", `document.querySelector(".middle b").innerText === "3"`)
-	if s := b.text("#timeline"); !strings.Contains(s, "a ring of ") || !strings.Contains(s, "rules in force: 7, of api, shop") {
+	if s := b.text("#timeline"); !strings.Contains(s, "a ring of ") || !strings.Contains(s, "rules in force: 9, of api, shop") {
 		b.Errorf("time line: %s", s)
 	}
 }
@@ -172,6 +173,44 @@ func testHotKeys(t *testing.T, b *browser, l *lab.Lab, a *asker) {
 	b.run(chromedp.Click("#clear-key", chromedp.ByQuery))
 }
 
+// testBudgets requires that the card is hidden until the member counts a key with holds, and then shows what is spent, held
+// and left.
+func testBudgets(b *browser, l *lab.Lab, a *asker) {
+	var hidden bool
+	if b.eval(`document.getElementById("budgets-box").hidden`, &hidden); !hidden {
+		b.Error("it shows budgets without holds")
+	}
+	mine := func(key string) string {
+		for i := 0; ; i++ {
+			if v := fmt.Sprint(hostile, i); ownerOf(b.T, l, "api", key, v) == "shop-0" {
+				return v
+			}
+		}
+	}
+	tokens, streams := mine("tokens"), mine("streams")
+	for _, x := range []struct {
+		hits    uint32
+		entries []string
+	}{
+		{0, []string{"tokens", tokens, "keyward.id", "1"}}, {0, []string{"tokens", tokens, "keyward.id", "2"}},
+		{120, []string{"tokens", tokens, "keyward.id", "1", "keyward.hold", "commit"}}, {0, []string{"streams", streams, "keyward.id", "1"}},
+	} {
+		if err := a.ask(b.Context(), 0, x.hits, "api", x.entries...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.await("both keys", `document.querySelectorAll("#budgets tr").length === 2 && !document.getElementById("budgets-box").hidden`)
+	s := b.text("#budgets")
+	for _, part := range []string{"120 spent, 300 held, 580 left of 1,000 an hour", "1 of 16 in flight", `tokens=<img src=x onerror="window.pwned=1">`} {
+		if !strings.Contains(s, part) {
+			b.Errorf("%q is not in %s", part, s)
+		}
+	}
+	b.eval(`[...document.querySelectorAll("#budgets tr")].find((r) => r.innerText.includes("held")).querySelector("button").click()`, nil)
+	b.await("it explained", `document.querySelector("#explained").innerText.includes("420 of 1,000")`)
+	b.run(chromedp.Click("#clear-key", chromedp.ByQuery))
+}
+
 func testRules(b *browser) {
 	b.await("hits and refusals", `[...document.querySelectorAll("#rules tr.rule")].some((r) => r.innerText.includes("/login") && /\d+, \d+ %/.test(r.innerText))`)
 	if s := b.text("#rules"); !strings.Contains(s, "unlimited") || !strings.Contains(s, "shadow") || !strings.Contains(s, "token bucket") || !strings.Contains(s, "10 a minute") {
@@ -180,7 +219,7 @@ func testRules(b *browser) {
 	b.run(chromedp.SendKeys("#rule-filter", "search", chromedp.ByQuery))
 	b.await("one rule", `document.querySelectorAll("#rules tr.rule").length === 1`)
 	b.eval(`{ const f = document.getElementById("rule-filter"); f.value = ""; f.dispatchEvent(new Event("input")); }`, nil)
-	b.await("all rules again", `document.querySelectorAll("#rules tr.rule").length === 7`)
+	b.await("all rules again", `document.querySelectorAll("#rules tr.rule").length === 9`)
 	if s := b.text("#versions"); !strings.Contains(s, "in force") {
 		b.Errorf("versions: %s", s)
 	}

@@ -54,6 +54,8 @@ var needs = map[string]need{
 	"chromium":   program("chromium", "chromium"),
 	"prometheus": program("prometheus", "prometheus"),
 	"npm":        program("npm", "npm"),
+	"node":       program("node", "nodejs"),
+	"curl":       program("curl", "curl"),
 	"containerd": program("containerd", "containerd"),
 	"runc":       program("runc", "runc"),
 	"etcd":       program("etcd", "etcd-server"),
