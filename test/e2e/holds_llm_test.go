@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -28,7 +29,7 @@ const (
 	usageHeader  = "x-usage"  // tokens of the answer
 	noUsage      = "x-quiet"  // the answer does not name them
 	statusHeader = "x-status" // the answer is an error
-	holdHeader   = "x-hold"   // the answer ends when the gate with this number opens
+	holdHeader   = "x-hold"   // the answer ends within 2 s of when the gate with this number opens
 )
 
 func startLLM(t testing.TB) *llm {
@@ -69,7 +70,12 @@ func (m *llm) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	if gate, err := strconv.Atoi(r.Header.Get(holdHeader)); err == nil {
 		select {
-		case <-m.gates[gate]:
+		case <-m.gates[gate]: // streams do not end in the same instant
+			select {
+			case <-time.After(time.Duration(rand.Int64N(int64(2 * time.Second)))):
+			case <-r.Context().Done():
+				return
+			}
 		case <-r.Context().Done():
 			return
 		}

@@ -173,7 +173,9 @@ func TestHoldsLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	end()
-	f.kill(f.live[slices.IndexFunc(f.live, func(x *lab.Sidecar) bool { return x.Name == c.Owner })])
+	victim := f.live[slices.IndexFunc(f.live, func(x *lab.Sidecar) bool { return x.Name == c.Owner })]
+	awaitReplicas(t, victim)
+	f.kill(victim)
 	step("killed " + c.Owner)
 	end()
 	s.done.Wait()
@@ -299,7 +301,7 @@ func TestChargedAfterwardsOverspends(t *testing.T) {
 // holdEnvoyOf starts an Envoy that asks the owner, with many requests at a time.
 func holdEnvoyOf(t testing.TB, l *lab.Lab, xds *lab.XDSServer, upstream, name string, members int, change ...*strings.Replacer) *lab.Envoy {
 	t.Helper()
-	first := addEnvoy(t, l, lab.EnvoyOptions{Name: name + "-printed", Shape: "owner-direct", XDS: xds.Addr, Upstream: upstream, Args: reserveArgs}, "keyward", members)
+	first := addEnvoy(t, l, lab.EnvoyOptions{Name: name + "-printed", Shape: "owner-direct", XDS: xds.Addr, Upstream: upstream, Args: append(slices.Clip(reserveArgs), "--timeout", "15s")}, "keyward", members)
 	text := readText(t, first.Config)
 	if err := first.Stop(10 * time.Second); err != nil {
 		t.Fatal(err)
