@@ -21,7 +21,7 @@ var changing = []struct {
 	{regexp.MustCompile(`\d\d:\d\d:\d\d(\.\d\d\d)?`), "TIME"},
 	{regexp.MustCompile(`left=\d+/`), "left=N/"},
 	{regexp.MustCompile(`x-ratelimit-reset: \d+`), "x-ratelimit-reset: N"},
-	{regexp.MustCompile(`\ds +-\n`), "Ns -\n"},
+	{regexp.MustCompile(`\ds +\d+h\S+\n`), "Ns N\n"},
 	{regexp.MustCompile(`resets in \d+ s`), "resets in N s"},
 }
 
@@ -35,7 +35,7 @@ func TestCommandsOfASidecar(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "a.sock")
 	address := startSidecar(t, "{domain: shop, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 3}},"+
-		" {key: streams, rate_limit: {unit: hour, requests_per_unit: 16}, metadata: {keyward: {algorithm: in_flight, window: 1h}}}]}",
+		" {key: tokens, rate_limit: {unit: year, requests_per_unit: 1000}, metadata: {keyward: {reserve: 100}}}]}",
 		"--metrics", metrics, "--xds", xds, "--admin", "unix:"+file)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -48,7 +48,7 @@ func TestCommandsOfASidecar(t *testing.T) {
 	if out, err := run(t, ask...); err != nil {
 		t.Fatal(err, out)
 	}
-	if out, err := run(t, "ask", address, "--domain", "shop", "--key", "streams=acme"); err != nil {
+	if out, err := run(t, "ask", address, "--domain", "shop", "--key", "tokens=acme"); err != nil {
 		t.Fatal(err, out)
 	}
 	var all strings.Builder

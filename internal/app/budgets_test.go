@@ -17,14 +17,15 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// hold makes a hold of that id, or settles it with the operation op, and requires that the answer is OK.
+// hold makes a hold of that id, or settles it with the operation op, and requires that the answer is OK. Its connection is
+// open until the test ends: requests in flight end with it.
 func (p *process) hold(t *testing.T, key, id, op string, hits uint64) {
 	t.Helper()
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	d := &common.RateLimitDescriptor{Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: "v"}}}
 	if op != "" {
 		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: rls.HoldEntry, Value: op})
