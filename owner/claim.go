@@ -105,6 +105,7 @@ func (n *Node) repeats(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim, 
 		s.counts.Holds.Repeats++
 		n.reread(s, op, e, op.Hits, res)
 		res.Over = op.Op == Take && c.At != 0 // as at first, whatever came in between
+		n.awaitEarlier(s, op, e, res)
 		return true
 	case c.State() == claim.Settling, c.State() == claim.Open && c.Flags()&claim.Once == 0:
 		s.counts.Holds.Collisions++
@@ -113,6 +114,23 @@ func (n *Node) repeats(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim, 
 	}
 	s.counters.Claims.Remove(c) // after its end, an id is that of another request
 	return false
+}
+
+// awaitEarlier makes res Pending if op repeats a request that may still wait for its replica.
+func (n *Node) awaitEarlier(s *shard, op *shardOp, e *counter.Owned, res *Result) {
+	if !s.view.copies || e == nil || res.Over {
+		return
+	}
+	u, t := s.counters.Unreplicated(e), tolerance(op.Request)
+	if u == nil || u.Unconfirmed() <= t {
+		return
+	}
+	m := mark{u.Seq(), u.Charged() - t}
+	if w := n.await(s, op, res); w != nil {
+		w.replica = m
+		k := s.pending.key(op.Key)
+		k.unconfirmed = append(k.unconfirmed, w)
+	}
 }
 
 // addClaim adds the claim of op, without the place of its charge. It returns nil if there is no room.

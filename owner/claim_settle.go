@@ -135,6 +135,9 @@ func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 		case open && c.Ends() <= now:
 			n.lapse(s, now, c)
 		}
+		if c.State() != claim.Open && !c.Tracked() { // from another member, before this one owned the key: the successor may lack it
+			n.changeClaim(s, c)
+		}
 		if c.State() != claim.Settling {
 			return false
 		}
@@ -144,8 +147,6 @@ func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 		case !c.Gives():
 			n.giveUp(s, now, c)
 			return false
-		case !c.Tracked():
-			n.changeClaim(s, c)
 		}
 		if s.mayGiveBack(c) || s.counters.Find(c.Key) == nil {
 			n.giveBack(s, now, c)
@@ -191,9 +192,9 @@ func (n *Node) mergeClaims(now int64, r *protocol.CounterRecord) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := s.clock(now)
-	given := int64(0)
+	given, bucket := int64(0), false
 	if e := s.counters.Find(r.Key); e != nil && s.counters.Rule(e).Algorithm.Bucket() {
-		given = s.counters.Claims.Given(r.Key)
+		given, bucket = s.counters.Claims.Given(r.Key), true
 	}
 	for i := range r.Claims {
 		in := r.Claims[i]
@@ -203,15 +204,15 @@ func (n *Node) mergeClaims(now int64, r *protocol.CounterRecord) {
 		}
 		in.At += given
 		owned := s.view.Ownership(in.RingPos, s.counters.Find(in.Key).OwnedEpoch(in.RingPos)).State == handoff.OwnedHere
-		if c := s.mergeClaim(at, &in, owned); c != nil && owned {
+		if c := s.mergeClaim(at, &in, owned, bucket); c != nil && owned {
 			n.changeClaim(s, c)
 		}
 	}
 }
 
 // mergeClaim merges in, a claim of another member, with this member's record of it. It returns the record if it has
-// changed. owned reports whether this member owns the key.
-func (s *shard) mergeClaim(now int64, in *claim.Claim, owned bool) *claim.Claim {
+// changed. owned reports whether this member owns the key, and bucket whether its counter is a bucket.
+func (s *shard) mergeClaim(now int64, in *claim.Claim, owned, bucket bool) *claim.Claim {
 	t := &s.counters.Claims
 	own := t.Find(in.ID)
 	switch {
@@ -240,8 +241,26 @@ func (s *shard) mergeClaim(now int64, in *claim.Claim, owned bool) *claim.Claim 
 	case in.Made() == own.Made() && in.State() == own.State() && in.Gives():
 		own.SetGives(true)
 		return own
+	case in.Made() == own.Made() && in.State() == claim.Open && own.State() == claim.Open:
+		return mergeOpen(own, in, bucket)
 	}
 	return nil
+}
+
+// mergeOpen merges two copies of an open claim. It returns own if it has changed. The later one of an extended claim has
+// the longer TTL, and the later one of a bucket is that of which more hits of the bucket were given back.
+func mergeOpen(own, in *claim.Claim, bucket bool) *claim.Claim {
+	longer := in.TTL() > own.TTL()
+	if !longer && !(bucket && in.At < own.At) {
+		return nil
+	}
+	if longer {
+		own.SetTTL(in.TTL())
+	}
+	if longer && !bucket || in.At < own.At {
+		own.At = in.At
+	}
+	return own
 }
 
 // adopt makes own, of which a settlement came before the claim itself, the claim in, settled: its hits were charged

@@ -100,7 +100,7 @@ func (n *Node) release(s *shard, hash uint64, now int64, to ring.ID, c *protocol
 		s.counters.Export(e, c)
 	}
 	if s.counters.Claims.Len() > 0 {
-		s.counters.AddClaims(c)
+		s.counters.AddClaims(s.clock(now), c)
 	}
 }
 

@@ -68,6 +68,7 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s.BoolVar(&o.Caps, "caps", false, "deny requests of keys that are far above their limit without a rate limit call; print again when a limit is raised")
 	s.IntVar(&o.CapKeys, "cap-keys", 0, "with --caps: `number` of values of each rule that are followed at a time (default 10000)")
 	s.BoolVar(&o.Delay, "delay", false, "delay requests of leaky buckets, with the sidecars' --delay-header x-envoy-fault-delay-request")
+	s.StringVar(&o.Reserve, "reserve", "", "`source` of the hits that rules with reserve hold and spend: openai, or metadata:NAMESPACE of your own filters")
 	s.StringVar(&o.Listen, "listen", "0.0.0.0:10000", "`host:port` of Envoy's listener")
 	s.StringVar(&o.Admin, "envoy-admin", "127.0.0.1:9901", "`host:port` of Envoy's admin page")
 	s.StringVar(&o.Upstream, "upstream", "127.0.0.1:8000", "`host:port` of the application")

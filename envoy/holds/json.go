@@ -41,7 +41,9 @@ func (v *jsonVerb) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Context().Err() != nil { // the caller has not waited, so it does not know of its holds
-		v.service.ReleaseHolds(c)
+		if release := v.service.MadeHolds(c); release != nil {
+			release()
+		}
 		return
 	}
 	v.sessions.record(p, c, &from)

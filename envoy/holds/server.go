@@ -117,8 +117,10 @@ func (a *pendingCall) Answered(c *rls.Call) {
 		fail(a.stream, callError(c.Err))
 	} else {
 		a.sessions.record(a.plan, c, &a.from)
-		if !a.stream.Reply(encoded{a.verb.answer(c, a.plan)}) {
-			a.service.ReleaseHolds(c)
+		if answer, release := (encoded{a.verb.answer(c, a.plan)}), a.service.MadeHolds(c); release != nil {
+			a.stream.ReplyOr(answer, release)
+		} else {
+			a.stream.Reply(answer)
 		}
 	}
 	a.service.Release(c)

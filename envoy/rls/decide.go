@@ -85,11 +85,12 @@ func (s *Service) buildRequests(c *Call, v *view) {
 			q.Name = string(v.rules.AppendSharedName(space[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, &l.match))
 		}
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
-		if t, once, all := l.match.Holds(); c.isAPI {
+		t, once, all := l.match.Holds()
+		c.set = c.set || all
+		if c.isAPI {
 			s.setAPI(c, i, &q, t, once)
-		} else if t != nil || once || all {
+		} else if t != nil || once || l.mark.marked {
 			s.setHold(c, i, &q, t, once)
-			c.set = c.set || all
 		}
 		c.requests = append(c.requests, q)
 	}

@@ -113,6 +113,9 @@ func (s *Service) setHold(c *Call, i int, q *owner.Request, t *claim.HoldTerms, 
 		id = from.ID
 	}
 	switch {
+	case t == nil && l.mark.marked && l.mark.op != owner.Reserve:
+		q.Op, q.Hits = owner.Read, 0 // the rule has no holds to settle
+		return
 	case q.Op == owner.Refund, t == nil && (!once || id == "" || l.mark.marked):
 		return
 	case t == nil:
@@ -187,35 +190,48 @@ func reservedHits(q *owner.Request, d *Descriptor, r *RateLimitRequest, t *claim
 	return t.Reserve
 }
 
-// releaseHolds releases what c has reserved, because its caller did not wait for the answer: it will settle nothing.
-func (s *Service) releaseHolds(c *Call) {
-	r := &released{}
+// madeHolds returns the holds that c has made, or nil if there are none.
+func (s *Service) madeHolds(c *Call) *madeHolds {
+	if c.reserves == 0 {
+		return nil
+	}
+	m := &madeHolds{service: s, requests: make([]owner.Request, 0, c.reserves)}
 	for i := range c.requests {
 		if q := &c.requests[i]; q.Op == owner.Reserve && !c.results[i].Over {
-			q := *q
-			q.Op, q.Hits, q.Waiter = owner.Release, 0, nil
-			r.requests = append(r.requests, q)
+			m.requests = append(m.requests, *q)
 		}
 	}
-	if len(r.requests) == 0 {
-		return
+	if len(m.requests) == 0 {
+		return nil
 	}
-	s.metrics.holdsAbandoned.Add(float64(len(r.requests)))
-	r.results = make([]owner.Result, len(r.requests))
-	now := time.Now()
-	deadline := policy.Deadline{Silent: now.Add(s.timeout), Alive: now.Add(liveOwnerTimeout)}
-	if s.async == nil {
-		s.decider.Decide(deadline, false, r.requests, r.results)
-		return
-	}
-	s.async.Begin(deadline, false, r.requests, r.results, r)
+	return m
 }
 
-// released is a call that releases holds. The Decider repeats what no owner confirms.
-type released struct {
+// madeHolds are the holds of one call.
+type madeHolds struct {
+	service  *Service
 	requests []owner.Request
 	results  []owner.Result
 }
 
+// release releases m, because the caller did not wait for the answer: it settles nothing. The Decider repeats what no
+// owner confirms.
+func (m *madeHolds) release() {
+	s := m.service
+	s.metrics.holdsAbandoned.Add(float64(len(m.requests)))
+	for i := range m.requests {
+		q := &m.requests[i]
+		q.Op, q.Hits, q.Waiter = owner.Release, 0, nil
+	}
+	m.results = make([]owner.Result, len(m.requests))
+	now := time.Now()
+	deadline := policy.Deadline{Silent: now.Add(s.timeout), Alive: now.Add(liveOwnerTimeout)}
+	if s.async == nil {
+		s.decider.Decide(deadline, false, m.requests, m.results)
+		return
+	}
+	s.async.Begin(deadline, false, m.requests, m.results, m)
+}
+
 // Decided does nothing: no caller waits.
-func (*released) Decided() {}
+func (*madeHolds) Decided() {}

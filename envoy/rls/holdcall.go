@@ -45,11 +45,16 @@ func (c *Call) setHoldRequest(r HoldRequest, from *Caller) {
 	c.api, c.isAPI = r, true
 }
 
-// ReleaseHolds releases the holds that c has made, because its caller did not wait for the answer.
-func (s *Service) ReleaseHolds(c *Call) {
-	if c.Err == nil && c.reserves > 0 {
-		s.releaseHolds(c)
+// MadeHolds returns a function that releases the holds that c has made, for when its caller does not wait for the answer;
+// nil if it has made none. It may be called after Release.
+func (s *Service) MadeHolds(c *Call) (release func()) {
+	if c.Err != nil {
+		return nil
 	}
+	if m := s.madeHolds(c); m != nil {
+		return m.release
+	}
+	return nil
 }
 
 // MethodStats returns the statistics of a gRPC method.

@@ -135,8 +135,10 @@ func (d *inlineServer) Answered(c *Call) {
 	s.counts.served(c.duration)
 	if c.Err != nil {
 		k.Fail(codes.Unknown, c.Err.Error())
-	} else if !k.Reply(&c.Response) && c.reserves > 0 {
-		s.releaseHolds(c)
+	} else if holds := s.madeHolds(c); holds != nil {
+		k.ReplyOr(&c.Response, holds.release)
+	} else {
+		k.Reply(&c.Response)
 	}
 	s.Release(c)
 }

@@ -274,7 +274,7 @@ func (p *capPlan) verdict(entries []config.Entry) (b bucket, rule string) {
 	var m config.Match
 	p.Rules.Match(p.domain, entries, nil, &m)
 	r := m.Rule
-	if m.Kind != config.Limited || r.Shadow || r.Quota || p.replaced[r.Name] && r.Name != "" ||
+	if m.Kind != config.Limited || r.Shadow || r.Quota || r.Extension.Holds != nil || p.replaced[r.Name] && r.Name != "" ||
 		r.Limit.Window < minFill || r.Limit.Limit == 0 {
 		return bucket{}, ""
 	}

@@ -15,6 +15,7 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -74,6 +75,21 @@ descriptors:
 - key: remote_address
   rate_limit: {unit: second, requests_per_unit: 20}
 `
+	tokens = `domain: llm
+descriptors:
+- key: tenant
+  rate_limit: {unit: hour, requests_per_unit: 1000000}
+  metadata: {keyward: {reserve: 4096}}
+- key: tenant
+  value: large
+  rate_limit: {unit: hour, requests_per_unit: 5000000}
+  metadata: {keyward: {reserve: 8192}}
+- key: streams
+  rate_limit: {unit: minute, requests_per_unit: 16}
+  metadata: {keyward: {algorithm: in_flight, window: 10m}}
+- key: remote_address
+  rate_limit: {unit: second, requests_per_unit: 20}
+`
 	ownEnvoy = `static_resources:
   listeners:
   - filter_chains:
@@ -110,6 +126,7 @@ func goldens(t testing.TB) map[string]Options {
 	key := map[string]string{"api_key": "header:x-api-key"}
 	all := map[string]string{"api_key": "header:x-api-key", "session": "header:x-session", "path": "header::path"}
 	a, b, ip := load(t, simple), load(t, rich, other), load(t, other)
+	tenant := map[string]string{"tenant": "header:x-tenant", "streams": "header:x-tenant", "api_key": "header:x-api-key"}
 	members := []StaticMember{{"pod-a", "10.0.0.1:8082"}, {"pod-b", "[2001:db8::2]:8082"}}
 	return map[string]Options{
 		"owner-direct":          {Rules: a, From: key, XDS: "127.0.0.1:18000"},
@@ -147,6 +164,9 @@ func goldens(t testing.TB) map[string]Options {
 		"part-cluster-routes":   {Part: partCluster, Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000"},
 		"part-sds-client":       withTLS(Options{Part: partSDSClient, SDS: "/etc/keyward/sds"}),
 		"part-sds-ca":           withTLS(Options{Part: partSDSCA, SDS: "/etc/keyward/sds"}),
+		"owner-direct-holds":    {Rules: load(t, tokens), From: tenant, XDS: "127.0.0.1:18000", Reserve: "openai"},
+		"plain-holds":           {Shape: Plain, Rules: load(t, tokens), From: tenant, Reserve: "metadata:my.tokens"},
+		"part-filter-holds":     {Part: partFilter, Rules: load(t, tokens, simple), From: tenant, Caps: true},
 		"part-cluster-of-plain": {Part: partCluster, Shape: Plain},
 	}
 }

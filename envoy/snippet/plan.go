@@ -24,6 +24,7 @@ type descriptor struct {
 	Entries []entry  // the same, for gateways with their own schema
 	Rules   []string // rules that it is for
 	Capped  bool     // a row of the domain's caps is for it
+	Holds   holds
 }
 
 // entry is an entry of a descriptor: its key and the source of its value.
@@ -54,7 +55,7 @@ func (g *generator) plan() (faults []error) {
 		}
 		return append(faults, errors.New("no calls are left: there are no rules, or none whose values Envoy can find"))
 	}
-	return slices.Concat(g.planHot(), g.planECDS(), g.planCaps())
+	return slices.Concat(g.planHot(), g.planECDS(), g.planCaps(), g.planHolds())
 }
 
 // planDomain turns the levels of each rule into the entries of a descriptor.
@@ -135,10 +136,11 @@ func (d *domain) add(r *config.RuleSpec, sources []source) {
 	for i := range d.Descriptors {
 		if slices.Equal(d.Descriptors[i].Actions, x.Actions) {
 			d.Descriptors[i].Rules = append(d.Descriptors[i].Rules, r.FullKey)
+			d.Descriptors[i].Holds.merge(holdsOf(r))
 			return
 		}
 	}
-	x.Rules = []string{r.FullKey}
+	x.Rules, x.Holds = []string{r.FullKey}, holdsOf(r)
 	d.Descriptors = append(d.Descriptors, x)
 }
 

@@ -139,8 +139,11 @@ func address(a string) (string, error) {
 // TLS reports whether certificates are given.
 func (g *generator) TLS() bool { return g.TLSCert != "" }
 
-// KeepActions reports whether the user's own routes keep their rate_limits. Routes from xDS have none.
-func (g *generator) KeepActions() bool { return g.keepActions && g.Part == partFilter && !g.HotRoutes }
+// KeepActions reports whether the user's own routes keep their rate_limits. Routes from xDS have none, and
+// those of routes cannot hold hits: Envoy then ignores them.
+func (g *generator) KeepActions() bool {
+	return g.keepActions && g.Part == partFilter && !g.HotRoutes && !g.Holds()
+}
 
 // RetryAfter reports whether every supported Envoy version can write Retry-After.
 func (g *generator) RetryAfter() bool { return g.minor >= 40 }

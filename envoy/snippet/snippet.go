@@ -84,6 +84,9 @@ type Options struct {
 	CapKeys int // values of each rule that have a bucket at a time; default 10000
 	// Envoy delays requests by the header DelayHeader, which members add. Clients cannot set it.
 	Delay bool
+	// Where the hits of rules with reserve come from: openai, or metadata:NAMESPACE with the keys estimate, total and op;
+	// empty: nowhere.
+	Reserve string
 
 	TLSCert, TLSKey, TLSCA string // mTLS to the xDS server and to the owners; empty: plaintext
 	// Names, one of which the xDS server's certificate must carry; empty: any certificate of the CA.
@@ -220,7 +223,7 @@ func (g *generator) faults() (faults []error) {
 	case g.Delay && g.Shape == Routes:
 		fail("delay: in shape routes, the Envoys of the pods delay requests")
 	}
-	faults = slices.Concat(faults, g.hotFaults(), g.ecdsFaults(), g.capFaults())
+	faults = slices.Concat(faults, g.hotFaults(), g.ecdsFaults(), g.capFaults(), g.reserveFaults())
 	return append(append(faults, g.tlsFaults()...), g.memberFaults()...)
 }
 

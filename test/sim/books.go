@@ -320,16 +320,6 @@ func (o *oracle) setSuccessors(a *account, x *span, m *member) {
 	}
 }
 
-// netOf returns the sum of what all writers have charged and not refunded in window w of c.
-func netOf(c *protocol.CounterRecord, w int64) (net uint64) {
-	for _, s := range c.State.Slots {
-		if s.At == w {
-			net += s.Charged - min(s.Charged, s.Refunded)
-		}
-	}
-	return net
-}
-
 // sent checks an outgoing message: a slot is written by its writer only, and only grows (I1).
 func (o *oracle) sent(m *member, msg *protocol.Message) {
 	if msg.Kind == protocol.OwnershipRequest {

@@ -21,10 +21,14 @@ type holdOptions struct {
 	Excess  bool    // some commits exceed what was reserved
 }
 
-// expandHolds returns the options of a seed with holds. In every third seed all changes are planned, and in every third
-// one members crash and nothing else fails.
+// expandHolds returns the options of a seed with holds. In a third of the seeds all changes are planned, in a third
+// members crash and nothing else fails, and in an eighth a zone fails.
 func expandHolds(seed uint64) options {
+	zone := seed%8 == 7
 	o := expandBase(seed)
+	if zone {
+		o = expandZones(seed)
+	}
 	r := rand.New(rand.NewPCG(seed, 0x401d5))
 	all := append([]limit.Algorithm{limit.InFlight}, expandAlgorithms...)
 	switch r.IntN(4) {
@@ -44,11 +48,12 @@ func expandHolds(seed uint64) options {
 	h.Races = []float64{0, 0.15}[r.IntN(2)]
 	h.Strange = []float64{0, 0.05}[r.IntN(2)]
 	h.Extends = []float64{0, 0.3}[r.IntN(2)]
-	switch seed % 3 {
-	case 0:
+	switch {
+	case zone:
+	case seed%3 == 0:
 		o.Crashes, o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills, o.Decay = 0, 0, 0, 0, 0, 0, 0, time.Minute
 		o.Leaves, o.Joins = 1+r.IntN(3), 1+r.IntN(3)
-	case 1:
+	case seed%3 == 1:
 		o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Steps, o.Stills, o.Decay = 0, 0, 0, 0, 0, 0, time.Minute
 		o.Crashes = 1 + r.IntN(2)
 	}

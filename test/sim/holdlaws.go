@@ -16,6 +16,9 @@ func (q *request) admits() bool { return q.req.Op == owner.Take || q.req.Op == o
 // counted reports whether the oracle has counted the hold of q before, as of another request for it.
 func (q *request) counted() bool { return q.hold != nil && q.hold.admitted }
 
+// repeated reports whether q may repeat a request that was admitted, and so is admitted even if it does not fit.
+func (q *request) repeated() bool { return q.hold != nil && q.hold.sent > 1 }
+
 // margin is how much earlier than its TTL a hold may lapse by another member's clock.
 func (o *oracle) margin() int64 {
 	d := int64(500 * time.Millisecond)
@@ -61,7 +64,7 @@ func (o *oracle) decidedHold(a *account, x *span, q *request, v *decision) {
 	case !o.w.o.Holds.On:
 	case q.req.Op == owner.Take && v.result.Over:
 		x.overCharged += q.req.Hits
-	case q.req.Op == owner.Commit && !q.about.admitted:
+	case q.req.Op == owner.Commit && (!q.about.admitted || q.about.unsure || q.about.sent > 1): // the owner may not know it
 		x.overCharged += q.req.Hits
 	case q.req.Op == owner.Commit && q.req.Hits > q.about.hits:
 		x.overCharged += q.req.Hits - q.about.hits

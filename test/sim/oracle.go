@@ -49,12 +49,12 @@ type oracle struct {
 	leastN         int                    // of N_ref, from 3 on
 	probing        bool
 	loans          map[leasePair]*terms
-	known          map[slotKey]uint64 // charges of each writer that another member has received
-	lent           map[slotKey]uint64 // what each grantor has lent
-	carried        map[carried]uint64 // hits
-	marked         map[claim.ClaimID]bool  // holds of which another member than the owner knows that they are settled
-	lastRestart    int64              // when all members have last ended
-	expectFull     bool               // there are no faults, so every decision has full authority
+	known          map[slotKey]uint64     // charges of each writer that another member has received
+	lent           map[slotKey]uint64     // what each grantor has lent
+	carried        map[carried]uint64     // hits
+	marked         map[claim.ClaimID]bool // holds of which another member than the owner knows that they are settled
+	lastRestart    int64                  // when all members have last ended
+	expectFull     bool                   // there are no faults, so every decision has full authority
 }
 
 // slotKey identifies a slot of a counter.
@@ -260,7 +260,7 @@ func (o *oracle) decidedByCluster(q *request, v *decision) {
 		a.credit += float64(q.req.Hits)
 	case !q.admits() || q.req.Hits == 0:
 		return
-	case v.result.Authority == owner.Full && v.result.Over != (v.result.FairShare || v.result.After > uint64(q.req.Rule.Depth())):
+	case v.result.Authority == owner.Full && !q.repeated() && v.result.Over != (v.result.FairShare || v.result.After > uint64(q.req.Rule.Depth())):
 		o.w.fail("#%d: %d hits at %d, over %v, limit %d", q.id, q.req.Hits, v.result.Before, v.result.Over,
 			q.req.Rule.Depth())
 	}
@@ -307,21 +307,6 @@ func (o *oracle) setHolders(x *span, m *member, h uint64) {
 	} else if i := m.view.Ring.Successor(h); i >= 0 {
 		x.successor = o.w.slots[slotOf(m.view.Ring.At(i).ID)].now
 	}
-}
-
-// checkChain checks that the decisions on a counter form one chain: each leads from one count to the next, and no
-// count is left twice.
-func (o *oracle) checkChain(a *account, x *span, q *request, v *decision) {
-	x.balance[v.result.Before]++
-	x.balance[v.result.After]--
-	if q.req.Op != owner.Take {
-		return
-	}
-	if other, twice := x.leftAt[v.result.Before]; twice && x.faults == 0 && !x.refunds && !o.clockFarOff(x) {
-		o.w.fail("I3, I6: requests #%d and #%d on %04x were both decided at count %d, the second by %s", other, q.id,
-			a.key[0]>>48, v.result.Before, v.by.name())
-	}
-	x.leftAt[v.result.Before] = q.id
 }
 
 // answered processes a decision that a client receives.

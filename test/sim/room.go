@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -18,7 +19,7 @@ func (x *span) addCharge(q *request, v *decision) {
 // addCarried records a share that was admitted at the end of a window by a member that has, by another clock, already
 // counted hits in the next one: it charges them there.
 func (o *oracle) addCarried(a *account, x *span, q *request, v *decision) {
-	if q.req.Op == owner.Take && v.byShare() && x.end-v.latest <= int64(limit.ClockTolerance) {
+	if q.admits() && v.byShare() && x.end-v.latest <= int64(limit.ClockTolerance) {
 		o.carried[carried{a, x.index + 1}] += q.req.Hits
 	}
 }
@@ -62,4 +63,14 @@ func (o *oracle) checkRoom(q *request, v *decision) {
 		}
 		return
 	}
+}
+
+// netOf returns the sum of what all writers have charged and not refunded in window w of c.
+func netOf(c *protocol.CounterRecord, w int64) (net uint64) {
+	for _, s := range c.State.Slots {
+		if s.At == w {
+			net += s.Charged - min(s.Charged, s.Refunded)
+		}
+	}
+	return net
 }

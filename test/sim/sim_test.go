@@ -72,7 +72,7 @@ func TestZoneSeeds(t *testing.T) { testSeeds(t, expandZones, seeds(t, 60)) }
 func TestDurableSeeds(t *testing.T) { testSeeds(t, expandDurable, seeds(t, 80)) }
 
 // Holds are reserved, settled and lapse while members join, leave and fail.
-func TestHoldSeeds(t *testing.T) { testSeeds(t, expandHolds, seeds(t, 150)) }
+func TestHoldSeeds(t *testing.T) { testSeeds(t, expandHolds, seeds(t, 120)) }
 
 // Leases that are lent again when their holders fail are one more kind.
 func TestReclaimSeeds(t *testing.T) { testSeeds(t, expandReclaim, seeds(t, 200)) }
@@ -113,7 +113,7 @@ func testSeeds(t *testing.T, expand func(uint64) options, n uint64) *summary {
 }
 
 // Every seed that ever failed remains a test. Those that begin with an L are of kind leases, those with an F of kind full,
-// those with a D of kind durable, those with an R of kind federation.
+// those with a D of kind durable, those with an R of kind federation, those with an H of kind holds.
 func TestSeedsThatFailed(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
@@ -135,6 +135,8 @@ func TestSeedsThatFailed(t *testing.T) {
 			word, expand = rest, expandDurable
 		} else if rest, ok := strings.CutPrefix(word, "R"); ok {
 			word, expand = rest, expandFederation
+		} else if rest, ok := strings.CutPrefix(word, "H"); ok {
+			word, expand = rest, expandHolds
 		}
 		seed, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
@@ -151,7 +153,7 @@ func TestSeedsThatFailed(t *testing.T) {
 func TestSameSeedSameRun(t *testing.T) {
 	rings := &ringCache{}
 	for seed := uint64(1); seed <= 20; seed++ {
-		for _, o := range []options{expandBase(seed), expandLeases(seed), expandDurable(seed), expandFederation(seed)} {
+		for _, o := range []options{expandBase(seed), expandLeases(seed), expandDurable(seed), expandFederation(seed), expandHolds(seed)} {
 			a := runner{rings, newSummary(), false}.run(o, noBug)
 			b := newRunner(true).run(o, noBug)
 			if a.Hash != b.Hash || a.Events != b.Events {

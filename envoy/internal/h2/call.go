@@ -87,17 +87,16 @@ func (k *Stream) Timeout(now time.Time) time.Duration {
 // without a certificate.
 func (k *Stream) Identity() string { return k.conn.identity }
 
-// Reply answers the call with one message and status OK. It reports whether the client still waited for the answer.
-func (k *Stream) Reply(m Appender) (waited bool) {
+// Reply answers the call with one message and status OK.
+func (k *Stream) Reply(m Appender) {
 	c := k.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if waited = !k.abandoned; waited {
+	if !k.abandoned {
 		k.sendLocked(m)
 		k.endLocked(nil)
 	}
 	k.answeredLocked()
-	return waited
 }
 
 // Fail answers the call with a status that is not OK. After Send it ends the stream with that status.

@@ -42,6 +42,7 @@ type conn struct {
 	streams       map[uint32]*Stream // open calls by stream
 	highestStream uint32             // the highest stream that the client has opened
 	closed        closedStreams      // streams that this side ended before the client did
+	late          lateCalls
 
 	settingsReceived bool  // the client's first SETTINGS have arrived
 	recvWindow       int64 // bytes of data that the client may still send, on all streams

@@ -105,6 +105,9 @@ func (c *conn) rst(id uint32) error {
 	if k := c.streams[id]; k != nil {
 		c.abandonCall(k)
 	}
+	if c.abandonLate(id); c.broken != nil {
+		return c.broken
+	}
 	return c.spendControl(1)
 }
 

@@ -1,6 +1,8 @@
 package counter
 
 import (
+	"time"
+
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/protocol"
 )
@@ -24,13 +26,22 @@ func (s *Shard) HasClaims(key Key) (any bool) {
 	return any
 }
 
-// AddClaims adds claims of c's key, which goes to another member, to c, as many as a record holds.
-func (s *Shard) AddClaims(c *protocol.CounterRecord) {
+// recentMark is how long after a claim was settled a member with a copy of it may not know that.
+const recentMark = int64(10 * time.Second)
+
+// AddClaims adds claims of c's key, which goes to another member, to c, as many as a record holds: first those that were
+// settled a short time ago. A receiver that takes one of them for open gives its hits back again, but an unknown one
+// gives back nothing.
+func (s *Shard) AddClaims(now int64, c *protocol.CounterRecord) {
 	b := claimRecords{moves: true}
-	s.Claims.Each(c.Key, func(x *claim.Claim) bool {
-		b.add(s, x)
-		return len(b.records) <= 1
-	})
+	for _, first := range [2]bool{true, false} {
+		s.Claims.Each(c.Key, func(x *claim.Claim) bool {
+			if recent := x.State() != claim.Open && x.Ends() > now+int64(claim.MarkLife)-recentMark; recent == first {
+				b.add(s, x)
+			}
+			return len(b.records) <= 1
+		})
+	}
 	if len(b.records) > 0 {
 		c.Claims = b.records[0].Claims
 	}

@@ -49,7 +49,7 @@ func newSenderIn(t *testing.T, zones map[ring.ID]string) *sender {
 		},
 	})
 	s.SetView(m.View(), true)
-	store := counter.New(counter.Config{BootID: 1, MaxKeys: 1000, DomainQuota: 1000})
+	store := counter.New(counter.Config{BootID: 1, MaxKeys: 1000, DomainQuota: 1000, MaxHolds: 100})
 	store.Init(&s.counters)
 	s.backlog.Init(&s.counters)
 	return s
