@@ -54,7 +54,7 @@ func TestCommandsOfASidecar(t *testing.T) {
 	var all strings.Builder
 	for _, line := range []string{
 		"ring show", "ring plot", "ring diff --to a,b", "keys get shop user=alice", "keys get shop other=x", "explain shop user=alice",
-		"keys reset shop user=alice", "keys get shop user=alice", "keys reset shop other=x", "hot list", "top --once", "budgets", "xds status",
+		"keys reset shop user=alice", "keys get shop user=alice", "keys reset shop other=x", "hot list", "keys get shop tokens=acme", "top --once", "budgets", "xds status",
 	} {
 		out, err := run(t, strings.Fields(line)...)
 		fmt.Fprintf(&all, "$ keyward %s\n%s", line, out)

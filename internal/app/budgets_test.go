@@ -59,6 +59,9 @@ func TestBudgetsOfASidecar(t *testing.T) {
 	if c := read[api.CounterStatus](t, p, "/v1/counters?domain=d&key=k=v"); c.Holds != nil {
 		t.Errorf("a rule without holds: %+v", c.Holds)
 	}
+	if e := read[api.Explanation](t, p, "/v1/explain?domain=d&key=budget=v"); e.Counter.Holds == nil || e.Counter.Holds.Held != 60 || e.Counter.Holds.Spent != 20 {
+		t.Errorf("/v1/explain: %+v", e.Counter)
+	}
 	b := read[api.Budgets](t, p, "/v1/budgets")
 	if b.Total != 2 || len(b.Keys) != 2 {
 		t.Fatalf("/v1/budgets: %+v", b)
