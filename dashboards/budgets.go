@@ -136,6 +136,14 @@ func holdFaults() []panel {
 				ask(`sum by (instance) (increase(keyward_holds_lost_hits_total{@}[5m]))`, "{{instance}} hits"),
 			},
 		}, {
+			Kind: seriesPanel, Title: "Dead callers", Unit: "ops", Width: 8,
+			About:   "Requests in flight that were released because their Envoy is dead.",
+			Queries: []query{ask(`sum by (instance) (rate(keyward_holds_callers_dead_total{@}[~]))`, "{{instance}}")},
+		}, {
+			Kind: seriesPanel, Title: "Sets without a hold", Unit: "ops", Width: 8, Runbook: "KeywardHoldsRefused",
+			About:   "Charges of sets (all_or_nothing) that found no room for a hold. They stay charged even if another limit of the set refuses the request.",
+			Queries: []query{ask(`sum by (instance) (rate(keyward_holds_sets_unclaimed_total{@}[~]))`, "{{instance}}")},
+		}, {
 			Kind: seriesPanel, Title: "Copies without room", Unit: "ops", Width: 8, Runbook: "KeywardHoldsRefused",
 			About:   "Copies of other members' holds that found no room. If their owner fails, these holds are not known, and give nothing back.",
 			Queries: []query{ask(`sum by (instance) (rate(keyward_holds_copies_dropped_total{@}[~]))`, "{{instance}}")},

@@ -67,6 +67,8 @@ var flat = map[string]string{
 	"keyward_holds_lost_hits_total":        "needs an owner that fails while it gives hits back; see the tests of owner",
 	"keyward_holds_copies_dropped_total":   "needs more holds than this load has; see the tests of owner",
 	"keyward_holds_abandoned_total":        "needs callers that give up while a member decides; see the tests of rls",
+	"keyward_holds_callers_dead_total":     "needs an Envoy that dies; see the tests of test/e2e",
+	"keyward_holds_sets_unclaimed_total":   "needs more holds than this load has; see the tests of owner",
 	"keyward_budget_events_lost_total":     "needs more keys than this load has; see the tests of owner",
 
 	"keyward_connection_wait_seconds_total": "needs connections with much data and few calls; see the tests of connguard",

@@ -21,7 +21,7 @@ var changing = []struct {
 	{regexp.MustCompile(`\d\d:\d\d:\d\d(\.\d\d\d)?`), "TIME"},
 	{regexp.MustCompile(`left=\d+/`), "left=N/"},
 	{regexp.MustCompile(`x-ratelimit-reset: \d+`), "x-ratelimit-reset: N"},
-	{regexp.MustCompile(`\ds +-\n`), "Ns -\n"},
+	{regexp.MustCompile(`\ds +\d+h\S+\n`), "Ns N\n"},
 	{regexp.MustCompile(`resets in \d+ s`), "resets in N s"},
 }
 
@@ -35,7 +35,7 @@ func TestCommandsOfASidecar(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "a.sock")
 	address := startSidecar(t, "{domain: shop, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 3}},"+
-		" {key: streams, rate_limit: {unit: hour, requests_per_unit: 16}, metadata: {keyward: {algorithm: in_flight, window: 1h}}}]}",
+		" {key: tokens, rate_limit: {unit: year, requests_per_unit: 1000}, metadata: {keyward: {reserve: 100}}}]}",
 		"--metrics", metrics, "--xds", xds, "--admin", "unix:"+file)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -48,13 +48,13 @@ func TestCommandsOfASidecar(t *testing.T) {
 	if out, err := run(t, ask...); err != nil {
 		t.Fatal(err, out)
 	}
-	if out, err := run(t, "ask", address, "--domain", "shop", "--key", "streams=acme"); err != nil {
+	if out, err := run(t, "ask", address, "--domain", "shop", "--key", "tokens=acme"); err != nil {
 		t.Fatal(err, out)
 	}
 	var all strings.Builder
 	for _, line := range []string{
 		"ring show", "ring plot", "ring diff --to a,b", "keys get shop user=alice", "keys get shop other=x", "explain shop user=alice",
-		"keys reset shop user=alice", "keys get shop user=alice", "keys reset shop other=x", "hot list", "top --once", "budgets", "xds status",
+		"keys reset shop user=alice", "keys get shop user=alice", "keys reset shop other=x", "hot list", "keys get shop tokens=acme", "top --once", "budgets", "xds status",
 	} {
 		out, err := run(t, strings.Fields(line)...)
 		fmt.Fprintf(&all, "$ keyward %s\n%s", line, out)

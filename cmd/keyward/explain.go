@@ -219,8 +219,12 @@ func ownerText(e *api.Explanation) string {
 }
 
 func lentText(c *api.CounterStatus) string {
-	if c.Lent == nil || *c.Lent == 0 {
-		return ""
+	text := ""
+	if c.Lent != nil && *c.Lent > 0 {
+		text = fmt.Sprintf("; %d of them are lent to other members", *c.Lent)
 	}
-	return fmt.Sprintf("; %d of them are lent to other members", *c.Lent)
+	if h := c.Holds; h != nil && h.Open > 0 {
+		text += fmt.Sprintf("; %d held by %s", h.Held, count(int(h.Open), "open hold"))
+	}
+	return text
 }

@@ -101,15 +101,14 @@ func (m *sidecar) budgetStatus(b *owner.KeyBudget) api.BudgetStatus {
 // leftOf returns how many hits fit.
 func leftOf(limit, used uint64) uint64 { return limit - min(limit, used) }
 
-// heldHits returns the parts of c's count, of which the owner has reported a, or nil if the owner has not answered or k's
-// rule has no holds.
-func heldHits(k *limitedKey, c *api.CounterStatus, a *owner.Result) *api.HeldHits {
+// heldHits returns the parts of count, about which the owner of k has answered a, or nil if k's rule has no holds.
+func heldHits(k *limitedKey, count uint64, a *owner.Result) *api.HeldHits {
 	terms, _, _ := k.match.Holds()
-	if terms == nil || c.Source != fromOwner {
+	if terms == nil {
 		return nil
 	}
 	return &api.HeldHits{
-		Spent: leftOf(c.Count, a.Held), Held: a.Held, Left: leftOf(uint64(k.match.Limit.Depth()), c.Count), Open: uint64(a.Holds),
+		Spent: leftOf(count, a.Held), Held: a.Held, Left: leftOf(uint64(k.match.Limit.Depth()), count), Open: uint64(a.Holds),
 	}
 }
 

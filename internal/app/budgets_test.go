@@ -17,14 +17,15 @@ import (
 	"github.com/keyward/keyward/internal/api"
 )
 
-// hold makes a hold of that id, or settles it with the operation op, and requires that the answer is OK.
+// hold makes a hold of that id, or settles it with the operation op, and requires that the answer is OK. Its connection is
+// open until the test ends: requests in flight end with it.
 func (p *process) hold(t *testing.T, key, id, op string, hits uint64) {
 	t.Helper()
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	d := &common.RateLimitDescriptor{Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: "v"}}}
 	if op != "" {
 		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: rls.HoldEntry, Value: op})
@@ -57,6 +58,9 @@ func TestBudgetsOfASidecar(t *testing.T) {
 	}
 	if c := read[api.CounterStatus](t, p, "/v1/counters?domain=d&key=k=v"); c.Holds != nil {
 		t.Errorf("a rule without holds: %+v", c.Holds)
+	}
+	if e := read[api.Explanation](t, p, "/v1/explain?domain=d&key=budget=v"); e.Counter.Holds == nil || e.Counter.Holds.Held != 60 || e.Counter.Holds.Spent != 20 {
+		t.Errorf("/v1/explain: %+v", e.Counter)
 	}
 	b := read[api.Budgets](t, p, "/v1/budgets")
 	if b.Total != 2 || len(b.Keys) != 2 {

@@ -85,7 +85,9 @@ func (m *sidecar) counterStatus(domain string, entries []config.Entry) (api.Coun
 		r.count = m.node.RecordedUsage(r.now, &q)
 	}
 	c.Count, c.Source = m.usage.merge(r)
-	c.Holds = heldHits(k, &c, &a)
+	if c.Source == fromOwner {
+		c.Holds = heldHits(k, c.Count, &a)
+	}
 	return c, nil
 }
 
@@ -148,6 +150,9 @@ func (m *sidecar) explanation(domain string, entries []config.Entry) (api.Explan
 	c := m.newCounterStatus(k, &a)
 	if c.Owner = e.Owner; a.Authority != owner.Static {
 		c.Count = a.Before
+	}
+	if a.Authority == owner.Full {
+		c.Holds = heldHits(k, c.Count, &a)
 	}
 	if !a.Over {
 		c.Remaining = uint64(a.Remaining) + 1 // a.Remaining excludes the hit
