@@ -92,10 +92,31 @@ func (s *Service) buildRequests(c *Call, v *view) {
 		} else if t != nil || once || l.mark.marked {
 			s.setHold(c, i, &q, t, once)
 		}
+		q.Whole = all
 		c.requests = append(c.requests, q)
+	}
+	if c.reserves > 0 || c.set {
+		c.setVetoes(v)
 	}
 	c.results = slices.Grow(c.results[:0], len(c.requests))[:len(c.requests)]
 	clear(c.results)
+}
+
+// setVetoes sets which of the requests refuse the call of which all are charged or none.
+func (c *Call) setVetoes(v *view) {
+	for i := range c.slots {
+		l := &c.slots[i]
+		if !l.counted() {
+			continue
+		}
+		q, r := &c.requests[l.request], l.match.Rule
+		switch {
+		case v.switches.Shadow, r != nil && r.Shadow:
+			q.Veto = owner.VetoNever
+		case v.switches.Quota, r != nil && r.Quota:
+			q.Veto = owner.VetoTogether
+		}
+	}
 }
 
 // NewRequest returns the request for a descriptor that matches m, without its operation and hits. domain is the hash of its
