@@ -119,22 +119,28 @@ func (n *Node) decideOwned(s *shard, op *shardOp, e *counter.Owned, res *Result)
 	e, overflow := n.charge(s, op, e, res)
 	s.counts.Decided[res.Authority]++
 	n.updateDenyCache(s, op, res)
-	if (op.Op == Read || op.Op == DryRun) && s.counters.Claims.Len() > 0 {
+	reads := op.Op == Read || op.Op == DryRun
+	if reads && s.counters.Claims.Len() > 0 {
 		held := s.counters.Claims.Totals(op.Key)
 		res.Holds, res.Held = held.Open, held.Held
 	}
 	if res.FairShare = op.unfair; e != nil && op.Tenant == 0 { // what is lent could not be divided between tenants
-		s.leases.RecordHit(op.now, e, op.HotFactor)
-		res.Hot = s.leases.IsHot(e, op.RingPos)
-	}
-	if e != nil && op.Tenant == 0 && s.leases.LendsAny() {
-		s.updateHolders(op, e, res)
+		s.noteHot(op, e, res)
 	}
 	if op.inSet() && (!res.Over || op.Hold.ChargeOver) && !overflow && !op.uncharged && e != nil {
 		s.claimForSet(op, e)
 	}
-	if (s.view.copies || n.options.DataWindow > 0) && op.Op != DryRun && op.Op != Read && !overflow && !op.uncharged && e != nil {
+	if (s.view.copies || n.options.DataWindow > 0) && !reads && !overflow && !op.uncharged && e != nil {
 		n.awaitConfirmation(s, op, e, res)
+	}
+}
+
+// noteHot records op, which was charged to e, for the detection of hot keys, and for the holders of leases.
+func (s *shard) noteHot(op *shardOp, e *counter.Owned, res *Result) {
+	s.leases.RecordHit(op.now, e, op.HotFactor)
+	res.Hot = s.leases.IsHot(e, op.RingPos)
+	if s.leases.LendsAny() {
+		s.updateHolders(op, e, res)
 	}
 }
 

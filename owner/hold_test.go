@@ -16,7 +16,7 @@ import (
 func hold(i int, id uint64, op Op, r limit.Rule, hits uint64) Request {
 	q := ask(i, r.Limit, r.Window, hits)
 	q.Rule, q.Op = r, op
-	q.Hold = &Hold{ID: claim.ClaimID{id, uint64(i)}, TTL: 10 * time.Minute, Max: 100}
+	q.Hold = &Hold{ID: claim.Ident{id, uint64(i)}, TTL: 10 * time.Minute, Max: 100}
 	return q
 }
 
@@ -293,7 +293,7 @@ func TestRepeatedRequests(t *testing.T) {
 	n := alone(Options{})
 	do := func(now int64, id uint64, hits uint64) Result {
 		q := ask(1, 10, time.Hour, hits)
-		q.Hold = &Hold{ID: claim.ClaimID{id, 1}, TTL: 2 * time.Second, Flags: claim.Once}
+		q.Hold = &Hold{ID: claim.Ident{id, 1}, TTL: 2 * time.Second, Flags: claim.Once}
 		return n.Decide(now, &q)
 	}
 	do(t0, 1, 6)

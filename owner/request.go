@@ -42,7 +42,7 @@ func (o Op) Settles() bool { return o == Commit || o == Release || o == Keep }
 
 // Hold names the claim of a request, and says what the claim is like.
 type Hold struct {
-	ID     claim.ClaimID
+	ID     claim.Ident
 	Caller uint64        // who makes it; 0: unknown
 	TTL    time.Duration // after which it lapses
 	Max    uint32        // open claims of the key, at most; 0: no limit of its own

@@ -87,21 +87,21 @@ func (h *HoldCaller) number(c *callers) uint64 {
 
 // claimID returns the ID of the hold that the caller calls id, of a counter. Who knows neither the key, nor the client
 // certificate, nor the id can settle nothing.
-func claimID(key owner.Key, identity, id string) claim.ClaimID {
+func claimID(key owner.Key, identity, id string) claim.Ident {
 	var space [256]byte
 	b := binary.LittleEndian.AppendUint64(append(space[:0], "keyward hold"...), key[0])
 	b = binary.LittleEndian.AppendUint64(b, key[1])
 	b = binary.AppendUvarint(b, uint64(len(identity)))
 	b = append(append(b, identity...), id...)
 	sum := sha256.Sum256(b)
-	return claim.ClaimID{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
+	return claim.Ident{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
 }
 
 // randomID returns an ID that no caller knows.
-func randomID() (id claim.ClaimID) {
+func randomID() (id claim.Ident) {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return claim.ClaimID{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])}
+	return claim.Ident{binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])}
 }
 
 // setHold makes q, the request of descriptor i, one about a hold. t are the settings of its rule, nil if the rule only

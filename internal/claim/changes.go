@@ -12,7 +12,7 @@ type change struct{ at, seq uint32 }
 func (c change) until(seq uint32) bool { return int32(c.seq-seq) <= 0 }
 
 // Change records that c has changed, so that Unconfirmed returns it.
-func (t *ClaimTable) Change(c *Claim) {
+func (t *Records) Change(c *Claim) {
 	x := t.changes[c.Key]
 	if x == nil {
 		if t.changes == nil {
@@ -27,7 +27,7 @@ func (t *ClaimTable) Change(c *Claim) {
 }
 
 // number returns the number of c's record.
-func (t *ClaimTable) number(c *Claim) uint32 {
+func (t *Records) number(c *Claim) uint32 {
 	i := *t.idSlot(c.ID)
 	for t.at(i) != c {
 		i = t.at(i).nextID
@@ -36,12 +36,12 @@ func (t *ClaimTable) number(c *Claim) uint32 {
 }
 
 // HasChanges reports whether a change of a claim of key is not confirmed.
-func (t *ClaimTable) HasChanges(key [2]uint64) bool { return t.changes[key] != nil }
+func (t *Records) HasChanges(key [2]uint64) bool { return t.changes[key] != nil }
 
 // Unconfirmed calls f with each claim of key that has changed, the earliest changes first and at most most of them. It
 // returns the number to pass to Confirm when another member has these; 0 if there are none. A claim that has changed
 // twice may come twice.
-func (t *ClaimTable) Unconfirmed(key [2]uint64, most int, f func(*Claim)) (seq uint32) {
+func (t *Records) Unconfirmed(key [2]uint64, most int, f func(*Claim)) (seq uint32) {
 	x := t.changes[key]
 	if x == nil {
 		return 0
@@ -55,7 +55,7 @@ func (t *ClaimTable) Unconfirmed(key [2]uint64, most int, f func(*Claim)) (seq u
 
 // Confirm records that another member has the changes that Unconfirmed returned with seq, and calls f with each claim
 // that is Settling and has not changed since. f must not add or remove claims.
-func (t *ClaimTable) Confirm(key [2]uint64, seq uint32, f func(*Claim)) {
+func (t *Records) Confirm(key [2]uint64, seq uint32, f func(*Claim)) {
 	x := t.changes[key]
 	if x == nil {
 		return
@@ -73,7 +73,7 @@ func (t *ClaimTable) Confirm(key [2]uint64, seq uint32, f func(*Claim)) {
 }
 
 // split divides x's list into what was confirmed with seq, and what was not, and sets the bits of the claims.
-func (t *ClaimTable) split(x *changes, seq uint32) (done, kept []change) {
+func (t *Records) split(x *changes, seq uint32) (done, kept []change) {
 	for _, i := range x.list {
 		if i.until(seq) {
 			done = append(done, i)
@@ -89,7 +89,7 @@ func (t *ClaimTable) split(x *changes, seq uint32) (done, kept []change) {
 }
 
 // forget drops record at, which is removed, from the changes of key.
-func (t *ClaimTable) forget(key [2]uint64, at uint32) {
+func (t *Records) forget(key [2]uint64, at uint32) {
 	x := t.changes[key]
 	if x == nil {
 		return

@@ -2,8 +2,8 @@ package claim
 
 import "time"
 
-// ClaimID identifies a claim: a digest of its counter's key, of who may settle it, and of the id that the caller gave.
-type ClaimID [2]uint64
+// Ident identifies a claim: a digest of its counter's key, of who may settle it, and of the id that the caller gave.
+type Ident [2]uint64
 
 // Stage is how far a claim is settled. The numbers are part of the peer protocol, and of two copies of one claim the
 // one with the larger number is later.
@@ -39,7 +39,7 @@ const MarkLife = time.Minute
 
 // Claim is one charge that may be given back. It has 80 bytes and no pointers.
 type Claim struct {
-	ID      ClaimID
+	ID      Ident
 	Key     [2]uint64 // of its counter
 	RingPos uint64    // of the key
 	// At is where the hits were charged: the index of the window, the time of the log's slot, or the time at which the

@@ -9,14 +9,14 @@ import (
 
 // open returns an open claim of key k.
 func open(id uint64, k uint64) *Claim {
-	c := &Claim{ID: ClaimID{id * 0x9E3779B97F4A7C15, id}, Key: [2]uint64{k, k}, Amount: 3}
+	c := &Claim{ID: Ident{id * 0x9E3779B97F4A7C15, id}, Key: [2]uint64{k, k}, Amount: 3}
 	c.SetMade(start)
 	c.SetTTL(time.Minute)
 	return c
 }
 
-func newTable(most int) *ClaimTable {
-	t := &ClaimTable{}
+func newTable(most int) *Records {
+	t := &Records{}
 	t.Init(NewLimits(most, [2]uint64{1, 2}))
 	return t
 }

@@ -13,8 +13,8 @@ const (
 	manyOfKey = 8
 )
 
-// ClaimLimits bound the claims of all Tables of a member. It is safe for concurrent use.
-type ClaimLimits struct {
+// Allowance bound the claims of all Tables of a member. It is safe for concurrent use.
+type Allowance struct {
 	own, copies atomic.Int64
 	max, quota  int64
 	domains     [domainSlots]atomic.Int64
@@ -23,15 +23,15 @@ type ClaimLimits struct {
 
 // NewLimits returns the limits of a member that makes at most most claims, of them half in one domain, and stores as
 // many of other members. seed places keys in the Tables, so that no client can choose keys that collide.
-func NewLimits(most int, seed [2]uint64) *ClaimLimits {
-	return &ClaimLimits{max: int64(most), quota: int64(max(1, most/2)), seed: seed}
+func NewLimits(most int, seed [2]uint64) *Allowance {
+	return &Allowance{max: int64(most), quota: int64(max(1, most/2)), seed: seed}
 }
 
 // Len returns how many claims this member has made and stores for others, settled ones among them.
-func (l *ClaimLimits) Len() (own, copies int64) { return l.own.Load(), l.copies.Load() }
+func (l *Allowance) Len() (own, copies int64) { return l.own.Load(), l.copies.Load() }
 
 // reserve makes room for c. It returns false, and changes nothing, if there is none.
-func (l *ClaimLimits) reserve(c *Claim) bool {
+func (l *Allowance) reserve(c *Claim) bool {
 	if c.word&copiedBit != 0 {
 		if l.copies.Add(1) > l.max {
 			l.copies.Add(-1)
@@ -51,7 +51,7 @@ func (l *ClaimLimits) reserve(c *Claim) bool {
 	return true
 }
 
-func (l *ClaimLimits) release(c *Claim) {
+func (l *Allowance) release(c *Claim) {
 	if c.word&copiedBit != 0 {
 		l.copies.Add(-1)
 		return
@@ -66,10 +66,10 @@ type OpenClaims struct {
 	Held uint64 // hits
 }
 
-// ClaimTable holds the claims of one shard of the counters. Its owner guards it with a lock. A *Claim is valid until the
-// ClaimTable next adds or removes one.
-type ClaimTable struct {
-	limits *ClaimLimits
+// Records holds the claims of one shard of the counters. Its owner guards it with a lock. A *Claim is valid until the
+// Records next adds or removes one.
+type Records struct {
+	limits *Allowance
 	pages  [][]Claim
 	free   uint32 // first of the records that are not in use, by next
 	used   uint32 // records ever taken from the pages
@@ -85,26 +85,26 @@ type ClaimTable struct {
 }
 
 // Init sets the limits. It is called once, before any other method.
-func (t *ClaimTable) Init(l *ClaimLimits) { t.limits = l }
+func (t *Records) Init(l *Allowance) { t.limits = l }
 
 // Len returns the number of claims, settled ones among them.
-func (t *ClaimTable) Len() int { return t.n }
+func (t *Records) Len() int { return t.n }
 
 // at returns record i, from 1 on.
-func (t *ClaimTable) at(i uint32) *Claim {
+func (t *Records) at(i uint32) *Claim {
 	i--
 	return &t.pages[i>>pageBits][i&(pageRecords-1)]
 }
 
-func (t *ClaimTable) idSlot(id ClaimID) *uint32 { return &t.byID[id[0]&uint64(len(t.byID)-1)] }
+func (t *Records) idSlot(id Ident) *uint32 { return &t.byID[id[0]&uint64(len(t.byID)-1)] }
 
-func (t *ClaimTable) keySlot(key [2]uint64) *uint32 {
+func (t *Records) keySlot(key [2]uint64) *uint32 {
 	hi, lo := bits.Mul64(key[0]^t.limits.seed[0], key[1]^t.limits.seed[1])
 	return &t.byKey[(hi^lo^key[0])*0x9E3779B97F4A7C15>>32&uint64(len(t.byKey)-1)]
 }
 
 // Find returns the claim with that ID, or nil.
-func (t *ClaimTable) Find(id ClaimID) *Claim {
+func (t *Records) Find(id Ident) *Claim {
 	if t.n == 0 {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (t *ClaimTable) Find(id ClaimID) *Claim {
 }
 
 // Each calls f with each claim of key until it returns false. f must not add or remove claims.
-func (t *ClaimTable) Each(key [2]uint64, f func(*Claim) bool) {
+func (t *Records) Each(key [2]uint64, f func(*Claim) bool) {
 	if t.n == 0 {
 		return
 	}
@@ -133,7 +133,7 @@ func (t *ClaimTable) Each(key [2]uint64, f func(*Claim) bool) {
 }
 
 // Totals returns the sums of key's open claims.
-func (t *ClaimTable) Totals(key [2]uint64) (s OpenClaims) {
+func (t *Records) Totals(key [2]uint64) (s OpenClaims) {
 	if x := t.totals[key]; x != nil {
 		return *x
 	}
@@ -149,7 +149,7 @@ func (t *ClaimTable) Totals(key [2]uint64) (s OpenClaims) {
 
 // Add adds c, whose ID the Table must not have. A copy is a claim that another member has made. Add returns nil if
 // there is no room, even after it has forgotten settled claims and those of sets. For a claim of a set it forgets none.
-func (t *ClaimTable) Add(c *Claim, copied bool) *Claim {
+func (t *Records) Add(c *Claim, copied bool) *Claim {
 	x := *c
 	x.word &^= changedBit | trackedBit | copiedBit
 	if copied {
@@ -173,7 +173,7 @@ func (t *ClaimTable) Add(c *Claim, copied bool) *Claim {
 }
 
 // hold counts an open claim that was added.
-func (t *ClaimTable) hold(c *Claim) {
+func (t *Records) hold(c *Claim) {
 	if x := t.totals[c.Key]; x != nil {
 		x.Open++
 		x.Held += uint64(c.Amount)
@@ -188,7 +188,7 @@ func (t *ClaimTable) hold(c *Claim) {
 }
 
 // unhold counts an open claim of key that is settled or removed.
-func (t *ClaimTable) unhold(key [2]uint64, amount uint32) {
+func (t *Records) unhold(key [2]uint64, amount uint32) {
 	x := t.totals[key]
 	if x != nil {
 		x.Open--
@@ -201,14 +201,14 @@ func (t *ClaimTable) unhold(key [2]uint64, amount uint32) {
 }
 
 // dropGiven forgets what was given back of key's bucket if no claim is left that needs it.
-func (t *ClaimTable) dropGiven(key [2]uint64) {
+func (t *Records) dropGiven(key [2]uint64) {
 	if _, bucket := t.given[key]; bucket && !t.anyOpen(key) {
 		delete(t.given, key)
 	}
 }
 
 // anyOpen reports whether any claim of key is open, of a set or not.
-func (t *ClaimTable) anyOpen(key [2]uint64) (open bool) {
+func (t *Records) anyOpen(key [2]uint64) (open bool) {
 	if t.totals[key] != nil {
 		return true
 	}
@@ -221,7 +221,7 @@ func (t *ClaimTable) anyOpen(key [2]uint64) (open bool) {
 
 // Settle sets the state of a claim at time now, and the hits that it gives back. The caller passes the claim to Change;
 // until then, no confirmation is one of this state.
-func (t *ClaimTable) Settle(now int64, c *Claim, s Stage, amount uint32) {
+func (t *Records) Settle(now int64, c *Claim, s Stage, amount uint32) {
 	was, held := c.Amount, c.live()
 	if c.State() == Open {
 		c.SetTTL(time.Duration(now - c.Made()))
@@ -235,7 +235,7 @@ func (t *ClaimTable) Settle(now int64, c *Claim, s Stage, amount uint32) {
 }
 
 // take returns the number of a record that is not in use.
-func (t *ClaimTable) take() uint32 {
+func (t *Records) take() uint32 {
 	if i := t.free; i != 0 {
 		t.free = t.at(i).next
 		return i
@@ -248,7 +248,7 @@ func (t *ClaimTable) take() uint32 {
 }
 
 // grow keeps the number of chains above that of the claims.
-func (t *ClaimTable) grow() {
+func (t *Records) grow() {
 	if t.n < len(t.byID) {
 		return
 	}
@@ -264,7 +264,7 @@ func (t *ClaimTable) grow() {
 }
 
 // Remove removes c.
-func (t *ClaimTable) Remove(c *Claim) {
+func (t *Records) Remove(c *Claim) {
 	at, key := t.unlink(c), c.Key
 	if c.Changed() {
 		t.forget(key, at)
@@ -286,7 +286,7 @@ func (t *ClaimTable) Remove(c *Claim) {
 }
 
 // unlink removes c from its chains and returns its number.
-func (t *ClaimTable) unlink(c *Claim) (at uint32) {
+func (t *Records) unlink(c *Claim) (at uint32) {
 	p := t.idSlot(c.ID)
 	for t.at(*p) != c {
 		p = &t.at(*p).nextID
@@ -301,7 +301,7 @@ func (t *ClaimTable) unlink(c *Claim) (at uint32) {
 }
 
 // evict forgets settled claims, and claims of sets, that are next to be swept. It reports whether there were any.
-func (t *ClaimTable) evict() (any bool) {
+func (t *Records) evict() (any bool) {
 	for range min(t.used, 8*pageRecords) {
 		if c := t.nextSwept(); c != nil && (c.State() >= Settled || c.Flags()&Set != 0) {
 			t.Remove(c)
@@ -315,7 +315,7 @@ func (t *ClaimTable) evict() (any bool) {
 }
 
 // nextSwept returns the record after the one that it returned last, or nil if that is not in use.
-func (t *ClaimTable) nextSwept() *Claim {
+func (t *Records) nextSwept() *Claim {
 	if t.swept >= t.used {
 		t.swept = 0
 	}
@@ -329,7 +329,7 @@ func (t *ClaimTable) nextSwept() *Claim {
 // Sweep visits a part of the claims: at least step records, and an eighth of all. It removes the settled ones that have
 // ended, and those for which f returns true, and calls f with all others. f may settle the claim, and must not add or
 // remove any.
-func (t *ClaimTable) Sweep(now int64, step int, f func(*Claim) (drop bool)) {
+func (t *Records) Sweep(now int64, step int, f func(*Claim) (drop bool)) {
 	for range max(uint32(step), t.used/8) {
 		if t.n == 0 {
 			return
@@ -347,7 +347,7 @@ func (t *ClaimTable) Sweep(now int64, step int, f func(*Claim) (drop bool)) {
 
 // Scan calls f with each claim in the records from at on, about step of them, and returns where to go on. end reports
 // that there is no more. f must not add or remove claims.
-func (t *ClaimTable) Scan(at uint32, step int, f func(*Claim)) (next uint32, end bool) {
+func (t *Records) Scan(at uint32, step int, f func(*Claim)) (next uint32, end bool) {
 	for ; step > 0 && at < t.used; step-- {
 		at++
 		if c := t.at(at); c.word != 0 {
@@ -359,10 +359,10 @@ func (t *ClaimTable) Scan(at uint32, step int, f func(*Claim)) (next uint32, end
 
 // Given returns the nanoseconds that the Table knows to have been given back of key's bucket while claims of it were
 // open. Claim.At of buckets includes it.
-func (t *ClaimTable) Given(key [2]uint64) int64 { return t.given[key] }
+func (t *Records) Given(key [2]uint64) int64 { return t.given[key] }
 
 // Give adds d nanoseconds to Given, if an open claim of key remains.
-func (t *ClaimTable) Give(key [2]uint64, d int64) {
+func (t *Records) Give(key [2]uint64, d int64) {
 	if d <= 0 || !t.anyOpen(key) {
 		return
 	}

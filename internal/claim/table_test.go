@@ -16,24 +16,24 @@ const (
 
 // naive is a Table made of maps: what a Table must do, without its memory layout.
 type naive struct {
-	claims  map[ClaimID]*Claim
+	claims  map[Ident]*Claim
 	order   uint64 // of the latest change
-	changed map[ClaimID]uint64
+	changed map[Ident]uint64
 	pending map[[2]uint64][]naiveChange
 	given   map[[2]uint64]int64
-	copied  map[ClaimID]bool
+	copied  map[Ident]bool
 }
 
 // naiveChange is one change that no other member has confirmed.
 type naiveChange struct {
-	id    ClaimID
+	id    Ident
 	order uint64
 }
 
 func newNaive() *naive {
 	return &naive{
-		claims: map[ClaimID]*Claim{}, changed: map[ClaimID]uint64{}, pending: map[[2]uint64][]naiveChange{},
-		given: map[[2]uint64]int64{}, copied: map[ClaimID]bool{},
+		claims: map[Ident]*Claim{}, changed: map[Ident]uint64{}, pending: map[[2]uint64][]naiveChange{},
+		given: map[[2]uint64]int64{}, copied: map[Ident]bool{},
 	}
 }
 
@@ -47,7 +47,7 @@ func (n *naive) totals(key [2]uint64) (s OpenClaims) {
 	return s
 }
 
-func (n *naive) remove(id ClaimID) {
+func (n *naive) remove(id Ident) {
 	key := n.claims[id].Key
 	n.pending[key] = slices.DeleteFunc(n.pending[key], func(x naiveChange) bool { return x.id == id })
 	delete(n.claims, id)
@@ -63,7 +63,7 @@ func (n *naive) trim(key [2]uint64) {
 	}
 }
 
-func (n *naive) change(id ClaimID) {
+func (n *naive) change(id Ident) {
 	n.order++
 	n.changed[id] = n.order
 	key := n.claims[id].Key
@@ -71,8 +71,8 @@ func (n *naive) change(id ClaimID) {
 }
 
 // confirm confirms the changes of key up to order, and returns the claims that may give back.
-func (n *naive) confirm(key [2]uint64, order uint64) map[ClaimID]bool {
-	ready := map[ClaimID]bool{}
+func (n *naive) confirm(key [2]uint64, order uint64) map[Ident]bool {
+	ready := map[Ident]bool{}
 	n.pending[key] = slices.DeleteFunc(n.pending[key], func(x naiveChange) bool {
 		if x.order > order {
 			return false
@@ -89,8 +89,8 @@ func (n *naive) confirm(key [2]uint64, order uint64) map[ClaimID]bool {
 type twin struct {
 	t      *testing.T
 	rnd    *rand.Rand
-	limits *ClaimLimits
-	table  ClaimTable
+	limits *Allowance
+	table  Records
 	model  *naive
 	now    int64
 	next   uint64
@@ -125,11 +125,11 @@ func (w *twin) some() *Claim {
 	return w.model.claims[ids[w.rnd.IntN(len(ids))]]
 }
 
-func compareIDs(a, b ClaimID) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) }
+func compareIDs(a, b Ident) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) }
 
 func (w *twin) add() {
 	w.next++
-	c := Claim{ID: ClaimID{w.next % 5, w.next}, Key: w.key(), RingPos: w.next, At: int64(w.next), Caller: 9, Amount: uint32(w.rnd.IntN(50))}
+	c := Claim{ID: Ident{w.next % 5, w.next}, Key: w.key(), RingPos: w.next, At: int64(w.next), Caller: 9, Amount: uint32(w.rnd.IntN(50))}
 	c.SetMade(w.now)
 	c.SetTTL(time.Duration(1+w.rnd.IntN(100)) * time.Second)
 	c.SetFlags(Flags(w.rnd.IntN(16)))
@@ -202,7 +202,7 @@ func (w *twin) settle(c *Claim) {
 
 func (w *twin) send() {
 	key, most := w.key(), 1+w.rnd.IntN(6)
-	var ids []ClaimID
+	var ids []Ident
 	seq := w.table.Unconfirmed(key, most, func(c *Claim) { ids = append(ids, c.ID) })
 	list := w.model.pending[key]
 	if (seq == 0) != (len(list) == 0) || w.table.HasChanges(key) != (len(list) > 0) {
@@ -230,7 +230,7 @@ func (w *twin) confirm() {
 	if w.rnd.IntN(3) > 0 {
 		w.sent = slices.Delete(w.sent, i, i+1)
 	}
-	want, got := w.model.confirm(x.key, x.order), map[ClaimID]bool{}
+	want, got := w.model.confirm(x.key, x.order), map[Ident]bool{}
 	w.table.Confirm(x.key, x.seq, func(c *Claim) { got[c.ID] = true })
 	if !maps.Equal(want, got) {
 		w.t.Fatalf("%v may give back after a confirmation, not %v", got, want)
@@ -306,7 +306,7 @@ func (w *twin) check() {
 			w.t.Fatalf("found %+v, not %+v", x, c)
 		}
 	}
-	if t.Find(ClaimID{1, w.next + 1}) != nil {
+	if t.Find(Ident{1, w.next + 1}) != nil {
 		w.t.Fatal("found a claim that was never added")
 	}
 	each := 0
@@ -331,7 +331,7 @@ func (w *twin) check() {
 	if o, c := w.limits.Len(); o != own || c != copies {
 		w.t.Fatalf("%d own and %d copies, not %d and %d", o, c, own, copies)
 	}
-	seen := map[ClaimID]int{}
+	seen := map[Ident]int{}
 	for at, end := uint32(0), false; !end; {
 		at, end = t.Scan(at, 7, func(c *Claim) { seen[c.ID]++ })
 	}

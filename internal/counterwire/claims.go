@@ -46,7 +46,7 @@ func (r *Decoder) readClaims(in *wire.Reader, c *protocol.CounterRecord) error {
 	}
 	from := len(r.claims)
 	for range n {
-		x := claim.Claim{ID: claim.ClaimID{in.U64(), in.U64()}, Key: c.Key, RingPos: c.RingPos, Caller: in.U64()}
+		x := claim.Claim{ID: claim.Ident{in.U64(), in.U64()}, Key: c.Key, RingPos: c.RingPos, Caller: in.U64()}
 		bits := in.U8()
 		x.At = in.Varint()
 		x.SetMade(in.Varint())

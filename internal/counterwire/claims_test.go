@@ -30,7 +30,7 @@ func decode(b []byte, writers Writers) (*Decoder, error) {
 func randomClaims(rnd *rand.Rand, c *protocol.CounterRecord, n int) (claims []claim.Claim) {
 	for range n {
 		x := claim.Claim{
-			ID: claim.ClaimID{rnd.Uint64(), rnd.Uint64()}, Key: c.Key, RingPos: c.RingPos, Caller: rnd.Uint64() >> rnd.IntN(65),
+			ID: claim.Ident{rnd.Uint64(), rnd.Uint64()}, Key: c.Key, RingPos: c.RingPos, Caller: rnd.Uint64() >> rnd.IntN(65),
 			At: int64(rnd.Uint64()) >> rnd.IntN(64), Amount: rnd.Uint32() >> rnd.IntN(33),
 		}
 		x.SetMade(rnd.Int64() >> rnd.IntN(63))

@@ -166,7 +166,7 @@ func takeSlots(t *testing.T, m *member, name string, caller uint64, n int) owner
 	q := newRequest(name, 100, 1)
 	q.Rule.Algorithm, q.Rule.Window, q.Op = limit.InFlight, time.Hour, owner.Reserve
 	for i := range n {
-		q.Hold = &owner.Hold{ID: claim.ClaimID{caller, uint64(i)}, TTL: time.Hour, Caller: caller, Flags: claim.InFlight}
+		q.Hold = &owner.Hold{ID: claim.Ident{caller, uint64(i)}, TTL: time.Hour, Caller: caller, Flags: claim.InFlight}
 		if a := m.decideOne(patience, q); a.Over || a.Path == owner.Fallback {
 			t.Fatalf("%+v", a)
 		}

@@ -37,7 +37,7 @@ func appendHold(w wire.Writer, h *owner.Hold) wire.Writer {
 
 func parseHold(r *wire.Reader) *owner.Hold {
 	h := &owner.Hold{
-		ID: claim.ClaimID{r.U64(), r.U64()}, Caller: r.U64(), TTL: time.Duration(r.U32()) * time.Millisecond, Max: r.U32(),
+		ID: claim.Ident{r.U64(), r.U64()}, Caller: r.U64(), TTL: time.Duration(r.U32()) * time.Millisecond, Max: r.U32(),
 	}
 	flags := r.U16()
 	h.Flags = claim.Flags(flags) &^ (flagChargeOver | flagOldest)

@@ -85,7 +85,7 @@ func (s *set) addHold(i int) {
 	if !charges(q) || q.Op == owner.Reserve && q.Hold != nil && q.Hold.Flags&claim.Set == 0 {
 		return
 	}
-	s.holds[i] = owner.Hold{ID: claim.ClaimID{rand.Uint64(), rand.Uint64()}, TTL: setLife, Flags: claim.Set}
+	s.holds[i] = owner.Hold{ID: claim.Ident{rand.Uint64(), rand.Uint64()}, TTL: setLife, Flags: claim.Set}
 	q.Hold = &s.holds[i]
 	if s.whole {
 		q.Op = owner.Reserve

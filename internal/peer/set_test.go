@@ -174,7 +174,7 @@ func TestRefusedHoldsAreNotOpen(t *testing.T) {
 	for i, name := range setNames(ms) {
 		q := newRequest(name, 10, 1)
 		q.Rule.Algorithm, q.Rule.Window, q.Op = limit.InFlight, time.Hour, owner.Reserve
-		q.Hold = &owner.Hold{ID: claim.ClaimID{7, uint64(i)}, TTL: time.Minute, Max: 100, Flags: claim.InFlight}
+		q.Hold = &owner.Hold{ID: claim.Ident{7, uint64(i)}, TTL: time.Minute, Max: 100, Flags: claim.InFlight}
 		reqs = append(reqs, q)
 	}
 	results := make([]owner.Result, len(reqs))

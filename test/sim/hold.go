@@ -67,7 +67,7 @@ var expandAlgorithms = []limit.Algorithm{
 // hold is one hold of a client, or a plain request, which is charged and never settled.
 type hold struct {
 	w       *world
-	id      claim.ClaimID
+	id      claim.Ident
 	k       int // its key
 	hits    uint64
 	ttl     time.Duration
@@ -114,7 +114,7 @@ func (w *world) setHold(q *request, k int) {
 		return
 	}
 	h := q.hold
-	h.id = claim.ClaimID{q.id * 0x9E3779B97F4A7C15, q.id}
+	h.id = claim.Ident{q.id * 0x9E3779B97F4A7C15, q.id}
 	h.ttl = time.Duration(1+w.rnd.IntN(5)) * time.Second
 	h.release = float64(k*7%10) < 10*w.o.Holds.Release
 	q.req.Op = owner.Reserve
@@ -134,7 +134,7 @@ func (h *hold) named() *owner.Hold {
 }
 
 // reserves reports whether h is a hold, and not a plain request.
-func (h *hold) reserves() bool { return h.id != claim.ClaimID{} }
+func (h *hold) reserves() bool { return h.id != claim.Ident{} }
 
 // again sends the same reserve again.
 func (h *hold) again(first *request) {
@@ -272,7 +272,7 @@ func (s *settlement) answered(v *decision) {
 // settleUnknown settles a hold of key k that was never reserved.
 func (w *world) settleUnknown(k int) {
 	w.requests++
-	h := &hold{w: w, k: k, id: claim.ClaimID{w.requests, 0xdead}, ttl: time.Second}
+	h := &hold{w: w, k: k, id: claim.Ident{w.requests, 0xdead}, ttl: time.Second}
 	w.stats.count("hold: unknown")
 	if w.rnd.IntN(2) == 0 {
 		h.settle(owner.Release, 1+w.rnd.Uint64N(9))

@@ -52,7 +52,7 @@ type oracle struct {
 	known          map[slotKey]uint64     // charges of each writer that another member has received
 	lent           map[slotKey]uint64     // what each grantor has lent
 	carried        map[carried]uint64     // hits
-	marked         map[claim.ClaimID]bool // holds of which another member than the owner knows that they are settled
+	marked         map[claim.Ident]bool // holds of which another member than the owner knows that they are settled
 	lastRestart    int64                  // when all members have last ended
 	expectFull     bool                   // there are no faults, so every decision has full authority
 }
@@ -66,7 +66,7 @@ type slotKey struct {
 
 func (o *oracle) init(w *world) {
 	*o = oracle{
-		w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, marked: map[claim.ClaimID]bool{}, written: map[slotKey]limit.Slot{},
+		w: w, accounts: map[owner.Key]*account{}, carried: map[carried]uint64{}, marked: map[claim.Ident]bool{}, written: map[slotKey]limit.Slot{},
 		loans: map[leasePair]*terms{}, known: map[slotKey]uint64{}, lent: map[slotKey]uint64{},
 		leastN: w.o.Slots, disconnectedAt: make([]int64, w.o.Slots),
 	}

@@ -77,7 +77,7 @@ type Shared struct {
 	copies  ledger // entries of TableOwned that are other members'
 	domains [domainSlots]atomic.Int64
 	records pool
-	claims  *claim.ClaimLimits
+	claims  *claim.Allowance
 }
 
 // New returns a Shared without shards.
@@ -146,7 +146,7 @@ type Shard struct {
 	Quota QuotaTable
 	Deny  DenyTable
 	// Claims are the charges that may be given back. They outlive their counters.
-	Claims claim.ClaimTable
+	Claims claim.Records
 
 	store  *Shared
 	bootID uint64

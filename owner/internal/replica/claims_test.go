@@ -27,7 +27,7 @@ func TestMissedClaims(t *testing.T) {
 	s := newSender(t)
 	reserve := func(id uint64) {
 		e := s.charge(0)
-		c := claim.Claim{ID: claim.ClaimID{id, id}, Key: e.Key(), RingPos: e.RingPos(), Amount: 1}
+		c := claim.Claim{ID: claim.Ident{id, id}, Key: e.Key(), RingPos: e.RingPos(), Amount: 1}
 		c.SetMade(t0)
 		s.counters.Claims.Change(s.counters.Claims.Add(&c, false))
 	}
