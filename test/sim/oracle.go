@@ -49,12 +49,12 @@ type oracle struct {
 	leastN         int                    // of N_ref, from 3 on
 	probing        bool
 	loans          map[leasePair]*terms
-	known          map[slotKey]uint64     // charges of each writer that another member has received
-	lent           map[slotKey]uint64     // what each grantor has lent
-	carried        map[carried]uint64     // hits
+	known          map[slotKey]uint64   // charges of each writer that another member has received
+	lent           map[slotKey]uint64   // what each grantor has lent
+	carried        map[carried]uint64   // hits
 	marked         map[claim.Ident]bool // holds of which another member than the owner knows that they are settled
-	lastRestart    int64                  // when all members have last ended
-	expectFull     bool                   // there are no faults, so every decision has full authority
+	lastRestart    int64                // when all members have last ended
+	expectFull     bool                 // there are no faults, so every decision has full authority
 }
 
 // slotKey identifies a slot of a counter.
