@@ -139,12 +139,40 @@ func (s *shard) addClaim(op *shardOp) *claim.Claim {
 	if op.Hits > math.MaxUint32 || h.Max > 0 && t.Totals(op.Key).Open >= h.Max {
 		return nil
 	}
-	c := claim.Claim{ID: h.ID, Key: op.Key, RingPos: op.RingPos, Caller: h.Caller, Amount: uint32(op.Hits)}
+	c := op.newClaim()
+	return t.Add(&c, false)
+}
+
+// claimShare makes the claim of op, a Reserve that was admitted from the local share and charged to e, for the owner.
+func (s *shard) claimShare(op *shardOp, e *counter.Owned) {
+	t := &s.counters.Claims
+	if t.Find(op.Hold.ID) != nil {
+		return
+	}
+	c := op.newClaim()
+	if c.Flags()&claim.Set != 0 || op.Hits > math.MaxUint32 {
+		return
+	}
+	r := op.Request.Rule
+	s.counters.Load(e, r, &s.state)
+	c.At = r.ChargedAt(&s.state, op.now, s.share())
+	if r.Algorithm.Bucket() {
+		c.At += t.Given(op.Key)
+	}
+	if x := t.Add(&c, true); x != nil {
+		t.Change(x)
+	}
+}
+
+// newClaim returns the claim that op makes, without the place of its charge.
+func (op *shardOp) newClaim() (c claim.Claim) {
+	h := op.Hold
+	c = claim.Claim{ID: h.ID, Key: op.Key, RingPos: op.RingPos, Caller: h.Caller, Amount: uint32(op.Hits)}
 	c.SetMade(op.now)
 	c.SetTTL(h.TTL)
 	c.SetFlags(h.Flags)
 	c.SetDomain(op.Domain)
-	return t.Add(&c, false)
+	return c
 }
 
 // chargedAt returns where op, which was charged to e last, was charged: see claim.Claim.
@@ -197,6 +225,8 @@ func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 	case c == nil || c.Flags()&claim.Once != 0:
 		n.settleUnknown(s, op, e, c == nil, res)
 		return
+	case c.State() == claim.Open && c.TTL() == 0: // see meetOrphan: it is settled
+		n.lapse(s, op.now, c)
 	case c.State() == claim.Open:
 		n.settleOpen(s, op, e, c)
 	case c.State() == claim.Settling && !c.Gives() && !s.view.Steady(): // the former owner may still say

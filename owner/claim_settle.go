@@ -148,7 +148,7 @@ func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 			return c.Ends() <= now // it stays charged
 		}
 		if !n.ownsClaims(s, now, c.Key, c.RingPos) {
-			return s.isForeign(c.RingPos) || c.Ends()+int64(claim.MarkLife) <= now
+			return s.isForeign(c.RingPos) && !c.Changed() || c.Ends()+int64(claim.MarkLife) <= now
 		}
 		switch open := c.State() == claim.Open; {
 		case open && n.dead.isOfDead(c):
@@ -219,15 +219,15 @@ func (n *Node) mergeClaims(now int64, r *protocol.CounterRecord) {
 		}
 		in.At += given
 		owned := s.view.Ownership(in.RingPos, s.counters.Find(in.Key).OwnedEpoch(in.RingPos)).State == handoff.OwnedHere
-		if c := s.mergeClaim(at, &in, owned, bucket); c != nil && owned {
+		if c := s.mergeClaim(at, &in, bucket); c != nil && owned {
 			n.changeClaim(s, c)
 		}
 	}
 }
 
 // mergeClaim merges in, a claim of another member, with this member's record of it. It returns the record if it has
-// changed. owned reports whether this member owns the key, and bucket whether its counter is a bucket.
-func (s *shard) mergeClaim(now int64, in *claim.Claim, owned, bucket bool) *claim.Claim {
+// changed. bucket reports whether the key's counter is a bucket.
+func (s *shard) mergeClaim(now int64, in *claim.Claim, bucket bool) *claim.Claim {
 	t := &s.counters.Claims
 	own := t.Find(in.ID)
 	switch {
@@ -240,10 +240,9 @@ func (s *shard) mergeClaim(now int64, in *claim.Claim, owned, bucket bool) *clai
 	case own.Key != in.Key:
 		return nil
 	case own.State() == claim.Orphan && in.State() == claim.Open:
-		return s.adopt(now, own, in, owned)
+		return s.meetOrphan(now, own, in)
 	case in.State() == claim.Orphan && own.State() == claim.Open:
-		own.SetFlags(own.Flags() | in.Flags()&claim.Keeps)
-		return s.adopt(now, own, own, owned)
+		return s.meetOrphan(now, own, in)
 	case own.State() == claim.Orphan || in.State() == claim.Orphan:
 		return nil
 	case in.Made() > own.Made():
@@ -266,6 +265,14 @@ func (s *shard) mergeClaim(now int64, in *claim.Claim, owned, bucket bool) *clai
 // mergeOpen merges two copies of an open claim. It returns own if it has changed. The later one of an extended claim has
 // the longer TTL, and the later one of a bucket is that of which more hits of the bucket were given back.
 func mergeOpen(own, in *claim.Claim, bucket bool) *claim.Claim {
+	if own.TTL() == 0 { // see meetOrphan
+		return nil
+	}
+	if in.TTL() == 0 {
+		own.SetTTL(0)
+		own.SetFlags(own.Flags() | claim.Releases)
+		return own
+	}
 	longer := in.TTL() > own.TTL()
 	if !longer && !(bucket && in.At < own.At) {
 		return nil
@@ -279,21 +286,25 @@ func mergeOpen(own, in *claim.Claim, bucket bool) *claim.Claim {
 	return own
 }
 
-// adopt makes own, of which a settlement came before the claim itself, the claim in, settled: its hits were charged
-// again by the settlement, so all of them are given back, by the member that owns the key.
-func (s *shard) adopt(now int64, own, in *claim.Claim, owned bool) *claim.Claim {
-	keeps := own.Flags()&claim.Keeps != 0
-	amount, at := in.Amount, in.At
-	state := claim.Settling
+// meetOrphan makes own, a claim or the mark of its settlement, of which in is the other one, a claim that has lapsed and
+// is to be given back: its hits were charged again by the settlement. The owner of the key lets it lapse.
+func (s *shard) meetOrphan(now int64, own, in *claim.Claim) *claim.Claim {
+	t := &s.counters.Claims
+	keeps := (own.Flags()|in.Flags())&claim.Keeps != 0
+	if own.State() == claim.Orphan {
+		x := *in
+		t.Remove(own)
+		if own = t.Add(&x, true); own == nil {
+			s.counts.Holds.Dropped++
+			return nil
+		}
+	}
 	if keeps {
-		state, amount = claim.Settled, 0
+		t.Settle(now, own, claim.Settled, 0)
+		return own
 	}
-	own.At = at
-	s.counters.Claims.Settle(now, own, state, amount)
-	own.SetGives(owned)
-	if own.Caller = 0; owned {
-		own.Caller = s.bootID
-	}
+	own.SetTTL(0)
+	own.SetFlags(own.Flags() | claim.Releases)
 	return own
 }
 

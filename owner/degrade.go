@@ -10,8 +10,8 @@ import (
 )
 
 // Degrade decides req by its rule's degraded policy, for when the owner cannot be reached in time. Refunds are dropped
-// and counted: only an owner can refund hits, and only an owner can settle a claim. What Degrade admits of a Reserve has
-// no claim, so it stays charged.
+// and counted: only an owner can refund hits, and only an owner can settle a claim. A Reserve that is admitted from the
+// local share makes a claim, which the owner gets with the charge; with fail_open it makes none.
 //
 // Before and After of the decision include the hits that the policy withholds from this member, so that After exceeds
 // the rule's limit exactly when Over, and Remaining is the number of hits that this member may still admit.
@@ -149,6 +149,9 @@ func (n *Node) reportLater(s *shard, op *shardOp) {
 		if n.journals(op.Request) {
 			s.counters.SetVolatile(e, false)
 			n.trackUnwritten(s, e, op.Request.Rule, &writeback.Hits{Now: op.now, N: op.Hits})
+		}
+		if op.Op == Reserve {
+			s.claimShare(op, e)
 		}
 		if n.trackUnreplicated(s, e, op.Request.Rule, op.Hits) != nil {
 			return

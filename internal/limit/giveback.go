@@ -26,10 +26,15 @@ func (r Rule) ChargedAt(s *State, now int64, writer uint64) int64 {
 func (r Rule) GiveBack(s *State, now int64, writer uint64, at int64, hits uint64) (back uint64) {
 	switch r.Algorithm {
 	case SlidingLog, InFlight:
-		if slot, counts := r.chargedSlot(s, now, at); counts {
-			return s.refund(slot, writer, hits)
+		slot, counts := r.chargedSlot(s, now, at)
+		if !counts {
+			return 0
 		}
-		return 0
+		back = s.refund(slot, writer, hits)
+		if end := r.segmentEnd(at); back < hits && end != slot { // only other writers' hits of that time were not joined
+			back += s.refund(end, writer, hits-back)
+		}
+		return back
 	case TokenBucket, LeakyBucket:
 		return r.giveBackBucket(s, now, at, hits)
 	}
