@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -20,16 +21,25 @@ const (
 	settleTime  = time.Second
 	// maxRetries is the most calls of a tick.
 	maxRetries = 16
+	// A settlement is sent again after half of the time for which it has failed, within these bounds, in nanoseconds.
+	settleAfter = int64(200 * time.Millisecond)
+	settleWithin = int64(4 * time.Second)
 )
 
 // settles repeats the settlements of claims that no owner has confirmed. A settlement that is lost leaves hits charged;
 // one that comes twice has no further effect.
 type settles struct {
 	mu     sync.Mutex
-	queue  []owner.Request // the oldest first
-	active int             // in calls that are not decided
+	queue  []queuedSettle // the oldest first
+	active int            // in calls that are not decided
 
 	repeated, lost prometheus.Counter
+}
+
+// queuedSettle is a settlement to be sent again at due.
+type queuedSettle struct {
+	request owner.Request
+	due     int64
 }
 
 func (s *settles) init(f promauto.Factory) {
@@ -65,23 +75,26 @@ func (s *settles) add(now int64, q *owner.Request) {
 		s.lost.Inc()
 		return
 	}
-	s.queue = append(s.queue, r)
+	s.queue = append(s.queue, queuedSettle{r, now + min(max(now-h.Since, settleAfter)/2, settleWithin)})
 }
 
-// take removes the oldest settlements.
-func (s *settles) take() *settling {
+// take removes the oldest settlements that are due.
+func (s *settles) take(now int64) *settling {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := min(len(s.queue), settleBatch)
-	if n == 0 {
+	c := &settling{s: s}
+	s.queue = slices.DeleteFunc(s.queue, func(q queuedSettle) bool {
+		if q.due > now || len(c.reqs) >= settleBatch {
+			return false
+		}
+		c.reqs = append(c.reqs, q.request)
+		return true
+	})
+	if len(c.reqs) == 0 {
 		return nil
 	}
-	c := &settling{s: s, reqs: make([]owner.Request, n), results: make([]owner.Result, n)}
-	copy(c.reqs, s.queue)
-	if s.queue = s.queue[n:]; len(s.queue) == 0 {
-		s.queue = nil
-	}
-	s.active += n
+	c.results = make([]owner.Result, len(c.reqs))
+	s.active += len(c.reqs)
 	return c
 }
 
@@ -102,7 +115,7 @@ func (c *settling) Decided() {
 // repeatSettles sends settlements again that no owner has confirmed.
 func (p *Peer) repeatSettles() {
 	for range maxRetries {
-		c := p.settles.take()
+		c := p.settles.take(p.clock.now())
 		if c == nil {
 			return
 		}
