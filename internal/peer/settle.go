@@ -22,7 +22,7 @@ const (
 	// maxRetries is the most calls of a tick.
 	maxRetries = 16
 	// A settlement is sent again after half of the time for which it has failed, within these bounds, in nanoseconds.
-	settleAfter = int64(200 * time.Millisecond)
+	settleAfter  = int64(200 * time.Millisecond)
 	settleWithin = int64(4 * time.Second)
 )
 
