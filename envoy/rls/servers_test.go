@@ -204,7 +204,7 @@ func try(t testing.TB, addr net.Addr, call rawCall, patience time.Duration) outc
 	c.send(1, call)
 	c.send(3, good(probe))
 	o, next := c.streams[1], c.streams[3]
-	for !next.Ended && c.read(5*time.Second) {
+	for !next.Ended && c.read(30*time.Second) {
 	}
 	for !o.Ended && c.read(patience) {
 	}

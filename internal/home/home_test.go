@@ -138,7 +138,7 @@ func TestLargeCallsHaveAllReplies(t *testing.T) {
 		if err == nil && len(gs) == keys {
 			return
 		}
-		if seq == 20 { // the members own their keys only after a while
+		if seq == 200 { // the members own their keys only after a while
 			t.Fatalf("%d of %d requests have a reply, %v", len(gs), keys, err)
 		}
 	}

@@ -21,8 +21,9 @@ func (q *request) newlyAdmitted(v *decision) bool {
 	return q.admits() && !v.result.Over && v.result.Authority != owner.Cached && !q.counted()
 }
 
-// repeated reports whether q may repeat a request that was admitted, and so is admitted even if it does not fit.
-func (q *request) repeated() bool { return q.hold != nil && q.hold.sent > 1 }
+// repeated reports whether q may repeat a request that was admitted, perhaps from a share while the owner was late, and
+// so is admitted even if it does not fit.
+func (q *request) repeated() bool { return q.hold != nil && (q.hold.sent > 1 || q.hold.admitted) }
 
 // margin is how much earlier than its TTL a hold may lapse by another member's clock.
 func (o *oracle) margin() int64 {
@@ -83,7 +84,9 @@ func (o *oracle) holdAdmitted(a *account, x *span, q *request, v *decision) {
 		return
 	}
 	h.admitted, h.a, h.x, h.at = true, a, x, v.latest
-	h.low, h.high = h.hits, h.hits
+	if h.low, h.high = h.hits, h.hits; h.unsure && h.sent > 1 {
+		h.low = 0 // perhaps it was charged by an earlier request, in an earlier window
+	}
 	a.holds = append(a.holds, h)
 	if !h.reserves() {
 		h.outcomes, h.settled, h.finished = []uint64{h.hits}, true, o.w.now
@@ -177,10 +180,11 @@ func (o *oracle) stillCounts(h *hold, index int64, now int64) bool {
 }
 
 // checkHolds checks a decision on the counter of a key with holds: the count includes all open holds, and what settled
-// ones have used. It is not called for decisions that were pending: their counts are older.
+// ones have used. It is not called for decisions that were pending: their counts are older. A repeated request may have been
+// charged in an earlier window.
 func (o *oracle) checkHolds(a *account, x *span, q *request, v *decision) {
 	alg := a.rule.Algorithm
-	if !o.w.o.Holds.On || v.result.Authority != owner.Full || !v.onCounter() || alg != limit.FixedWindow && alg != limit.InFlight {
+	if !o.w.o.Holds.On || v.result.Authority != owner.Full || q.repeated() || !v.onCounter() || alg != limit.FixedWindow && alg != limit.InFlight {
 		return
 	}
 	index, floor, open := a.index(v), uint64(0), uint64(0)
