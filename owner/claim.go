@@ -225,7 +225,7 @@ func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 	case c == nil || c.Flags()&claim.Once != 0:
 		n.settleUnknown(s, op, e, c == nil, res)
 		return
-	case c.State() == claim.Open && c.TTL() == 0: // see meetOrphan: it is settled
+	case c.Ended(): // by a settlement that came before it
 		n.lapse(s, op.now, c)
 	case c.State() == claim.Open:
 		n.settleOpen(s, op, e, c)

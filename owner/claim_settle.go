@@ -3,6 +3,7 @@ package owner
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/claim"
@@ -148,7 +149,8 @@ func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 			return c.Ends() <= now // it stays charged
 		}
 		if !n.ownsClaims(s, now, c.Key, c.RingPos) {
-			return s.isForeign(c.RingPos) && !c.Changed() || c.Ends()+int64(claim.MarkLife) <= now
+			unsent := c.Changed() && now-c.Made() < unsentFor // the owner is to get it
+			return s.isForeign(c.RingPos) && !unsent || c.Ends()+int64(claim.MarkLife) <= now
 		}
 		switch open := c.State() == claim.Open; {
 		case open && n.dead.isOfDead(c):
@@ -197,6 +199,9 @@ func (n *Node) lapse(s *shard, now int64, c *claim.Claim) {
 		n.mark(s, now, c, 0)
 	}
 }
+
+// unsentFor is how long a member keeps a claim that it has made from its local share and that the owner has not confirmed.
+const unsentFor = int64(5 * time.Second)
 
 // claimSweep is the least number of claims of a shard that a Tick visits.
 const claimSweep = 64
@@ -257,20 +262,19 @@ func (s *shard) mergeClaim(now int64, in *claim.Claim, bucket bool) *claim.Claim
 		own.SetGives(true)
 		return own
 	case in.Made() == own.Made() && in.State() == claim.Open && own.State() == claim.Open:
-		return mergeOpen(own, in, bucket)
+		return s.mergeOpen(own, in, bucket)
 	}
 	return nil
 }
 
 // mergeOpen merges two copies of an open claim. It returns own if it has changed. The later one of an extended claim has
 // the longer TTL, and the later one of a bucket is that of which more hits of the bucket were given back.
-func mergeOpen(own, in *claim.Claim, bucket bool) *claim.Claim {
-	if own.TTL() == 0 { // see meetOrphan
+func (s *shard) mergeOpen(own, in *claim.Claim, bucket bool) *claim.Claim {
+	if own.Ended() {
 		return nil
 	}
-	if in.TTL() == 0 {
-		own.SetTTL(0)
-		own.SetFlags(own.Flags() | claim.Releases)
+	if in.Ended() {
+		s.counters.Claims.End(own)
 		return own
 	}
 	longer := in.TTL() > own.TTL()
@@ -303,8 +307,7 @@ func (s *shard) meetOrphan(now int64, own, in *claim.Claim) *claim.Claim {
 		t.Settle(now, own, claim.Settled, 0)
 		return own
 	}
-	own.SetTTL(0)
-	own.SetFlags(own.Flags() | claim.Releases)
+	t.End(own)
 	return own
 }
 

@@ -115,7 +115,10 @@ func (c *Claim) Ends() int64 {
 }
 
 // live reports whether the claim counts among those that hold hits.
-func (c *Claim) live() bool { return c.State() == Open && c.Flags()&(Once|Set) == 0 }
+func (c *Claim) live() bool { return c.State() == Open && c.Flags()&(Once|Set) == 0 && c.ttl > 0 }
+
+// Ended reports whether the claim is open only until the owner of its key gives back its hits: see Records.End.
+func (c *Claim) Ended() bool { return c.State() == Open && c.ttl == 0 }
 
 // Changed reports whether no other member has confirmed the latest change of the claim.
 func (c *Claim) Changed() bool { return c.word&changedBit != 0 }

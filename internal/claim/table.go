@@ -234,6 +234,16 @@ func (t *Records) Settle(now int64, c *Claim, s Stage, amount uint32) {
 	}
 }
 
+// End makes c, an open claim, one that has lapsed and is given back.
+func (t *Records) End(c *Claim) {
+	held := c.live()
+	c.ttl = 0
+	c.SetFlags(c.Flags() | Releases)
+	if held {
+		t.unhold(c.Key, c.Amount)
+	}
+}
+
 // take returns the number of a record that is not in use.
 func (t *Records) take() uint32 {
 	if i := t.free; i != 0 {
