@@ -23,7 +23,7 @@ const (
 	maxRetries = 16
 	// A settlement is sent again after half of the time for which it has failed, within these bounds, in nanoseconds.
 	settleAfter  = int64(200 * time.Millisecond)
-	settleWithin = int64(4 * time.Second)
+	settleWithin = int64(time.Second)
 )
 
 // settles repeats the settlements of claims that no owner has confirmed. A settlement that is lost leaves hits charged;

@@ -181,6 +181,14 @@ func TestHoldsLoad(t *testing.T) {
 	s.done.Wait()
 	f.agree()
 	step("all streams have ended")
+	if err := lab.Await(t.Context(), "the settlements", func(context.Context) error {
+		if n := f.sum("keyward_holds_settlements_waiting"); n > 0 {
+			return fmt.Errorf("%v wait", n)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
 	filling.stop()
 	step(fmt.Sprintf("%d more requests have spent what came back; %d failed", filling.admitted.Load(), filling.failed.Load()))
 	step(fmt.Sprintf("%v settlements wait, %v repeated, %v lost", f.sum("keyward_holds_settlements_waiting"), f.sum("keyward_holds_settlements_repeated_total"), f.sum("keyward_holds_settlements_lost_total")))
