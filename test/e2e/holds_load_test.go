@@ -181,14 +181,7 @@ func TestHoldsLoad(t *testing.T) {
 	s.done.Wait()
 	f.agree()
 	step("all streams have ended")
-	if err := lab.Await(t.Context(), "the settlements", func(context.Context) error {
-		if n := f.sum("keyward_holds_settlements_waiting"); n > 0 {
-			return fmt.Errorf("%v wait", n)
-		}
-		return nil
-	}); err != nil {
-		t.Error(err)
-	}
+	f.awaitSettlements(t)
 	filling.stop()
 	step(fmt.Sprintf("%d more requests have spent what came back; %d failed", filling.admitted.Load(), filling.failed.Load()))
 	step(fmt.Sprintf("%v settlements wait, %v repeated, %v lost", f.sum("keyward_holds_settlements_waiting"), f.sum("keyward_holds_settlements_repeated_total"), f.sum("keyward_holds_settlements_lost_total")))
@@ -253,6 +246,21 @@ func fill(t testing.TB, client *http.Client, envoy string) *filler {
 func (f *filler) stop() {
 	f.ended.Store(true)
 	f.done.Wait()
+}
+
+// awaitSettlements waits until owners have confirmed all settlements.
+func (f *fleet) awaitSettlements(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := lab.Await(ctx, "the settlements", func(context.Context) error {
+		if n := f.sum("keyward_holds_settlements_waiting"); n > 0 {
+			return fmt.Errorf("%v wait", n)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 // charged waits until the count of the budget does not change any more, and returns it.
