@@ -282,6 +282,7 @@ var worlds = []struct{ kind, about string }{
 	{"reclaim", "leases of failed holders lent again"},
 	{"zones", "zones that fail"},
 	{"durable", "journals, disks that fail, and crashes of all members"},
+	{"holds", "holds that are settled, lapse and move with their keys"},
 	{"federation", "several regions, whose links, coordinators and clocks fail"},
 }
 
