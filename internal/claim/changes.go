@@ -4,7 +4,7 @@ package claim
 // contains all of them, so a confirmation also confirms what an earlier message, which was lost, contained.
 type changes struct{ list []change }
 
-// change is a change of record at. Its seq, which is not 0, follows that of the Table's change before it, whatever its
+// change is a change of record at. Its seq, which is not 0, follows that of the change before it, whatever its
 // key: a late confirmation must not be taken for that of a change after it.
 type change struct{ at, seq uint32 }
 

@@ -43,7 +43,7 @@ type Claim struct {
 	Key     [2]uint64 // of its counter
 	RingPos uint64    // of the key
 	// At is where the hits were charged: the index of the window, the time of the log's slot, or the time at which the
-	// bucket would have drained, plus all that the Table knows to have been given back of the bucket.
+	// bucket would have drained, plus all that the Records know to have been given back of the bucket.
 	At     int64
 	Caller uint64 // who made it; 0: unknown
 	word   uint64 // from the top: when it was made, in milliseconds; domain; flags; local bits; state
@@ -71,7 +71,7 @@ const (
 // Made returns when the claim was made, in Unix nanoseconds, rounded down to a millisecond.
 func (c *Claim) Made() int64 { return int64(c.word>>madeAt) * int64(time.Millisecond) }
 
-// SetMade sets the time at which the claim was made. Every claim of a Table must have one, above 0.
+// SetMade sets the time at which the claim was made. Every claim of Records must have one, above 0.
 func (c *Claim) SetMade(at int64) {
 	c.word = c.word&(1<<madeAt-1) | uint64(max(1, at/int64(time.Millisecond)))<<madeAt
 }
@@ -79,7 +79,7 @@ func (c *Claim) SetMade(at int64) {
 // State returns how far the claim is settled.
 func (c *Claim) State() Stage { return Stage(c.word & (1<<stateBits - 1)) }
 
-// SetState sets the state. In a Table, Table.Settle does.
+// SetState sets the state. In Records, Records.Settle does.
 func (c *Claim) SetState(s Stage) { c.word = c.word&^(1<<stateBits-1) | uint64(s) }
 
 // Flags returns the claim's properties.
@@ -123,7 +123,7 @@ func (c *Claim) Ended() bool { return c.State() == Open && c.ttl == 0 }
 // Changed reports whether no other member has confirmed the latest change of the claim.
 func (c *Claim) Changed() bool { return c.word&changedBit != 0 }
 
-// Tracked reports whether the latest change of the claim is in the Table's list of changes, or was confirmed.
+// Tracked reports whether the latest change of the claim is in the Records' list of changes, or was confirmed.
 func (c *Claim) Tracked() bool { return c.word&trackedBit != 0 }
 
 // Gives reports whether this member is the one that gives back the hits of a claim that is Settling. It is the one that

@@ -17,7 +17,7 @@ func open(id uint64, k uint64) *Claim {
 
 func newTable(most int) *Records {
 	t := &Records{}
-	t.Init(NewLimits(most, [2]uint64{1, 2}))
+	t.Init(NewAllowance(most, [2]uint64{1, 2}))
 	return t
 }
 

@@ -9,11 +9,11 @@ import (
 const (
 	pageBits    = 6
 	pageRecords = 1 << pageBits
-	// manyOfKey is the number of open claims from which on a Table stores the totals of a key; of fewer, it counts them.
+	// manyOfKey is the number of open claims from which on Records store the totals of a key; of fewer, it counts them.
 	manyOfKey = 8
 )
 
-// Allowance bound the claims of all Tables of a member. It is safe for concurrent use.
+// Allowance bounds the claims of all Records of a member. It is safe for concurrent use.
 type Allowance struct {
 	own, copies atomic.Int64
 	max, quota  int64
@@ -21,9 +21,9 @@ type Allowance struct {
 	seed        [2]uint64
 }
 
-// NewLimits returns the limits of a member that makes at most most claims, of them half in one domain, and stores as
-// many of other members. seed places keys in the Tables, so that no client can choose keys that collide.
-func NewLimits(most int, seed [2]uint64) *Allowance {
+// NewAllowance returns the limits of a member that makes at most most claims, of them half in one domain, and stores as
+// many of other members. seed places keys in the Records, so that no client can choose keys that collide.
+func NewAllowance(most int, seed [2]uint64) *Allowance {
 	return &Allowance{max: int64(most), quota: int64(max(1, most/2)), seed: seed}
 }
 
@@ -147,7 +147,7 @@ func (t *Records) Totals(key [2]uint64) (s OpenClaims) {
 	return s
 }
 
-// Add adds c, whose ID the Table must not have. A copy is a claim that another member has made. Add returns nil if
+// Add adds c, whose ID the Records must not have. A copy is a claim that another member has made. Add returns nil if
 // there is no room, even after it has forgotten settled claims and those of sets. For a claim of a set it forgets none.
 func (t *Records) Add(c *Claim, copied bool) *Claim {
 	x := *c
@@ -367,7 +367,7 @@ func (t *Records) Scan(at uint32, step int, f func(*Claim)) (next uint32, end bo
 	return at, at >= t.used
 }
 
-// Given returns the nanoseconds that the Table knows to have been given back of key's bucket while claims of it were
+// Given returns the nanoseconds that the Records know to have been given back of key's bucket while claims of it were
 // open. Claim.At of buckets includes it.
 func (t *Records) Given(key [2]uint64) int64 { return t.given[key] }
 

@@ -106,7 +106,7 @@ type sentChanges struct {
 }
 
 func newTwin(t *testing.T, seed uint64, most int) *twin {
-	w := &twin{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), limits: NewLimits(most, [2]uint64{seed, 3}), model: newNaive(), now: start}
+	w := &twin{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), limits: NewAllowance(most, [2]uint64{seed, 3}), model: newNaive(), now: start}
 	w.table.Init(w.limits)
 	for i := range uint64(1 + w.rnd.IntN(6)) {
 		w.keys = append(w.keys, [2]uint64{i, i * 7})

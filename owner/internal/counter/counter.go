@@ -90,7 +90,7 @@ func New(c Config) *Shared {
 	s.ledgers[TableDeny].max = int64(c.MaxDenied)
 	s.copies.max = int64(2 * c.MaxKeys)
 	s.records.init(c)
-	s.claims = claim.NewLimits(max(1, c.MaxHolds), c.Seed)
+	s.claims = claim.NewAllowance(max(1, c.MaxHolds), c.Seed)
 	s.Sketches.seed = c.SketchSeed
 	return s
 }
