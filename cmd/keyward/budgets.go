@@ -74,31 +74,19 @@ func runBudgets(ctx context.Context, out io.Writer, o *budgetOptions) error {
 
 // printBudgets prints the budgets once, or again and again with --watch.
 func printBudgets(ctx context.Context, out io.Writer, o *budgetOptions) error {
-	again := time.NewTicker(o.every)
-	defer again.Stop()
-	for {
+	return printEvery(ctx, o.every, !o.watch, func() error {
 		f := lookBudgets(ctx, o.pages)
 		switch {
 		case ctx.Err() != nil:
-			return nil
 		case !o.watch && len(f.Members) == 0:
 			return fmt.Errorf("no member answers:\n%s", printableLines(f.Silent))
 		case o.output == "json":
-			if err := json.NewEncoder(out).Encode(f); err != nil {
-				return err
-			}
+			return json.NewEncoder(out).Encode(f)
 		default:
 			f.draw(out, size{})
 		}
-		if !o.watch {
-			return nil
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 // budgetFrame is one state of `keyward budgets`.

@@ -67,24 +67,28 @@ func runTop(ctx context.Context, out io.Writer, o *topOptions) error {
 
 // printTop prints frames one after the other.
 func printTop(ctx context.Context, out io.Writer, o *topOptions) error {
-	again := time.NewTicker(o.every)
-	defer again.Stop()
-	for {
+	return printEvery(ctx, o.every, o.once, func() error {
 		f := look(ctx, o.pages)
 		switch {
 		case ctx.Err() != nil:
-			return nil
 		case o.once && len(f.Members) == 0:
 			return fmt.Errorf("no member answers:\n%s", printableLines(f.Silent))
 		case o.output == "json":
-			if err := json.NewEncoder(out).Encode(f); err != nil {
-				return err
-			}
+			return json.NewEncoder(out).Encode(f)
 		default:
 			f.draw(out, size{}, o.holders)
 		}
-		if o.once {
-			return nil
+		return nil
+	})
+}
+
+// printEvery calls print at once, and unless once is set, again at each interval until ctx ends. It returns the first error.
+func printEvery(ctx context.Context, interval time.Duration, once bool, print func() error) error {
+	again := time.NewTicker(interval)
+	defer again.Stop()
+	for {
+		if err := print(); err != nil || once || ctx.Err() != nil {
+			return err
 		}
 		select {
 		case <-again.C:
