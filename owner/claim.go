@@ -86,7 +86,7 @@ func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 	}
 	switch {
 	case op.Op != Take:
-		c.At = s.chargedAt(op, e)
+		c.At = s.chargedAt(op, e, s.bootID)
 	case res.Over: // nothing is given back of it, but a repeated request gets the same answer
 		c.At = 1
 	}
@@ -153,12 +153,7 @@ func (s *shard) claimShare(op *shardOp, e *counter.Owned) {
 	if c.Flags()&claim.Set != 0 || op.Hits > math.MaxUint32 {
 		return
 	}
-	r := op.Request.Rule
-	s.counters.Load(e, r, &s.state)
-	c.At = r.ChargedAt(&s.state, op.now, s.share())
-	if r.Algorithm.Bucket() {
-		c.At += t.Given(op.Key)
-	}
+	c.At = s.chargedAt(op, e, s.share())
 	if x := t.Add(&c, true); x != nil {
 		t.Change(x)
 	}
@@ -175,11 +170,11 @@ func (op *shardOp) newClaim() (c claim.Claim) {
 	return c
 }
 
-// chargedAt returns where op, which was charged to e last, was charged: see claim.Claim.
-func (s *shard) chargedAt(op *shardOp, e *counter.Owned) int64 {
+// chargedAt returns where op, which writer has charged to e last, was charged: see claim.Claim.
+func (s *shard) chargedAt(op *shardOp, e *counter.Owned, writer uint64) int64 {
 	r := op.Request.Rule
 	s.counters.Load(e, r, &s.state)
-	at := r.ChargedAt(&s.state, op.now, s.bootID)
+	at := r.ChargedAt(&s.state, op.now, writer)
 	if r.Algorithm.Bucket() {
 		at += s.counters.Claims.Given(op.Key)
 	}
@@ -214,9 +209,9 @@ func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 			return
 		}
 		if c = s.oldest(op); c != nil {
-			n.addOrphan(s, op, true)
 			req, h := *op.Request, *op.Hold
 			h.ID, h.Oldest, req.Hold = c.ID, false, &h
+			n.addOrphan(s, op, true) // c is not valid any more
 			op.Request = &req
 			c = t.Find(h.ID)
 		}

@@ -52,11 +52,9 @@ func (s *shard) claimForSet(op *shardOp, e *counter.Owned) {
 	if h.TTL <= 0 || op.Hits > maxClaim {
 		return
 	}
-	c := claim.Claim{ID: h.ID, Key: op.Key, RingPos: op.RingPos, Amount: uint32(op.Hits), At: s.chargedAt(op, e)}
-	c.SetMade(op.now)
-	c.SetTTL(h.TTL)
+	c := op.newClaim()
+	c.At = s.chargedAt(op, e, s.bootID)
 	c.SetFlags(claim.Set)
-	c.SetDomain(op.Domain)
 	if s.counters.Claims.Find(h.ID) != nil || s.counters.Claims.Add(&c, false) == nil {
 		s.counts.Holds.SetsUnclaimed++
 	}
