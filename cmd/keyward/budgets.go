@@ -77,7 +77,7 @@ func printBudgets(ctx context.Context, out io.Writer, o *budgetOptions) error {
 	return printEvery(ctx, o.every, !o.watch, func() error {
 		f := lookBudgets(ctx, o.pages)
 		switch {
-		case ctx.Err() != nil:
+		case hasEnded(ctx):
 		case !o.watch && len(f.Members) == 0:
 			return fmt.Errorf("no member answers:\n%s", printableLines(f.Silent))
 		case o.output == "json":

@@ -70,7 +70,7 @@ func printTop(ctx context.Context, out io.Writer, o *topOptions) error {
 	return printEvery(ctx, o.every, o.once, func() error {
 		f := look(ctx, o.pages)
 		switch {
-		case ctx.Err() != nil:
+		case hasEnded(ctx):
 		case o.once && len(f.Members) == 0:
 			return fmt.Errorf("no member answers:\n%s", printableLines(f.Silent))
 		case o.output == "json":
@@ -82,12 +82,15 @@ func printTop(ctx context.Context, out io.Writer, o *topOptions) error {
 	})
 }
 
+// hasEnded reports whether ctx has ended, so that what was read meanwhile is not complete.
+func hasEnded(ctx context.Context) bool { return ctx.Err() != nil }
+
 // printEvery calls print at once, and unless once is set, again at each interval until ctx ends. It returns the first error.
 func printEvery(ctx context.Context, interval time.Duration, once bool, print func() error) error {
 	again := time.NewTicker(interval)
 	defer again.Stop()
 	for {
-		if err := print(); err != nil || once || ctx.Err() != nil {
+		if err := print(); err != nil || once || hasEnded(ctx) {
 			return err
 		}
 		select {
