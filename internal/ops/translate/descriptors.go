@@ -28,9 +28,12 @@ func (t *translation) describe(d *domain, where string, from *described) {
 	if len(from.path) == 0 {
 		return
 	}
+	l := d.insert(from.path, from.at)
+	if l == nil {
+		return
+	}
 	d.source(from.at.rule)
 	d.actions = append(d.actions, rateLimit{where: where, actions: from.actions})
-	l := d.root.add(from.path...)
 	if l.limit != nil {
 		return
 	}

@@ -19,7 +19,7 @@ type egPolicy struct {
 	used    bool // a route has the policy
 }
 
-// egTarget is what a policy is attached to. Kind is that of a route or Gateway.
+// egTarget identifies a route, a rule of a route, a Gateway or a listener that has a policy.
 type egTarget struct{ kind, namespace, name, section string }
 
 // egLimits is the global rate limit of a policy.
@@ -297,8 +297,10 @@ func (e *egRule) addTo(d *domain, first entry, index int, route string) {
 		}
 		variants = append(variants, slices.Insert(slices.Clone(actions), methodAt, a))
 	}
+	if !e.insert(d, path) {
+		return
+	}
 	d.source(e.at.rule)
-	e.insert(d, path)
 	for _, a := range variants {
 		where := "route " + route
 		d.actions = append(d.actions, rateLimit{where, a, e.settings})
@@ -308,25 +310,32 @@ func (e *egRule) addTo(d *domain, first entry, index int, route string) {
 	}
 }
 
-// insert adds the limit at a path. Two rules with the same descriptor have only one limit, the first in Envoy Gateway.
-func (e *egRule) insert(d *domain, path []entry) {
+// insert adds the limit at a path. Two rules with the same descriptor have only one limit, the first in Envoy Gateway. It
+// returns false if rules cannot have the descriptor.
+func (e *egRule) insert(d *domain, path []entry) bool {
 	const hint = "give one of them another condition, such as a header that is present in every request"
-	l, passed := d.root.add(path[0]), false
-	for _, en := range path[1:] {
-		passed = passed || l.limit != nil
-		l = l.add(en)
+	passed := false
+	for i := range path[1:] {
+		l := d.insert(path[:i+2], e.at)
+		if l == nil {
+			return false
+		}
 		l.shadow = l.shadow || e.shadow
+		switch last := i+2 == len(path); {
+		case !last:
+			passed = passed || l.limit != nil
+			continue
+		case l.limit == &e.limit:
+		case l.limit != nil:
+			e.at.say(Invalid, hint, "an earlier rule has the same descriptor, and Envoy Gateway leaves this one out")
+		case passed || len(l.below) > 0:
+			e.at.say(Invalid, hint, "an earlier rule has the same address range: rate limit services reject what Envoy Gateway sends for the two")
+			fallthrough
+		default:
+			l.limit = &e.limit
+		}
 	}
-	switch {
-	case l.limit == &e.limit:
-	case l.limit != nil:
-		e.at.say(Invalid, hint, "an earlier rule has the same descriptor, and Envoy Gateway leaves this one out")
-	case passed || len(l.below) > 0:
-		e.at.say(Invalid, hint, "an earlier rule has the same address range: rate limit services reject what Envoy Gateway sends for the two")
-		fallthrough
-	default:
-		l.limit = &e.limit
-	}
+	return true
 }
 
 // egUnused adds findings about a policy with rate limits that not all of its targets have.

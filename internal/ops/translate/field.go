@@ -257,12 +257,13 @@ func (f field) flag() bool {
 	return false
 }
 
-// required adds a finding if the field is absent, and reports whether it is there.
+// required adds a finding if the field is absent or an empty string, and reports whether it is there.
 func (f field) required() bool {
-	if f.node == nil {
+	there := f.node != nil && (f.node.Kind != yaml.ScalarNode || f.node.Value != "")
+	if !there {
 		f.say(Invalid, "", "required")
 	}
-	return f.node != nil
+	return there
 }
 
 // describe names a value in a message.

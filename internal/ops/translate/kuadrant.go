@@ -218,12 +218,16 @@ func (t *translation) kuadrantRules(route string, set kuadrantSet) {
 		if l.limit == nil {
 			continue
 		}
-		d.source(l.policy.rule)
 		path := []entry{{l.id, "1"}}
 		for _, c := range l.counters {
 			path = append(path, entry{key: c})
 		}
-		d.root.add(path...).limit = l.limit
+		at := d.insert(path, l.at)
+		if at == nil {
+			continue
+		}
+		at.limit = l.limit
+		d.source(l.policy.rule)
 		l.describe(d, set.when)
 		if !l.policy.token {
 			l.overlaps(list[:i])

@@ -133,7 +133,7 @@ func conjuncts(predicate string) (parts []string) {
 	return append(parts, predicate[start:])
 }
 
-// disjoint reports whether no request can satisfy both lists of predicates, as far as comparisons with strings show.
+// disjoint reports whether no request can satisfy both lists of predicates, judged by comparisons with strings alone.
 func disjoint(a, b []string) bool {
 	other := equalities(b)
 	for attribute, value := range equalities(a) {

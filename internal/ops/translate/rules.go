@@ -30,22 +30,50 @@ type level struct {
 	below    []*level
 }
 
-// find returns the level below l with the same entry, or nil.
-func (l *level) find(e entry) *level {
-	if i := slices.IndexFunc(l.below, func(c *level) bool { return c.entry == e }); i >= 0 {
-		return l.below[i]
+// glued is the text by which rate limit services distinguish descriptors of one level.
+func (e entry) glued() string {
+	if e.value == "" {
+		return e.key
 	}
-	return nil
+	return e.key + "_" + e.value
 }
 
-// add returns the level of a path below l, which it creates where it is missing.
-func (l *level) add(path ...entry) *level {
+// maxEntries is the number of entries of a descriptor, with room for a rule with all conditions of Envoy Gateway.
+const maxEntries = 900
+
+// maxDescriptors is the number of descriptors that are printed.
+const maxDescriptors = 1 << 18
+
+// insert returns the level of a path, which it creates where it is missing. It returns nil, and adds a finding about at,
+// if rules cannot have it.
+func (d *domain) insert(path []entry, at field) *level {
+	const rename = "rename one of the two"
+	if len(path) > maxEntries {
+		at.say(NoCounterpart, "split it", "a descriptor of more than %d entries", maxEntries)
+		return nil
+	}
+	l := &d.root
 	for _, e := range path {
-		next := l.find(e)
-		if next == nil {
-			next = &level{entry: e}
-			l.below = append(l.below, next)
+		if e.key == "" {
+			at.say(Invalid, "", "an entry has an empty key")
+			return nil
 		}
+		i := slices.IndexFunc(l.below, func(c *level) bool { return c.glued() == e.glued() })
+		switch {
+		case i >= 0 && l.below[i].entry != e:
+			at.say(NoCounterpart, rename, "its entry %s is the same for rate limit services as that of another descriptor, because both join key and value to %s",
+				quoted(e.key), quoted(e.glued()))
+			return nil
+		case i >= 0:
+			l = l.below[i]
+			continue
+		case d.all.descriptors >= maxDescriptors:
+			at.say(NoCounterpart, "translate fewer files at a time", "there are more than %d descriptors; the rest is left out", maxDescriptors)
+			return nil
+		}
+		d.all.descriptors++
+		next := &level{entry: e}
+		l.below = append(l.below, next)
 		l = next
 	}
 	return l
@@ -53,6 +81,7 @@ func (l *level) add(path ...entry) *level {
 
 // domain is the rules of one domain, with the actions by which Envoy makes their descriptors.
 type domain struct {
+	all     *translation
 	name    string
 	root    level
 	sources []string // the policies, as kind namespace/name

@@ -27,7 +27,7 @@ func Units() []string {
 	return []string{"second", "minute", "hour", "day", "week", "month", "year"}
 }
 
-// GatewayRules is what Translate returns.
+// GatewayRules is the result of Translate.
 type GatewayRules struct {
 	Policies int                 `json:"policies"` // policies that were read
 	Files    []RulesFile         `json:"files"`
@@ -53,6 +53,8 @@ type translation struct {
 	topology *topology
 	domains  []*domain
 	policies int
+	// descriptors is the number of descriptors in all domains.
+	descriptors int
 }
 
 // domain returns the rules of a domain.
@@ -61,7 +63,7 @@ func (t *translation) domain(name string) *domain {
 	if i >= 0 {
 		return t.domains[i]
 	}
-	d := &domain{name: name}
+	d := &domain{all: t, name: name}
 	t.domains = append(t.domains, d)
 	return d
 }
