@@ -191,7 +191,7 @@ func egEffective(policies []*egPolicy, r *route, rule routeRule, l *listener) []
 	case own.merge == "JSONMerge" && own.limits != nil:
 		return own.rules()
 	}
-	return append(slices.Clone(above.rules()), own.rules()...)
+	return append(slices.Clone(own.rules()), above.rules()...)
 }
 
 // rules returns the rules of a policy. It is nil if p is nil or Envoy Gateway rejects them.
