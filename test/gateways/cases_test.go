@@ -37,6 +37,7 @@ var cases = []gatewayCase{
 	{"client addresses", []feature{distinctAddress}, testAddresses},
 	{"cost of a request", []feature{requestCost}, testRequestCost},
 	{"limit from metadata", []feature{limitOfMetadata}, testLimitOfMetadata},
+	{"cost as a number", []feature{numberCost}, testNumberCost},
 	{"budget of tokens", []feature{requestCost, responseCost, sharedRule}, testBudget},
 	{"policy edited", []feature{distinctHeader}, testEdits},
 	{"members replaced", []feature{distinctHeader}, testRoll},
@@ -53,6 +54,7 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	runGateway(t, g, "envoy-ratelimit", map[string]string{"certs": certs})
+	t.Run("the fault remains: cost as a number", func(t *testing.T) { testNumberPanics(t, g) })
 }
 
 // runGateway starts a gateway and runs all cases that it supports.
@@ -95,10 +97,14 @@ func runGateway(t *testing.T, g gateway, service string, volumes map[string]stri
 				row.lacks = why
 			}
 		}
-		if row.lacks == "" {
+		ran := row.lacks != ""
+		if !ran {
 			s.figures = ""
-			row.passed = t.Run(c.name, func(t *testing.T) { c.run(t, s) })
+			row.passed = t.Run(c.name, func(t *testing.T) { ran = true; c.run(t, s) })
 			row.figures = s.figures
+		}
+		if !ran {
+			continue // -run chooses other cases
 		}
 		results = append(results, row)
 	}

@@ -23,8 +23,7 @@ type gateway interface {
 	stop() error
 
 	// apply writes the gateway's own resources for a route of the host route.example.com to the application, with a policy. A nil
-	// policy removes the route. It does not wait until the resources are in force. It returns an error for a policy with
-	// something that the gateway lacks.
+	// policy removes the route. It does not wait until the resources are in force. Callers ask lacks first.
 	apply(route string, p *policy) error
 
 	// direct makes Envoy call the owners of the values of clientHeader, by the resources that Keyward's tool prints, or any member.

@@ -8,6 +8,7 @@ package gateways
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,6 +37,7 @@ var (
 func long() bool { return os.Getenv("KEYWARD_LONG") != "" }
 
 func TestMain(m *testing.M) {
+	flag.Parse()
 	stage := os.Getenv(stageVar)
 	if stage == "" {
 		if why := missing(); why != "" {
@@ -152,8 +154,12 @@ func runTests(m *testing.M) (int, error) {
 	if err := prepareNetwork(); err != nil {
 		return 1, err
 	}
-	defer printTable()
-	return m.Run(), nil
+	code := m.Run()
+	printTable()
+	if code != 0 {
+		return code, nil
+	}
+	return 0, checkTable()
 }
 
 // file returns a path below the folder of this run.

@@ -126,6 +126,14 @@ end`),
 	}
 }
 
+// testNumberCost has requests of three hits.
+func testNumberCost(t *testing.T, s *suite) {
+	s.enforce(t, "number", policy{rules: []rule{{limit: 7, unit: "Hour", header: clientHeader, requestCost: &cost{number: 3}}}}, clientHeader, "probe")
+	if got := s.sendTimes(t, 3, "number", clientHeader, "alice"); !slices.Equal(got, []int{200, 200, 429}) {
+		t.Errorf("requests of 3 hits with a limit of 7: status codes %v", got)
+	}
+}
+
 // testLimitOfMetadata takes the limit of a request from dynamic metadata.
 func testLimitOfMetadata(t *testing.T, s *suite) {
 	s.enforce(t, "plans", policy{
