@@ -78,6 +78,10 @@ walk: ## Do what the quickstart and the migration guide say on this machine, com
 kube: ## The chart on a real Kubernetes of one node: rolling update, scale-up, Job, a pod cut off, server-side validation (needs root)
 	@$(RUN) -only machine,build,kube-build,chart,kube test
 
+.PHONY: gateways
+gateways: build ## Real control planes of gateways with Keyward behind their Envoys, also the cases that take minutes: a table of gateways and cases (needs root)
+	@KEYWARD_LONG=1 scripts/gateways
+
 .PHONY: fuzz
 FUZZTIME ?= 30s
 fuzz: ## Run every fuzz target for FUZZTIME (30s each)
