@@ -32,6 +32,7 @@ func newTranslate() *cobra.Command {
 	cmd.Flags().StringSliceVar(&limits, "limit", nil, "`[KEY=]N/UNIT` for descriptors whose policy has no amount")
 	cmd.Flags().StringVar(&o.Domain, "domain", "", "`domain` of the policies of Contour and kgateway (default: that in the files)")
 	cmd.Flags().Uint32Var(&o.Reserve, "reserve", 0, "`tokens` that a request of a rule that counts tokens reserves")
+	cmd.Flags().Uint32Var(&o.Envoys, "envoys", 0, "`number` of Envoys: translate local limits too, as one limit of all of them together")
 	cmd.Flags().StringVar(&dir, "out", "", "`directory` to write one file for each domain to, instead of printing them")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var err error

@@ -26,26 +26,33 @@ func (t *translation) contour(objects []*object) {
 	if !limited {
 		return
 	}
-	d := t.contourDomain(service, proxies)
+	d := t.contourDomain(service)
 	byDefault := service.get("defaultGlobalRateLimitPolicy")
 	defaults := t.contourGlobal(byDefault)
 	for _, o := range proxies {
 		t.policies++
 		spec := o.spec().open()
-		own, disabled := t.contourPolicy(d, "virtual host "+o.id(), spec.get("virtualhost").open().get("rateLimitPolicy"))
+		own, disabled := t.contourPolicy(d, "virtual host "+o.id(), o.id(), spec.get("virtualhost").open().get("rateLimitPolicy"))
 		if !own && !disabled && spec.get("virtualhost").exists() {
 			for _, one := range defaults {
 				t.describe(d, "virtual host "+o.id(), one)
 			}
 		}
 		for i, r := range spec.get("routes").items() {
-			t.contourPolicy(d, fmt.Sprintf("route %d of %s", i, o.id()), r.open().get("rateLimitPolicy"))
+			t.contourPolicy(d, fmt.Sprintf("route %d of %s", i, o.id()), fmt.Sprintf("%s/%d", o.id(), i), r.open().get("rateLimitPolicy"))
 		}
 	}
 	if len(proxies) == 0 {
 		for _, one := range defaults {
 			t.describe(d, "every virtual host", one)
 		}
+	}
+	if t.options.Domain == "" && service.get("domain").text() == "" && !d.empty() {
+		at := service.of
+		if !at.exists() {
+			at = proxies[0].spec() // without a service, the rules are those of proxies
+		}
+		at.say(Missing, "add the ContourConfiguration, or pass --domain", "the domain is that of rateLimitService.domain in Contour's configuration, which the files do not contain; the rules have the domain contour")
 	}
 }
 
@@ -105,16 +112,8 @@ func (t *translation) contourFile(o *object) field {
 }
 
 // contourDomain returns the domain of Contour's configuration, with the settings of its filter.
-func (t *translation) contourDomain(service mapping, proxies []*object) *domain {
-	name := service.get("domain").text()
-	if name == "" && t.options.Domain == "" {
-		at := service.of
-		if len(proxies) > 0 && !at.exists() {
-			at = proxies[0].spec()
-		}
-		at.say(Missing, "add the ContourConfiguration, or pass --domain", "the domain is that of rateLimitService.domain in Contour's configuration, which the files do not contain; the rules have the domain contour")
-	}
-	d := t.domain(cmp.Or(t.options.Domain, name, "contour"))
+func (t *translation) contourDomain(service mapping) *domain {
+	d := t.domain(cmp.Or(t.options.Domain, service.get("domain").text(), "contour"))
 	if service.of.exists() {
 		d.filterSettings("failure_mode_deny: "+strconv.FormatBool(!service.get("failOpen").flag()),
 			"x-ratelimit headers: "+strconv.FormatBool(service.get("enableXRateLimitHeaders").flag()),
@@ -125,11 +124,10 @@ func (t *translation) contourDomain(service mapping, proxies []*object) *domain 
 
 // contourPolicy adds the descriptors of a rateLimitPolicy. own reports whether it has some, disabled whether it switches
 // the default policy off.
-func (t *translation) contourPolicy(d *domain, where string, f field) (own, disabled bool) {
+func (t *translation) contourPolicy(d *domain, where, name string, f field) (own, disabled bool) {
 	m := f.open().only("local", "global")
 	if local := m.get("local"); local.exists() {
-		local.say(NoCounterpart, "for one limit of all Envoys together, describe the requests in rateLimitPolicy.global",
-			"each Envoy counts a local limit alone and asks no service; it stays as it is")
+		t.contourLocal(d, where, name, local)
 	}
 	global := m.get("global")
 	all := t.contourGlobal(global)

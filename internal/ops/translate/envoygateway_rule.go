@@ -16,9 +16,6 @@ func (t *translation) readEGLimits(o *object, f field) *egLimits {
 	kind := m.get("type").oneOf("", "Global", "Local")
 	limits := &egLimits{}
 	global, local := m.get("global"), m.get("local")
-	if local.exists() && kind != "Global" {
-		egLocal(local)
-	}
 	for name, other := range map[string]field{"Local": global, "Global": local} {
 		if other.exists() && kind == name {
 			other.say(Note, "", "Envoy Gateway ignores it, because type is %s", kind)
@@ -28,30 +25,43 @@ func (t *translation) readEGLimits(o *object, f field) *egLimits {
 		global.say(Invalid, "", "type is Global, so it is required")
 		limits.bad = true
 	}
-	if !global.exists() || kind == "Local" {
-		return limits
+	if global.exists() && kind != "Local" {
+		for i, r := range global.open().only("rules").get("rules").items() {
+			rule, ok := t.readEGRule(o, i, r)
+			limits.rules = append(limits.rules, rule)
+			limits.bad = limits.bad || !ok
+		}
+		if limits.bad {
+			global.say(Invalid, "correct the findings about its rules", "Envoy Gateway rejects the policy and answers its routes with status 500")
+		}
 	}
-	rules := global.open().only("rules").get("rules")
-	for i, r := range rules.items() {
-		rule, ok := t.readEGRule(o, i, r)
-		limits.rules = append(limits.rules, rule)
-		limits.bad = limits.bad || !ok
-	}
-	if limits.bad {
-		global.say(Invalid, "correct the findings about its rules", "Envoy Gateway rejects the policy and answers its routes with status 500")
+	if local.exists() && kind != "Global" {
+		t.egLocal(o, local, limits)
 	}
 	return limits
 }
 
-// egLocal names the local limits, which Envoy Gateway enforces without a rate limit service.
-func egLocal(f field) {
+// egLocal reads the local limits, which Envoy Gateway enforces without a rate limit service. With Options.Envoys they are
+// further rules of the global limit.
+func (t *translation) egLocal(o *object, f field, limits *egLimits) {
 	rules := f.open().only("rules").get("rules").items()
 	if len(rules) == 0 {
 		f.say(Note, "", "it has no rules")
 	}
 	for _, r := range rules {
-		r.say(NoCounterpart, "for one limit of all Envoys together, move the rule to rateLimit.global",
-			"each Envoy counts a local limit alone and asks no service; it stays as it is")
+		if !t.local(r, "rateLimit.global") {
+			continue
+		}
+		rule, ok := t.readEGRule(o, len(limits.rules), r)
+		if !ok {
+			r.say(Invalid, "correct it", "Envoy Gateway rejects the policy and answers its routes with status 500")
+		}
+		if m := r.open(); m.get("shadowMode").flag() || m.get("cost").open().get("response").exists() || m.get("limit").open().get("fromMetadata").exists() {
+			r.say(Invalid, "move the rule to rateLimit.global", "a local limit has no shadowMode, cost.response or limit.fromMetadata")
+		}
+		rule.limit.requests = t.together(r, rule.limit.requests)
+		limits.rules = append(limits.rules, rule)
+		limits.bad = limits.bad || !ok
 	}
 }
 

@@ -215,7 +215,8 @@ func (f field) text() string {
 	return f.node.Value
 }
 
-// oneOf returns the value of a scalar, which must be one of a list; an absent one is the first.
+// oneOf returns the value of a scalar, which must be one of a list. An absent one is the first, which is empty if there
+// is no default. It returns the empty string for another value, which is a finding.
 func (f field) oneOf(values ...string) string {
 	if f.node == nil {
 		return values[0]
@@ -227,7 +228,7 @@ func (f field) oneOf(values ...string) string {
 		}
 	}
 	if f.node.Kind == yaml.ScalarNode {
-		f.say(Invalid, "", "%s is not one of %s", quoted(got), strings.Join(values, ", "))
+		f.say(Invalid, "", "%s is not one of %s", quoted(got), strings.TrimPrefix(strings.Join(values, ", "), ", "))
 	}
 	return ""
 }

@@ -16,17 +16,18 @@ func (t *translation) kgateway(objects []*object) {
 		}
 		t.policies++
 		m := o.spec().open().get("rateLimit").open().only("local", "global")
-		if local := m.get("local"); local.exists() {
-			local.say(NoCounterpart, "for one limit of all Envoys together, describe the requests in rateLimit.global",
-				"each Envoy counts a local limit alone and asks no service; it stays as it is")
-		}
+		d := t.domain(cmp.Or(t.options.Domain, "kgateway"))
 		if global := m.get("global"); global.exists() {
-			t.kgatewayGlobal(o, global)
+			d = t.kgatewayGlobal(o, global)
+		}
+		if local := m.get("local"); local.exists() {
+			t.kgatewayLocal(d, o, local)
 		}
 	}
 }
 
-func (t *translation) kgatewayGlobal(o *object, f field) {
+// kgatewayGlobal translates a global policy, and returns its domain.
+func (t *translation) kgatewayGlobal(o *object, f field) *domain {
 	m := f.open().only("descriptors", "extensionRef")
 	d := t.kgatewayDomain(o, m.get("extensionRef"))
 	items := m.get("descriptors")
@@ -43,6 +44,7 @@ func (t *translation) kgatewayGlobal(o *object, f field) {
 			t.describe(d, "the targets of TrafficPolicy "+o.id(), one)
 		}
 	}
+	return d
 }
 
 // kgatewayDomain returns the domain of the GatewayExtension that a policy refers to, with the settings of its filter.

@@ -20,6 +20,9 @@ type Options struct {
 	Limits map[string]Amount
 	// Reserve is the number of tokens that a request reserves with rules that count tokens. 0: they reserve nothing.
 	Reserve uint32
+	// Envoys is the number of Envoys for which local limits are translated, as one limit of all of them together. 0: local
+	// limits are only named.
+	Envoys uint32
 }
 
 // Units returns the units of limits.
