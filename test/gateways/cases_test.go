@@ -17,6 +17,7 @@ type suite struct {
 	cluster *cluster
 	client  *http.Client
 	xds     *pod   // once a case has started it
+	route   string // of the last policy
 	figures string // measured by the running case
 }
 
@@ -114,6 +115,8 @@ func runGateway(t *testing.T, g gateway, service string, volumes map[string]stri
 // requests with these headers that have been counted.
 func (s *suite) enforce(t *testing.T, route string, p policy, headers ...string) int {
 	t.Helper()
+	s.gateway.forget(s.route)
+	s.route = route
 	if err := s.gateway.apply(route, &p); err != nil {
 		t.Fatal(err)
 	}

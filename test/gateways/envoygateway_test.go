@@ -32,8 +32,9 @@ type envoyGateway struct {
 
 	ip          string
 	pod         *pod
-	envoyProxy  object // of the tool, for Envoy on this host
-	patchPolicy object // of the tool
+	envoyProxy  object           // of the tool, for Envoy on this host
+	patchPolicy object           // of the tool
+	routes      map[string][]any // resources of the routes in force, and of calls to owners
 }
 
 // The Gateway of all cases.
@@ -48,7 +49,7 @@ const (
 func newEnvoyGateway() *envoyGateway {
 	return &envoyGateway{
 		program: os.Getenv("KEYWARD_GATEWAYS_ENVOY_GATEWAY"), source: os.Getenv("KEYWARD_GATEWAYS_ENVOY_GATEWAY_SOURCE"),
-		version: os.Getenv("KEYWARD_GATEWAYS_ENVOY_GATEWAY_VERSION"), envoy: os.Getenv("ENVOY_BIN"), proxy: os.Getenv("KEYWARD_GATEWAYS_ENVOY_VERSION"),
+		routes: map[string][]any{}, version: os.Getenv("KEYWARD_GATEWAYS_ENVOY_GATEWAY_VERSION"), envoy: os.Getenv("ENVOY_BIN"), proxy: os.Getenv("KEYWARD_GATEWAYS_ENVOY_VERSION"),
 	}
 }
 
@@ -184,7 +185,10 @@ func (g *envoyGateway) prepare() (ratelimitCerts string, err error) {
 	return g.dir("home/config/certs/envoy-rate-limit"), g.writeCommon()
 }
 
-// writeConfiguration writes the configuration of the control plane, with the settings of the chart's preset.
+// callTimeout is how long Envoy waits for an answer: so long that no call fails because the machine is slow.
+const callTimeout = "5s"
+
+// writeConfiguration writes the configuration of the control plane, with the settings of the chart's preset, except the timeout.
 func (g *envoyGateway) writeConfiguration() error {
 	home := func(d string) string { return "/gateway/home/" + d }
 	return writeYAML(g.dir("envoy-gateway.yaml"), object{
@@ -196,8 +200,8 @@ func (g *envoyGateway) writeConfiguration() error {
 				"configHome": home("config"), "dataHome": home("data"), "stateHome": home("state"), "runtimeDir": home("run"),
 			}},
 		}},
-		"extensionApis": object{"enableBackend": true, "enableEnvoyPatchPolicy": true},
-		"rateLimit":     object{"timeout": "100ms", "backend": object{"type": "Redis", "redis": object{"url": "unused.invalid:6379"}}},
+		"extensionApis": object{"enableBackend": true, "enableEnvoyPatchPolicy": true, "enableLua": true},
+		"rateLimit":     object{"timeout": callTimeout, "backend": object{"type": "Redis", "redis": object{"url": "unused.invalid:6379"}}},
 	})
 }
 

@@ -22,9 +22,12 @@ type gateway interface {
 	// stop ends what start has started. The resources that were applied remain.
 	stop() error
 
-	// apply writes the gateway's own resources for a route of the host route.example.com to the application, with a policy. A nil
-	// policy removes the route. It does not wait until the resources are in force. Callers ask lacks first.
+	// apply writes the gateway's own resources for a route of the host route.example.com to the application, with a
+	// policy. It does not wait until the resources are in force. Callers ask lacks first.
 	apply(route string, p *policy) error
+
+	// forget removes the resources of a route, at the next call of apply at the latest.
+	forget(route string)
 
 	// direct makes Envoy call the owners of the values of clientHeader, by the resources that Keyward's tool prints, or any member.
 	direct(on bool) error
