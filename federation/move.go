@@ -12,7 +12,7 @@ const movedBoots = 8
 // EscrowMove contains the hits that one escrow of a region has left, on their way to the key's next owner in the region.
 // They can be spent there, and are not returned to the coordinator. They count once, by Boot.
 //
-// EndsAt is a time and not a duration, because nobody knows how long a message was on its way. It is not later than the
+// EndsAt is a time and not a duration, because how long a message was on its way is not known. It is not later than the
 // end of the window by the coordinator's clock: the margin for clocks is that of the region's members, by whose clocks the
 // hits end however often they move.
 type EscrowMove struct {
