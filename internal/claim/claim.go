@@ -115,8 +115,8 @@ func (c *Claim) Ends() int64 {
 	return c.Made() + int64(c.TTL()) + int64(MarkLife)
 }
 
-// live reports whether the claim counts among those that hold hits.
-func (c *Claim) live() bool { return c.State() == Open && c.Flags()&(Once|Set) == 0 && c.ttl > 0 }
+// Live reports whether the claim is an open hold: not that of a set, or one that only recognizes repeated requests.
+func (c *Claim) Live() bool { return c.State() == Open && c.Flags()&(Once|Set) == 0 && c.ttl > 0 }
 
 // forgettable reports whether the claim may be forgotten to make room: it is settled or that of a set.
 func (c *Claim) forgettable() bool { return c.State() >= Settled || c.Flags()&Set != 0 }

@@ -178,7 +178,7 @@ func (t *Records) Totals(key [2]uint64) (s OpenClaims) {
 		return *x
 	}
 	t.EachOpen(key, func(c *Claim) bool {
-		if c.live() {
+		if c.Live() {
 			s.Open++
 			s.Held += uint64(c.Amount)
 		}
@@ -207,7 +207,7 @@ func (t *Records) Add(c *Claim, copied bool) *Claim {
 	*p = x
 	t.link(p, i)
 	t.n++
-	if x.live() {
+	if x.Live() {
 		t.hold(&x)
 	}
 	return p
@@ -263,7 +263,7 @@ func (t *Records) anyOpen(key [2]uint64) (open bool) {
 // Settle sets the state of a claim at time now, and the hits that it gives back. The caller passes the claim to Change;
 // until then, no confirmation is one of this state.
 func (t *Records) Settle(now int64, c *Claim, s Stage, amount uint32) {
-	was, held, kept := c.Amount, c.live(), !c.forgettable()
+	was, held, kept := c.Amount, c.Live(), !c.forgettable()
 	if c.State() == Open {
 		c.SetTTL(time.Duration(now - c.Made()))
 	}
@@ -283,7 +283,7 @@ func (t *Records) Settle(now int64, c *Claim, s Stage, amount uint32) {
 
 // End makes c, an open claim, one that has lapsed and is given back.
 func (t *Records) End(c *Claim) {
-	held := c.live()
+	held := c.Live()
 	c.ttl = 0
 	c.SetFlags(c.Flags() | Releases)
 	if held {
@@ -352,7 +352,7 @@ func (t *Records) Remove(c *Claim) {
 	if c.Changed() {
 		t.forget(key, at)
 	}
-	held, set, amount := c.live(), c.Flags()&Set != 0, c.Amount
+	held, set, amount := c.Live(), c.Flags()&Set != 0, c.Amount
 	t.limits.release(c)
 	*c = Claim{next: t.free}
 	t.free = at
