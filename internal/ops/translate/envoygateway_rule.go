@@ -73,7 +73,7 @@ func (t *translation) readEGRule(o *object, index int, f field) (rule *egRule, o
 	ok = rule.readLimit(m.get("limit"))
 	switch x := m.get("xRateLimitHeaders").oneOf("", "Off", "DraftVersion03"); x {
 	case "Off":
-		rule.settings = append(rule.settings, "x_ratelimit_option: OFF")
+		rule.settings = append(rule.settings, `x_ratelimit_option: "OFF"`)
 	case "DraftVersion03":
 		rule.settings = append(rule.settings, "x_ratelimit_option: DRAFT_VERSION_03")
 	}
