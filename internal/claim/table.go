@@ -309,11 +309,11 @@ func (t *Records) take() uint32 {
 
 // grow keeps the number of chains above that of the claims.
 func (t *Records) grow() {
-	if t.n < len(t.byID) {
+	if t.n < 2*len(t.byID) {
 		return
 	}
 	size := max(16, 2*len(t.byID))
-	t.byID, t.byKey = make([]uint32, size), make([]uint32, size)
+	t.byID, t.byKey = make([]uint32, size), make([]uint32, size/2) // 3 to 6 bytes a claim
 	for i := uint32(1); i <= t.used; i++ {
 		if c := t.at(i); c.word != 0 {
 			t.link(c, i)
