@@ -20,6 +20,7 @@ type EscrowMove struct {
 	Window int64
 	Hits   uint64
 	EndsAt int64 // by the clock of the member that sends it, and then of the one that has it
+	Taken  bool  // by the escrow of the member that has it, which may have moved on since
 }
 
 // Arrived returns m at a member that receives it at now. When it was sent, left was the time until EndsAt: if the sender's

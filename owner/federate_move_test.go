@@ -36,6 +36,7 @@ func (w *relay) pass(n *Node, i int) (fx Ready) {
 	s, _ := n.shard(w.q.Key)
 	if x := s.escrows.keys[w.q.Key]; x != nil {
 		n.passOn(s, w.q.Key, x, w.now+w.clocks[i], handoff.Ownership{State: handoff.OwnedElsewhere, Member: "b"}, &fx)
+		n.dropEscrow(s, w.q.Key)
 	}
 	return fx
 }
@@ -96,5 +97,27 @@ func TestMovedHitsEndWithTheirWindow(t *testing.T) {
 				t.Errorf("clocks %v, delay %v: second owner %v, third one until %v", clocks, delay, second, last)
 			}
 		}
+	}
+}
+
+// The hits of an escrow that has moved are spent once, also if the message with them comes again when their key has moved on
+// and come back.
+func TestMovedHitsArriveOnce(t *testing.T) {
+	w := &relay{regions: newRegions(t, 1)}
+	w.terms.Floor, w.terms.Batch = 0, time.Second
+	w.q = w.ask(1000, 10*time.Second)
+	for first := w.nodes[0]; w.now < t0+int64(time.Second); w.wait(10) {
+		w.q.Waiter = w.now
+		take(first, w.now, w.q)
+	}
+	two, message := w.owner(1), w.pass(w.nodes[0], 0)
+	w.arrive(two, 1, message, time.Millisecond)
+	if !w.take(two, 1) {
+		t.Fatal("what was moved is not there")
+	}
+	w.pass(two, 1)
+	w.arrive(two, 1, message, time.Millisecond)
+	if w.take(two, 1) {
+		t.Error("what was moved is spent where it was before, too")
 	}
 }
