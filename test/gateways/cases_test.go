@@ -79,7 +79,11 @@ func runGateway(t *testing.T, g gateway, service string, volumes map[string]stri
 			t.Error(err)
 		}
 	})
-	if s.cluster, err = newCluster(t.Context(), w, service, secrets, 3, hotRate, budgetDefaults); err != nil {
+	extra := []string{hotRate, budgetDefaults}
+	if !long() { // members connect again after a second instead of 5 to 15, for which testRestarts would wait
+		extra = append(extra, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s", "XDS_CLIENT_BACKOFF_MAX_INTERVAL=1s")
+	}
+	if s.cluster, err = newCluster(t.Context(), w, service, secrets, 3, extra...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -124,7 +128,7 @@ func (s *suite) enforce(t *testing.T, route string, p policy, headers ...string)
 	return 1
 }
 
-// await waits until a response has this limit.
+// await waits until a response has this limit, and all members have the rules of the member that decided it.
 func (s *suite) await(t *testing.T, route string, limit uint, headers ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -137,6 +141,9 @@ func (s *suite) await(t *testing.T, route string, limit uint, headers ...string)
 		}
 		return err
 	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := lab.Await(ctx, "the same rules at all members", s.cluster.agree); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -42,7 +42,9 @@ func (s *suite) inForce(ctx context.Context, route string, limit uint) error {
 				err = fmt.Errorf("status %d, x-ratelimit-limit %q", a.status, a.header.Get("x-ratelimit-limit"))
 			}
 		}
-		last = err
+		if ctx.Err() == nil {
+			last = err
+		}
 		pause(ctx, 5*time.Millisecond)
 	}
 	return fmt.Errorf("limit %d of %s: %w", limit, route, last)
@@ -100,6 +102,7 @@ func testRestarts(t *testing.T, s *suite) {
 	s.enforce(t, "restarted", perTenant(800_000), clientHeader, "probe")
 	var took []time.Duration
 	for i := range restarts {
+		ends := time.Now()
 		if err := s.gateway.stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -112,11 +115,14 @@ func testRestarts(t *testing.T, s *suite) {
 		if err := s.gateway.start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		ready := time.Now()
 		ctx, cancel := timeout(t, time.Minute)
 		if err := s.inForce(ctx, "restarted", limit); err != nil {
 			t.Fatalf("restart %d: %v", i+1, err)
 		}
 		cancel()
+		t.Logf("restart %d: stopped after %.1f s, ready after %.1f s, the edit in force after another %.1f s", i+1,
+			begin.Sub(ends).Seconds(), ready.Sub(begin).Seconds(), time.Since(ready).Seconds())
 		took = append(took, time.Since(begin))
 	}
 	s.figure(t, "%d restarts, the edit made meanwhile in force at every member at most %.1f s after the start", restarts, slices.Max(took).Seconds())
@@ -233,7 +239,11 @@ func testRoll(t *testing.T, s *suite) {
 	if err != nil || after != before {
 		t.Errorf("%v requests were admitted because their calls failed (%v)", after-before, err)
 	}
-	s.figure(t, "%d requests in %.0f s while 3 members were replaced: %d admitted, the limit; %v uncounted", sent, took.Seconds(), limit*len(tenants), after-before)
+	admitted := 0
+	for _, n := range l.admitted {
+		admitted += n
+	}
+	s.figure(t, "%d requests, 3 members replaced in %.0f s: %d admitted of a limit of %d; %v uncounted", sent, took.Seconds(), admitted, limit*len(tenants), after-before)
 }
 
 func (l *load) total() (n int) {
