@@ -185,9 +185,9 @@ func egEffective(policies []*egPolicy, r *route, rule routeRule, l *listener) []
 	switch {
 	case own == nil:
 		return above.rules()
-	case own.merge == "" || above.rules() == nil:
+	case own.merge == "" || own == above || own.limits != nil && own.limits.bad || above.rules() == nil:
 		return own.rules()
-	case own.merge == "JSONMerge" && own.limits != nil:
+	case own.merge == "JSONMerge" && len(own.rules()) > 0:
 		return own.rules()
 	}
 	return append(slices.Clone(own.rules()), above.rules()...)
