@@ -115,7 +115,7 @@ func TestPatchFinds(t *testing.T) {
 		if d["kind"] != "EnvoyPatchPolicy" {
 			continue
 		}
-		const path = "..http_filters[?(@.name=='envoy.filters.http.ratelimit')].typed_config.rate_limit_service.grpc_service"
+		const path = "..http_filters[?(@.name=~'^envoy.filters.http.ratelimit(/|$)')].typed_config.rate_limit_service.grpc_service"
 		if p := list(at(d, "spec", "jsonPatches"))[1]; at(p, "operation", "jsonPath") != path {
 			t.Errorf("patches %v", at(p, "operation", "jsonPath"))
 		}

@@ -46,6 +46,11 @@ func whole() []*stage {
 			name: "kube", about: "the chart on a real Kubernetes of one node", budget: 5 * time.Minute, after: []string{"kube-build", "e2e"}, needs: kubeNeeds,
 			jobs: kube,
 		},
+		{
+			name: "gateways", about: "control planes of real gateways", budget: 2 * time.Minute, after: []string{"build", "gateways-build", "e2e"}, needs: []string{"root", "ip"},
+			jobs: gateways,
+		},
+		{name: "gateways-build", about: "the control planes of gateways: once for a version", budget: 10 * time.Second, after: []string{"machine", "e2e"}, jobs: idly(command(1, "scripts/gateways", "build"))},
 		{name: "kube-build", about: "a Kubernetes, Helm 3 and 4: once for a version", budget: 10 * time.Second, after: []string{"machine", "e2e"}, jobs: idly(command(1, "test/kube/tools/build"))},
 		{name: "lint", about: "formatting, vet, tidiness, golangci-lint", budget: 2 * time.Minute, jobs: idly(command(1, "make", "-s", "lint"))},
 		{name: "search", about: "searches by one goroutine, without the race detector", after: []string{"e2e"}, wants: []string{"java", "mvn"}, budget: 3 * time.Minute, jobs: idly(search)},
@@ -56,7 +61,7 @@ func whole() []*stage {
 		{name: "sim", about: "whole clusters in virtual time", after: []string{"e2e"}, budget: 5 * time.Minute, jobs: idly(sim)},
 		{name: "chart", about: "the Helm chart, with Helm 3 and 4", budget: 2 * time.Minute, after: []string{"kube-build"}, jobs: idly(chart)},
 		{name: "bench", about: "the benchmarks' own tests", budget: time.Minute, after: []string{"build", "e2e"}, jobs: idly(bench)},
-		{name: "release", about: "known vulnerabilities; two builds of the sidecar with the same bytes", after: []string{"e2e"}, budget: 4 * time.Minute, jobs: idly(release)},
+		{name: "release", about: "known vulnerabilities; two builds of the sidecar with the same bytes; what makes releases", after: []string{"e2e"}, budget: 4 * time.Minute, jobs: idly(release)},
 	}
 }
 
@@ -74,7 +79,7 @@ func machineStage(tests []string) *stage {
 		versions, modules := []string{envoyVersion}, []string{"."}
 		if tests == nil {
 			versions = append(versions, envoy136, envoy138)
-			modules = append(modules, "bench", "test/page", "test/kube/tools")
+			modules = append(modules, "bench", "test/page", "test/kube/tools", "test/gateways/tools/envoy-gateway", "tools/release")
 			jobs = append(jobs, &job{name: "original", args: []string{"scripts/original"}})
 		}
 		for _, dir := range modules {
@@ -108,7 +113,7 @@ func (m *machine) packages(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(strings.Fields(text), func(p string) bool {
-		return slices.ContainsFunc([]string{"/test/e2e", "/test/sim", "/test/kube", "/charts", "/dashboards", "/federation/redis", "/federation/postgres", "/federation/remote"}, func(dir string) bool { return strings.HasSuffix(p, dir) })
+		return slices.ContainsFunc([]string{"/test/e2e", "/test/sim", "/test/kube", "/test/gateways", "/charts", "/dashboards", "/federation/redis", "/federation/postgres", "/federation/remote"}, func(dir string) bool { return strings.HasSuffix(p, dir) })
 	}), nil
 }
 
@@ -176,7 +181,7 @@ func bench(context.Context, *machine) ([]*job, error) {
 }
 
 func release(context.Context, *machine) ([]*job, error) {
-	return []*job{{name: "vuln", args: []string{"make", "-s", "vuln"}}, {name: "reproduce", args: []string{"make", "-s", "reproduce"}}}, nil
+	return []*job{{name: "vuln", args: []string{"make", "-s", "vuln"}}, {name: "reproduce", args: []string{"make", "-s", "reproduce"}}, {name: "tools", args: []string{"go", "test", "-v", "-count=1", "./..."}, dir: "tools/release"}}, nil
 }
 
 // chart renders the chart with the Helm binaries of the stage kube-build.
@@ -205,6 +210,10 @@ func boards(ctx context.Context, m *machine) ([]*job, error) {
 
 func kube(context.Context, *machine) ([]*job, error) {
 	return []*job{{args: []string{"scripts/kube"}, load: 1, env: []string{"KEYWARD_KUBE=required"}}}, nil
+}
+
+func gateways(context.Context, *machine) ([]*job, error) {
+	return []*job{{args: []string{"scripts/gateways"}, load: 1}}, nil
 }
 
 func walk(context.Context, *machine) ([]*job, error) {

@@ -1,0 +1,192 @@
+package gateways
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/internal/promtext"
+)
+
+// cluster is the members of Keyward behind a gateway, in pods as a Deployment makes them. Its methods are for one goroutine.
+type cluster struct {
+	workload
+	service string            // by whose name the gateway finds ready members
+	volumes map[string]string // folders by the names of volumes
+	extra   []string          // variables of all members in addition to those of the gateway
+	members []*member
+	started int
+}
+
+// member is a pod of Keyward.
+type member struct {
+	*pod
+	ip string
+}
+
+// newCluster starts n members, which are the first.
+func newCluster(ctx context.Context, w workload, service string, volumes map[string]string, n int, extra ...string) (*cluster, error) {
+	c := &cluster{workload: w, service: service, volumes: volumes, extra: extra}
+	for range n {
+		if _, err := c.add(); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.awaitReady(ctx)
+}
+
+// add starts one more member.
+func (c *cluster) add() (*member, error) {
+	name := fmt.Sprintf("%s-%c", c.service, 'a'+c.started)
+	c.started++
+	ip, err := addHost(name)
+	if err != nil {
+		return nil, err
+	}
+	p := &pod{Name: name, Host: name, Command: c.command, User: c.user, Mounts: map[string]string{c.command[0]: filepath.Join(programs, "sidecar")}}
+	for path, volume := range c.mounts {
+		p.Mounts[path] = c.volumes[volume]
+	}
+	p.Env = append(p.Env, "PATH=/bin")
+	for _, v := range c.env {
+		line, err := v.resolve(name, ip)
+		if err != nil {
+			return nil, err
+		}
+		p.Env = append(p.Env, line)
+	}
+	p.Env = append(p.Env, c.extra...)
+	m := &member{pod: p, ip: ip}
+	c.members = append(c.members, m)
+	c.publish()
+	return m, p.start()
+}
+
+// publish makes the name server list the members: all of them for gossip, and the ready ones for the gateway.
+func (c *cluster) publish() {
+	var all, ready []string
+	for _, m := range c.members {
+		all = append(all, m.ip)
+		if m.ready(context.Background()) == nil {
+			ready = append(ready, m.ip)
+		}
+	}
+	names.set("keyward-gossip", all...)
+	names.set(c.service, ready...)
+}
+
+// ready asks as the readiness probe of the gateway's Deployment.
+func (m *member) ready(ctx context.Context) error {
+	if m.process == nil {
+		return errors.New("not started")
+	}
+	if !m.process.Running() {
+		return fmt.Errorf("%s has ended: %s", m.Name, m.process.Tail(2000))
+	}
+	_, err := lab.Get(ctx, "http://"+m.ip+":8080/healthcheck")
+	return err
+}
+
+// awaitReady waits until all members are ready and use one ring, and publishes them.
+func (c *cluster) awaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err := lab.Await(ctx, "ready members", func(ctx context.Context) error {
+		for _, m := range c.members {
+			if err := m.ready(ctx); err != nil {
+				return err
+			}
+			v, err := lab.Cluster(ctx, m.ip+":19001")
+			if err != nil {
+				return err
+			}
+			if len(v.Ring.Members) != len(c.members) || v.Ring.Disagreement > 0 || v.Rules.Disagreement > 0 {
+				return fmt.Errorf("%s: ring of %v, %d members disagree on it, %d on the rules", m.Name, v.Ring.Members, v.Ring.Disagreement, v.Rules.Disagreement)
+			}
+		}
+		return nil
+	})
+	c.publish()
+	return err
+}
+
+// remove ends a member as Kubernetes ends a pod: the gateway no longer finds it, and its process gets SIGTERM.
+func (c *cluster) remove(m *member) error {
+	c.members = slices.DeleteFunc(c.members, func(o *member) bool { return o == m })
+	c.publish()
+	return m.stop(40 * time.Second)
+}
+
+// stop ends all members at the same time.
+func (c *cluster) stop() error {
+	names.set(c.service)
+	ends := make(chan error, len(c.members))
+	for _, m := range c.members {
+		go func() { ends <- m.stop(40 * time.Second) }()
+	}
+	var errs []error
+	for range c.members {
+		errs = append(errs, <-ends)
+	}
+	return errors.Join(errs...)
+}
+
+// sum returns the sum of a metric over all members and labels.
+func (c *cluster) sum(ctx context.Context, metric string) (sum float64, err error) {
+	for _, m := range c.members {
+		page, err := lab.Get(ctx, "http://"+m.ip+":19001/metrics")
+		if err != nil {
+			return 0, err
+		}
+		samples, err := promtext.Parse(page)
+		if err != nil {
+			return 0, err
+		}
+		sum += samples.Sum(metric)
+	}
+	return sum, nil
+}
+
+// rules returns the rules that each member has in force, as its debug port lists them.
+func (c *cluster) rules(ctx context.Context) (map[string]string, error) {
+	all := map[string]string{}
+	for _, m := range c.members {
+		page, err := lab.Get(ctx, "http://"+m.ip+":6070/rlconfig")
+		if err != nil {
+			return nil, err
+		}
+		all[m.Name] = string(page)
+	}
+	return all, nil
+}
+
+// behind returns the members whose rules lack a text.
+func (c *cluster) behind(ctx context.Context, text string) (lines []string, err error) {
+	rules, err := c.rules(ctx)
+	for _, name := range slices.Sorted(maps.Keys(rules)) {
+		if !strings.Contains(rules[name], text) {
+			lines = append(lines, name)
+		}
+	}
+	return lines, err
+}
+
+// agree returns an error unless all members have the same rules in force.
+func (c *cluster) agree(ctx context.Context) error {
+	rules, err := c.rules(ctx)
+	if err != nil {
+		return err
+	}
+	for name, text := range rules {
+		if first := c.members[0].Name; text != rules[first] {
+			return fmt.Errorf("%s and %s have different rules", first, name)
+		}
+	}
+	return nil
+}
