@@ -150,7 +150,7 @@ func (o *oracle) checkPool(p *poolWindow, q *request) {
 
 // weightClock returns the time by which the weight of the window before p falls: the coordinator's. If another coordinator
 // lent that window, the regions compute its weight, by their own clocks and with a margin of the tolerance. It does not
-// suffice for clocks that differ by more, so a region may then borrow earlier by that: it is what the limit allows in that time.
+// suffice for clocks that differ by more: such a region borrows what the limit allows, and earlier by the difference.
 func (f *federal) weightClock(p *poolWindow) int64 {
 	at := f.layouts.latestClock(p.key, p.index)
 	if f.layouts.home(p.key, p.index) != f.layouts.home(p.key, p.index-1) {
