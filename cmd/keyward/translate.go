@@ -62,7 +62,7 @@ func newTranslate() *cobra.Command {
 		case err != nil:
 			return err
 		case rules.Policies == 0:
-			return errors.New("no policy found: want a BackendTrafficPolicy, RateLimitPolicy, TokenRateLimitPolicy, HTTPProxy or TrafficPolicy")
+			return errors.New("no policy found: want a BackendTrafficPolicy, RateLimitPolicy, TokenRateLimitPolicy, HTTPProxy, TrafficPolicy or RateLimitConfig")
 		case !rules.Complete():
 			return errFailed
 		}

@@ -53,6 +53,7 @@ func TestTranslate(t *testing.T) {
 		{"contour.yaml", "contour.limits.txt", Options{Domain: "mine", Limits: map[string]Amount{"": {1, "hour"}, "api_key": {7, "day"}}}},
 		{"kuadrant.yaml", "kuadrant.txt", Options{Actions: true, Reserve: 1000}},
 		{"attach.yaml", "attach.txt", Options{}},
+		{"solo.yaml", "solo.txt", Options{}},
 		{"local.yaml", "local.txt", Options{}},
 		{"local.yaml", "local.envoys.txt", Options{Envoys: 3, Actions: true}},
 		{"kgateway.yaml", "kgateway.txt", Options{Actions: true, Limits: limits}},
