@@ -27,7 +27,8 @@ type cluster struct {
 // member is a pod of Keyward.
 type member struct {
 	*pod
-	ip string
+	ip        string
+	readiness string
 }
 
 // newCluster starts n members, which are the first.
@@ -62,14 +63,13 @@ func (c *cluster) add() (*member, error) {
 		p.Env = append(p.Env, line)
 	}
 	p.Env = append(p.Env, c.extra...)
-	m := &member{pod: p, ip: ip}
+	m := &member{pod: p, ip: ip, readiness: c.readiness}
 	c.members = append(c.members, m)
-	c.publish()
-	return m, p.start()
+	return m, errors.Join(c.publish(), p.start())
 }
 
 // publish makes the name server list the members: all of them for gossip, and the ready ones for the gateway.
-func (c *cluster) publish() {
+func (c *cluster) publish() error {
 	var all, ready []string
 	for _, m := range c.members {
 		all = append(all, m.ip)
@@ -79,6 +79,10 @@ func (c *cluster) publish() {
 	}
 	names.set("keyward-gossip", all...)
 	names.set(c.service, ready...)
+	if c.found == nil {
+		return nil
+	}
+	return c.found(ready)
 }
 
 // ready asks as the readiness probe of the gateway's Deployment.
@@ -89,7 +93,7 @@ func (m *member) ready(ctx context.Context) error {
 	if !m.process.Running() {
 		return fmt.Errorf("%s has ended: %s", m.Name, m.process.Tail(2000))
 	}
-	_, err := lab.Get(ctx, "http://"+m.ip+":8080/healthcheck")
+	_, err := lab.Get(ctx, "http://"+m.ip+m.readiness)
 	return err
 }
 
@@ -102,7 +106,7 @@ func (c *cluster) awaitReady(ctx context.Context) error {
 			if err := m.ready(ctx); err != nil {
 				return err
 			}
-			v, err := lab.Cluster(ctx, m.ip+":19001")
+			v, err := lab.Cluster(ctx, m.ip+c.metrics)
 			if err != nil {
 				return err
 			}
@@ -112,15 +116,13 @@ func (c *cluster) awaitReady(ctx context.Context) error {
 		}
 		return nil
 	})
-	c.publish()
-	return err
+	return errors.Join(err, c.publish())
 }
 
 // remove ends a member as Kubernetes ends a pod: the gateway no longer finds it, and its process gets SIGTERM.
 func (c *cluster) remove(m *member) error {
 	c.members = slices.DeleteFunc(c.members, func(o *member) bool { return o == m })
-	c.publish()
-	return m.stop(40 * time.Second)
+	return errors.Join(c.publish(), m.stop(40*time.Second))
 }
 
 // stop ends all members at the same time.
@@ -140,7 +142,7 @@ func (c *cluster) stop() error {
 // sum returns the sum of a metric over all members and labels.
 func (c *cluster) sum(ctx context.Context, metric string) (sum float64, err error) {
 	for _, m := range c.members {
-		page, err := lab.Get(ctx, "http://"+m.ip+":19001/metrics")
+		page, err := lab.Get(ctx, "http://"+m.ip+c.metrics+"/metrics")
 		if err != nil {
 			return 0, err
 		}
