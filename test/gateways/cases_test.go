@@ -151,7 +151,7 @@ func (s *suite) enforce(t *testing.T, route string, p policy, headers ...string)
 	return 1
 }
 
-// await waits until a response has this limit.
+// await waits until a response has this limit, and all members have the rules of the member that decided it.
 func (s *suite) await(t *testing.T, route string, limit uint, headers ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -164,6 +164,9 @@ func (s *suite) await(t *testing.T, route string, limit uint, headers ...string)
 		}
 		return err
 	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := lab.Await(ctx, "the same rules at all members", s.cluster.agree); err != nil {
 		t.Fatal(err)
 	}
 }

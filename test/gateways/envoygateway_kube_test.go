@@ -39,7 +39,7 @@ func newEnvoyGatewayKube() *envoyGatewayKube {
 	return &envoyGatewayKube{envoyGateway: newEnvoyGateway()}
 }
 
-func (g *envoyGatewayKube) name() string { return "envoy-gateway on an API server" }
+func (g *envoyGatewayKube) name() string { return "envoy-gateway (API server)" }
 
 func (g *envoyGatewayKube) about() string {
 	return fmt.Sprintf("Envoy Gateway %s, API server without nodes, Envoy %s", strings.TrimPrefix(g.version, "v"), g.proxy)

@@ -7,7 +7,7 @@ import (
 
 // gateway is a control plane with its Envoy. Its methods are for one goroutine.
 type gateway interface {
-	// name returns the name of the gateway's page in docs/gateways.
+	// name returns the name of the gateway's page in docs/gateways, and of a variant after a space.
 	name() string
 
 	// about returns the versions of the control plane and its Envoy.

@@ -178,3 +178,17 @@ func (c *cluster) behind(ctx context.Context, text string) (lines []string, err 
 	}
 	return lines, err
 }
+
+// agree returns an error unless all members have the same rules in force.
+func (c *cluster) agree(ctx context.Context) error {
+	rules, err := c.rules(ctx)
+	if err != nil {
+		return err
+	}
+	for name, text := range rules {
+		if first := c.members[0].Name; text != rules[first] {
+			return fmt.Errorf("%s and %s have different rules", first, name)
+		}
+	}
+	return nil
+}

@@ -13,7 +13,7 @@ var update = flag.Bool("update", false, "write the outcomes into the table of do
 
 // result is the outcome of a case with a gateway.
 type result struct {
-	gateway string // name of its page
+	gateway string // name of its page, and of a variant
 	about   string // versions
 	name    string // of the case
 	passed  bool
@@ -40,9 +40,9 @@ func printTable() {
 	if len(results) == 0 {
 		return
 	}
-	fmt.Printf("\n%-16s %-24s %s\n", "gateway", "case", "outcome")
+	fmt.Printf("\n%-28s %-24s %s\n", "gateway", "case", "outcome")
 	for _, r := range results {
-		fmt.Printf("%-16s %-24s %s\n", r.gateway, r.name, strings.TrimSuffix(r.verdict()+"; "+r.figures, "; "))
+		fmt.Printf("%-28s %-24s %s\n", r.gateway, r.name, strings.TrimSuffix(r.verdict()+"; "+r.figures, "; "))
 	}
 }
 
@@ -130,7 +130,8 @@ func (t *table) String() string {
 	var b strings.Builder
 	b.WriteString(t.before + "| case |")
 	for _, g := range t.gateways {
-		fmt.Fprintf(&b, " [%s](%s.md) |", g, g)
+		file, _, _ := strings.Cut(g, " ")
+		fmt.Fprintf(&b, " [%s](%s.md) |", g, file)
 	}
 	b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(t.gateways)) + "\n")
 	for _, name := range t.rows {
