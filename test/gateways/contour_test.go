@@ -125,8 +125,17 @@ func (g *contour) applyCommon(t *testing.T) error {
 
 // makeCertificates makes the certificates of Contour and its Envoy for xDS, as the Job contour-certgen does.
 func (g *contour) makeCertificates() error {
-	if out, err := exec.Command(g.program, "certgen", "--pem", "--namespace", contourNamespace, g.dir("pem")).CombinedOutput(); err != nil {
+	if out, err := exec.Command(g.program, "certgen", "--pem", "--kubeconfig", g.kube.kubeconfig(), "--namespace", contourNamespace, g.dir("pem")).CombinedOutput(); err != nil {
 		return fmt.Errorf("contour certgen: %w: %s", err, out)
+	}
+	files, err := filepath.Glob(g.dir("pem/*"))
+	if err != nil {
+		return err
+	}
+	for _, f := range append(files, g.kube.kubeconfig()) { // the pods' users read them
+		if err := os.Chmod(f, 0o644); err != nil {
+			return err
+		}
 	}
 	return nil
 }

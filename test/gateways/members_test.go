@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,6 +31,7 @@ type member struct {
 	*pod
 	ip        string
 	readiness string
+	inside    *http.Client // connects as the pod's own programs do
 }
 
 // newCluster starts n members, which are the first.
@@ -63,7 +66,7 @@ func (c *cluster) add() (*member, error) {
 		p.Env = append(p.Env, line)
 	}
 	p.Env = append(p.Env, c.extra...)
-	m := &member{pod: p, ip: ip, readiness: c.readiness}
+	m := &member{pod: p, ip: ip, readiness: c.readiness, inside: &http.Client{Transport: &http.Transport{DialContext: dialerIn(name)}}}
 	c.members = append(c.members, m)
 	return m, errors.Join(c.publish(), p.start())
 }
@@ -159,13 +162,31 @@ func (c *cluster) sum(ctx context.Context, metric string) (sum float64, err erro
 func (c *cluster) rules(ctx context.Context) (map[string]string, error) {
 	all := map[string]string{}
 	for _, m := range c.members {
-		page, err := lab.Get(ctx, "http://"+m.ip+":6070/rlconfig")
+		page, err := m.rules(ctx)
 		if err != nil {
 			return nil, err
 		}
-		all[m.Name] = string(page)
+		all[m.Name] = page
 	}
 	return all, nil
+}
+
+// rules reads the member's rules from its debug port, which a sidecar opens for its pod alone.
+func (m *member) rules(ctx context.Context) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:6070/rlconfig", nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := m.inside.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	page, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: rules: %s: %s", m.Name, res.Status, page)
+	}
+	return string(page), err
 }
 
 // behind returns the members whose rules lack a text.
