@@ -74,6 +74,7 @@ func TestEnvoyGatewayOnKubernetes(t *testing.T) {
 func TestContour(t *testing.T) {
 	namespace = contourNamespace
 	g := newContour()
+	requireColumn(t, g.name())
 	if err := g.prepare(t); err != nil {
 		t.Fatal(err)
 	}
