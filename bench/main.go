@@ -53,6 +53,7 @@ type options struct {
 	move       int
 	hot        float64
 	flood      float64
+	reserve    float64
 }
 
 func (o *options) define(f *flag.FlagSet) {
@@ -80,6 +81,7 @@ func (o *options) define(f *flag.FlagSet) {
 	f.IntVar(&o.move, "move", 0, "have so many counters moved from one process to another, under a load of -rate, and measure nothing else")
 	f.Float64Var(&o.hot, "hot", 0, "calls per second for one hot key, in addition to other keys of its owner at -rate, with leases and without; measure nothing else")
 	f.Float64Var(&o.flood, "flood", 0, "requests per second for one key through three Envoys with routes of their own, with each kind of relief; measure nothing else")
+	f.Float64Var(&o.reserve, "reserve", 0, "holds per second: compare the time of a Reserve with that of a decision, also with -fill open holds; measure nothing else")
 	f.BoolVar(&o.micro, "micro", false, "measure the decision path without the transport, and nothing else")
 }
 
@@ -103,8 +105,8 @@ func (o *options) hasten() {
 }
 
 func (o *options) validate() error {
-	if o.move < 0 || o.hot < 0 || o.flood < 0 || o.fill < 0 {
-		return errors.New("-move, -hot, -flood and -fill must not be negative")
+	if o.move < 0 || o.hot < 0 || o.flood < 0 || o.reserve < 0 || o.fill < 0 {
+		return errors.New("-move, -hot, -flood, -reserve and -fill must not be negative")
 	}
 	if o.seconds <= 0 || o.rounds <= 0 || o.conns <= 0 || o.keys <= 0 || o.rate < 0 {
 		return errors.New("-seconds, -rounds, -conns and -keys must be positive, -rate not negative")
@@ -142,6 +144,8 @@ func main() {
 		fail(move(ctx, os.Stdout, o))
 	case o.hot > 0:
 		fail(hot(ctx, os.Stdout, o))
+	case o.reserve > 0:
+		fail(reserve(ctx, os.Stdout, o))
 	case o.flood > 0:
 		fail(flood(ctx, os.Stdout, o))
 	default:

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +88,45 @@ func TestEnvoyFiles(t *testing.T) {
 		}
 		same(t, "keyward/files/envoy/"+name+".yaml", text)
 	}
+}
+
+// budgets are the values of an example: an Envoy in each pod that reserves tokens before a request, and commits those used.
+const budgets = `# Budgets of tokens: helm install keyward charts/keyward -f charts/keyward/examples/budgets.yaml
+# Each pod has the application, an Envoy in front of it and the sidecar. The Envoy reserves the estimate of a request to OpenAI's API, and
+# commits what the answer reports. Its configuration is the output of
+# keyward envoy-config --shape plain --reserve openai --failure-mode-deny --from tenant=header:x-tenant for these rules.
+mode: sidecar
+rules:
+  llm.yaml: |
+%senvoy:
+  enabled: true
+  config: |
+%s`
+
+// TestBudgetsExample requires that the example has the output of keyward envoy-config.
+func TestBudgetsExample(t *testing.T) {
+	llm := `domain: llm
+descriptors:
+- key: tenant
+  rate_limit: {unit: hour, requests_per_unit: 1000000}
+  metadata: {keyward: {reserve: 4096}}
+`
+	rules, err := config.Load([]config.File{{Name: "llm.yaml", Content: []byte(llm)}}, config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _, err := snippet.Generate(snippet.Options{
+		Rules: rules, From: map[string]string{"tenant": "header:x-tenant"}, Upstream: "127.0.0.1:8000", EnvoyVersion: "1.40",
+		Shape: snippet.Plain, Sidecar: "127.0.0.1:8081", Reserve: "openai", FailureModeDeny: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "keyward/examples/budgets.yaml", fmt.Appendf(nil, budgets, indent(llm), indent(string(text))))
+}
+
+func indent(text string) string {
+	return regexp.MustCompile(`(?m)^(.)`).ReplaceAllString(text, "    $1")
 }
 
 // TestSchema requires that the schema has exactly the fields of values.yaml.

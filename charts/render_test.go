@@ -35,6 +35,7 @@ var renderings = map[string][]string{
 	"sidecar":                 {"mode=sidecar"},
 	"sidecar-envoy":           {"mode=sidecar", "envoy.enabled=true", "networkPolicy.appPorts={10000}"},
 	"sidecar-insecure":        {"mode=sidecar", "envoy.enabled=true", "tls.mode=off", "workload=Deployment"},
+	"sidecar-budgets":         {"mode=sidecar", "values:keyward/examples/budgets.yaml"},
 	"daemonset":               {"mode=daemonset"},
 	"data-pvc":                {"data.volume=pvc", "data.size=4Gi", "data.storageClass=fast", "data.window=24h", "autoscaling.enabled=true"},
 	"data-hostpath":           {"mode=daemonset", "data.volume=hostPath", "data.hostPath=/srv/keyward"},
@@ -105,7 +106,7 @@ func render(t *testing.T, binary string, set ...string) ([]byte, error) {
 }
 
 // renderIn renders the chart in a namespace. The default is that of Envoy Gateway, which every preset supports. A value
-// that begins with file: is read from a file.
+// that begins with file: is read from a file, and values: is a file of values.
 func renderIn(t *testing.T, binary, namespace string, set ...string) ([]byte, error) {
 	t.Helper()
 	if namespace == "" {
@@ -115,6 +116,8 @@ func renderIn(t *testing.T, binary, namespace string, set ...string) ([]byte, er
 	for _, s := range set {
 		if file, ok := strings.CutPrefix(s, "file:"); ok {
 			args = append(args, "--set-file", file)
+		} else if file, ok := strings.CutPrefix(s, "values:"); ok {
+			args = append(args, "--values", file)
 		} else {
 			args = append(args, "--set", s)
 		}

@@ -55,8 +55,9 @@ type Escrow struct {
 	window     int64 // of have and left; 0: none
 	have, left uint64
 	endsAt     int64
-	ended      bool // the window has ended here, so that nothing is left
-	past       Past // to be reported with the next requests
+	lentUntil  int64 // endsAt without the margin for clocks: not later than the end by the coordinator's clock
+	ended      bool  // the window has ended here, so that nothing is left
+	past       Past  // to be reported with the next requests
 	used       uint64
 	usable     uint64
 	others     []RegionLine
@@ -309,7 +310,8 @@ func (e *Escrow) Accept(now int64, g *PoolGrant, rtt time.Duration) bool {
 	gain := g.Total - e.have
 	e.have, e.left = g.Total, e.left+gain
 	// F1: by the owner's clock, or the coordinator's with a margin, whichever comes first.
-	e.endsAt = min(e.rule.End(g.Window), e.sentAt+int64(g.Left)+int64(clockMargin))
+	e.lentUntil = min(e.rule.End(g.Window), e.sentAt+int64(g.Left))
+	e.endsAt = min(e.rule.End(g.Window), e.lentUntil+int64(clockMargin))
 	e.ended, e.used, e.usable, e.rivals = false, g.Used, g.Usable, 0
 	e.others = g.Others
 	for i := range g.Others {

@@ -1,16 +1,32 @@
 package federation
 
+import "time"
+
+// longestMove is the longest time for which moved hits are stored until the key's next request.
+const longestMove = 24 * time.Hour
+
 // movedBoots is how many escrows can be moved into another one in its life. Hits of further ones are lost until their
 // window ends.
 const movedBoots = 8
 
 // EscrowMove contains the hits that one escrow of a region has left, on their way to the key's next owner in the region.
 // They can be spent there, and are not returned to the coordinator. They count once, by Boot.
+//
+// EndsAt is a time and not a duration, because how long a message was on its way is not known. It is not later than the
+// end of the window by the coordinator's clock: the margin for clocks is that of the region's members, by whose clocks the
+// hits end however often they move.
 type EscrowMove struct {
 	Boot   uint64 // of the escrow that had it
 	Window int64
 	Hits   uint64
-	EndsAt int64 // by the clock of the member that has it
+	EndsAt int64
+}
+
+// Arrived returns m at a member that receives it at now. It was sent when left was to pass until EndsAt: if the sender's
+// clock is ahead of the receiver's by more than the message took, that is sooner.
+func (m EscrowMove) Arrived(now int64, left time.Duration) EscrowMove {
+	m.EndsAt = min(m.EndsAt, now+int64(min(left, longestMove)))
+	return m
 }
 
 // movedHits contains the hits that an escrow has received from earlier ones of the region.
@@ -23,15 +39,16 @@ type movedHits struct {
 }
 
 // Move takes what is left out of the escrow, which is not used any more: its key has another owner in the region. It is
-// called until ok is false, because what came from earlier escrows moves apart.
+// called until ok is false, because what came from earlier escrows moves apart. In the margin after the end by the
+// coordinator's clock, nothing moves.
 func (e *Escrow) Move(now int64) (m EscrowMove, ok bool) {
 	e.roll(now)
-	m = EscrowMove{Boot: e.boot, Window: e.window, Hits: e.left, EndsAt: e.endsAt}
-	if e.left == 0 && e.moved.left > 0 {
+	m = EscrowMove{Boot: e.boot, Window: e.window, Hits: e.left, EndsAt: e.lentUntil}
+	e.left, e.inFlight = 0, false
+	if m.Hits == 0 || now >= m.EndsAt {
 		m = EscrowMove{Boot: ^e.boot, Window: e.moved.window, Hits: e.moved.left, EndsAt: e.moved.endsAt}
 		e.moved.left = 0
 	}
-	e.left, e.inFlight = 0, false
 	return m, m.Hits > 0
 }
 

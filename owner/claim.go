@@ -66,18 +66,25 @@ func (n *Node) decideClaim(s *shard, op *shardOp, e *counter.Owned, res *Result)
 // reserve charges op and makes its claim.
 func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 	t := &s.counters.Claims
-	if c := t.Find(op.Hold.ID); c != nil && n.repeats(s, op, e, c, res) {
-		return
+	var ended claim.Claim // with the same id
+	if c := t.Find(op.Hold.ID); c != nil {
+		if n.repeats(s, op, e, c, res) {
+			return
+		}
+		ended = *c
+		t.Remove(c)
 	}
 	c := s.addClaim(op)
 	if c == nil {
 		s.counts.Holds.Refused++
 		s.refuseClaim(op, res)
+		n.restoreClaim(s, &ended)
 		return
 	}
 	e, overflow := n.charge(s, op, e, res)
 	if overflow || e == nil || op.uncharged || res.Over && op.Op == Reserve && !op.Hold.ChargeOver {
 		t.Remove(c)
+		n.restoreClaim(s, &ended)
 		return
 	}
 	s.counts.Holds.Reserved++
@@ -97,7 +104,7 @@ func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 }
 
 // repeats decides op if c, the claim with its id, shows that it is a repeated request, or that the id is in use. It
-// reports whether it has; if not, c is removed.
+// reports whether it has; if not, c has ended, and its id may be that of another request.
 func (n *Node) repeats(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim, res *Result) bool {
 	age := op.now - c.Made()
 	switch {
@@ -112,8 +119,18 @@ func (n *Node) repeats(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim, 
 		s.refuseClaim(op, res)
 		return true
 	}
-	s.counters.Claims.Remove(c) // after its end, an id is that of another request
 	return false
+}
+
+// restoreClaim adds c again, which was removed for a claim with its ID that was not made. Without c, a settlement that
+// comes again would find no claim, and another member's copy would stay open. An empty c is none.
+func (n *Node) restoreClaim(s *shard, c *claim.Claim) {
+	if c.Made() == 0 {
+		return
+	}
+	if x := s.counters.Claims.Restore(c); x != nil {
+		n.changeClaim(s, x)
+	}
 }
 
 // awaitEarlier makes res Pending if op repeats a request that may still wait for its replica.

@@ -250,7 +250,7 @@ func (s *shard) mergeClaim(now int64, in *claim.Claim, bucket bool) *claim.Claim
 		return s.meetOrphan(now, own, in)
 	case own.State() == claim.Orphan || in.State() == claim.Orphan:
 		return nil
-	case in.Made() > own.Made():
+	case in.Made() > own.Made(), own.State() == claim.Open && chargedTwice(in, own):
 		t.Remove(own)
 		return t.Add(in, true)
 	case in.Made() == own.Made() && in.State() > own.State():
@@ -265,6 +265,14 @@ func (s *shard) mergeClaim(now int64, in *claim.Claim, bucket bool) *claim.Claim
 		return s.mergeOpen(own, in, bucket)
 	}
 	return nil
+}
+
+// chargedTwice reports whether open is of the same request as settled, a claim that was made before it: the owner has
+// charged the request, and a member's share, too, because the owner's answer came too late. The settlement is kept: the
+// hits of the other charge stay charged, but a repeated settlement has no further effect. A claim that was made after the
+// settlement is that of a new request with the same id.
+func chargedTwice(settled, open *claim.Claim) bool {
+	return settled.State() != claim.Open && settled.Made() < open.Made() && open.Made() < settled.Made()+int64(settled.TTL())
 }
 
 // mergeOpen merges two copies of an open claim. It returns own if it has changed. The later one of an extended claim has

@@ -13,9 +13,6 @@ import (
 // maxMoves is the most escrows of one key that are stored until the key's next request.
 const maxMoves = 4
 
-// longestMove is the longest time for which a moved escrow is stored until the key's next request.
-const longestMove = 24 * time.Hour
-
 // passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none. With reclaim, it is
 // always given back: the coordinator lends it again when the next owner's escrow asks, wherever it is.
 func (n *Node) passOn(s *shard, key Key, x *escrow, now int64, o handoff.Ownership, fx *Ready) {
@@ -28,7 +25,8 @@ func (n *Node) passOn(s *shard, key Key, x *escrow, now int64, o handoff.Ownersh
 	for m, ok := x.Escrow.Move(now); ok; m, ok = x.Escrow.Move(now) {
 		s.counts.MovedOut += m.Hits
 		fx.SendNotice(o.Member, lease.Notice{
-			Key: key, Kind: lease.Move, Window: m.Window, Left: time.Duration(m.EndsAt - now), Limit: uint32(m.Hits), Boot: m.Boot,
+			Key: key, Kind: lease.Move, Window: m.Window, Left: time.Duration(m.EndsAt - now), EndsAt: m.EndsAt,
+			Limit: uint32(m.Hits), Boot: m.Boot,
 		})
 	}
 }
@@ -41,9 +39,8 @@ func (n *Node) acceptMove(s *shard, now int64, m *lease.Notice) {
 	if s.escrows.moves == nil {
 		s.escrows.moves = map[Key][]federation.EscrowMove{}
 	}
-	s.escrows.moves[m.Key] = append(s.escrows.moves[m.Key], federation.EscrowMove{
-		Boot: m.Boot, Window: m.Window, Hits: uint64(m.Limit), EndsAt: now + int64(min(m.Left, longestMove)),
-	})
+	x := federation.EscrowMove{Boot: m.Boot, Window: m.Window, Hits: uint64(m.Limit), EndsAt: m.EndsAt}
+	s.escrows.moves[m.Key] = append(s.escrows.moves[m.Key], x.Arrived(now, m.Left))
 }
 
 // takeMoves adds what earlier owners of q's key had to its escrow.

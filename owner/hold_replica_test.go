@@ -157,3 +157,28 @@ func TestManyClaimsMoveWithRecentMarks(t *testing.T) {
 		t.Errorf("%d claims, %d of them settled", len(c.Claims), settled)
 	}
 }
+
+// TestSettlementsReplaceSecondCharges requires that a member learns that a hold is settled also if it has the claim of a
+// local share that has charged the same request, and that a new hold with the same id stays open.
+func TestSettlementsReplaceSecondCharges(t *testing.T) {
+	n := alone(Options{})
+	q := hold(1, 1, Reserve, limit.Rule{Window: time.Hour, Limit: 10}, 1)
+	s, _ := n.shard(q.Key)
+	made := func(at int64, state claim.Stage, ttl time.Duration) *claim.Claim {
+		c := &claim.Claim{ID: q.Hold.ID, Key: q.Key, RingPos: q.RingPos, Amount: 1}
+		c.SetMade(at)
+		c.SetTTL(ttl)
+		c.SetState(state)
+		return c
+	}
+	for at, want := range map[int64]claim.Stage{t0 + 10*milli: claim.Settled, t0 + 3*second: claim.Open} {
+		if c := s.counters.Claims.Find(q.Hold.ID); c != nil {
+			s.counters.Claims.Remove(c)
+		}
+		s.mergeClaim(t0+4*second, made(at, claim.Open, time.Minute), false)
+		s.mergeClaim(t0+4*second, made(t0, claim.Settled, 2*time.Second), false)
+		if c := s.counters.Claims.Find(q.Hold.ID); c.State() != want {
+			t.Errorf("a claim made %v after one that is settled after 2s is in state %d", time.Duration(at-t0), c.State())
+		}
+	}
+}

@@ -109,6 +109,32 @@ func TestHoldsOfOneID(t *testing.T) {
 	}
 }
 
+// TestRefusedReservesForgetNothing requires that a request that comes again after its hold was settled, and is refused then,
+// does not make the owner forget the settlement.
+func TestRefusedReservesForgetNothing(t *testing.T) {
+	r := limit.Rule{Window: time.Hour, Limit: 10}
+	for name, max := range map[string]uint32{"the limit": 100, "the room for holds": 1} {
+		n := alone(Options{})
+		do := func(id uint64, op Op, hits uint64) Result {
+			q := hold(1, id, op, r, hits)
+			q.Hold.Max = max
+			return n.Decide(t0, &q)
+		}
+		do(1, Reserve, 6)
+		do(1, Commit, 6)
+		do(2, Reserve, 1)
+		if res := do(1, Reserve, 6); !res.Over {
+			t.Fatalf("%s: beyond it: %+v", name, res)
+		}
+		if do(1, Commit, 6); heldCount(t, n, t0, hold(1, 1, Reserve, r, 0)) != 7 {
+			t.Errorf("%s: a repeated commit is charged again", name)
+		}
+		if f := n.Stats(t0); f.Claims != 2 {
+			t.Errorf("%s: %d claims", name, f.Claims)
+		}
+	}
+}
+
 func TestHoldsOfOneKeyAreBounded(t *testing.T) {
 	n := alone(Options{MaxHolds: 150})
 	r := limit.Rule{Window: time.Hour, Limit: 1000}

@@ -48,7 +48,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newBudgets(), newTap(), newHot())
-	root.AddCommand(newMigrate(), newMirror(), newSimulate()) // migration
+	root.AddCommand(newMigrate(), newTranslate(), newMirror(), newSimulate()) // migration
 	root.AddCommand(newAsk(), newInject())
 	root.AddCommand(newBench(), newJournal())
 	root.AddCommand(newExplain(), newKeys(), newXDS(), newDoctor(), newMan()) // reading a cluster

@@ -2,6 +2,8 @@ package release
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,8 +21,21 @@ type workflow struct {
 
 type job struct {
 	Permissions map[string]string
-	Needs       string
+	Needs       words
+	Timeout     int `yaml:"timeout-minutes"`
+	Strategy    struct{ Matrix map[string][]string }
 	Steps       []step
+}
+
+// words is a list in YAML, or one word.
+type words []string
+
+func (w *words) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		*w = words{n.Value}
+		return nil
+	}
+	return n.Decode((*[]string)(w))
 }
 
 type step struct {
@@ -33,14 +48,22 @@ type step struct {
 
 const workflowFile = ".github/workflows/release.yml"
 
-// allowed are the permissions of each job.
+// allowed are the permissions of each job. What builds may not publish, and what publishes may not change the repository.
 var allowed = map[string]map[string]string{
-	"release":   {"contents": "write", "packages": "write", "id-token": "write", "attestations": "write"},
+	"build":     {"contents": "read"},
 	"reproduce": {"contents": "read"},
+	"publish":   {"contents": "read", "packages": "write", "id-token": "write", "attestations": "write"},
+	"materials": {"packages": "write", "id-token": "write", "attestations": "write"},
+	"draft":     {"contents": "write"},
+}
+
+// needs are the jobs that must have succeeded before each job.
+var needs = map[string]words{
+	"build": nil, "reproduce": {"build"}, "publish": {"build", "reproduce"}, "materials": {"build", "publish"}, "draft": {"publish", "materials"},
 }
 
 // TestWorkflowPermissions requires that no permission is granted to all jobs, that each job has exactly the permissions
-// it needs, and that only tags start the workflow.
+// it needs, that jobs wait for each other, and that only tags start the workflow.
 func TestWorkflowPermissions(t *testing.T) {
 	var w workflow
 	parse(t, workflowFile, &w)
@@ -56,6 +79,12 @@ func TestWorkflowPermissions(t *testing.T) {
 	for name, j := range w.Jobs {
 		if !maps.Equal(j.Permissions, allowed[name]) {
 			t.Errorf("job %s may %v, want %v", name, j.Permissions, allowed[name])
+		}
+		if !slices.Equal(j.Needs, needs[name]) {
+			t.Errorf("job %s waits for %v, want %v", name, j.Needs, needs[name])
+		}
+		if j.Timeout == 0 {
+			t.Errorf("job %s has no timeout", name)
 		}
 	}
 }
@@ -95,77 +124,152 @@ func TestWorkflowIsPinned(t *testing.T) {
 				if s.With["persist-credentials"] != "false" {
 					t.Errorf("job %s: the token stays in the checkout", name)
 				}
-			case "goreleaser/goreleaser-action", "azure/setup-helm":
-				if !tool.MatchString(s.With["version"]) {
-					t.Errorf("%s installs version %q, want an exact one", repository, s.With["version"])
+			case "sigstore/cosign-installer":
+				if !tool.MatchString(s.With["cosign-release"]) {
+					t.Errorf("job %s installs cosign %q, want an exact version", name, s.With["cosign-release"])
 				}
 			}
 		}
 	}
-	if len(pins) < 8 {
+	if len(pins) < 7 {
 		t.Errorf("only %d actions were seen", len(pins))
+	}
+}
+
+// called matches a script of this repository in a command, with the command of scripts/release.
+var called = regexp.MustCompile(`(?m)(?:^|[\s($])((?:scripts|test/kube/tools)/[a-z-]+)((?:(?: build| try| provenance| push| notes)\b)?)`)
+
+// calls returns the scripts that a text runs, in order, each once.
+func calls(text string) (all []string) {
+	for _, m := range called.FindAllStringSubmatch(text, -1) {
+		if c := m[1] + m[2]; !slices.Contains(all, c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// TestWorkflowRunsTheDryRun requires that the workflow's scripts exist and are those of the dry run, apart from the one
+// that pushes, so that the dry run tries everything that a release runs.
+func TestWorkflowRunsTheDryRun(t *testing.T) {
+	var w workflow
+	parse(t, workflowFile, &w)
+	var run strings.Builder
+	for _, name := range []string{"build", "reproduce", "publish", "materials", "draft"} {
+		for _, s := range w.Jobs[name].Steps {
+			run.WriteString(s.Run + "\n")
+		}
+	}
+	published := calls(run.String())
+	var tried []string
+	for line := range strings.Lines(read(t, "scripts/release-dry-run")) {
+		if !strings.HasPrefix(line, "#") {
+			tried = append(tried, calls(line)...)
+		}
+	}
+	for _, c := range published {
+		script, _, _ := strings.Cut(c, " ")
+		if info, err := os.Stat(filepath.Join(root, script)); err != nil || info.Mode()&0o111 == 0 {
+			t.Errorf("the workflow runs %s, which is not an executable file: %v", script, err)
+		}
+		if c != "scripts/release push" && !slices.Contains(tried, c) {
+			t.Errorf("the workflow runs %s, the dry run does not: %v", c, tried)
+		}
+	}
+	for _, c := range tried {
+		if !slices.Contains(published, c) {
+			t.Errorf("the dry run runs %s, the workflow does not: %v", c, published)
+		}
+	}
+	if len(published) != 7 {
+		t.Errorf("the workflow runs %v", published)
+	}
+	if !strings.Contains(read(t, "Makefile"), "scripts/release-dry-run") {
+		t.Error("make release-dry-run does not run scripts/release-dry-run")
 	}
 }
 
 // named matches the steps in the document: "1. **Name**".
 var named = regexp.MustCompile(`(?m)^\d+\. \*\*([^*]+)\*\*`)
 
-// TestWorkflowMatchesDocument requires that docs/releasing.md lists steps of the workflow in order, including signing,
-// attesting and rebuilding.
+// TestWorkflowMatchesDocument requires that docs/releasing.md has a section for each job, and lists in it all steps of
+// the job that do more than prepare the machine, in order.
 func TestWorkflowMatchesDocument(t *testing.T) {
 	var w workflow
 	parse(t, workflowFile, &w)
 	page := read(t, "docs/releasing.md")
-	release, reproduce, ok := strings.Cut(page, "The job `reproduce`")
-	if !ok {
-		t.Fatal("the document does not describe the job reproduce")
-	}
-	for name, text := range map[string]string{"release": release, "reproduce": reproduce} {
-		last := -1
-		for _, m := range named.FindAllStringSubmatch(text, -1) {
-			i := slices.IndexFunc(w.Jobs[name].Steps, func(s step) bool { return s.Name == m[1] })
-			if i <= last {
-				t.Errorf("job %s: the step %q is at %d, and the one before at %d", name, m[1], i, last)
+	for name, j := range w.Jobs {
+		_, text, ok := strings.Cut(page, "The job `"+name+"`")
+		if !ok {
+			t.Errorf("the document does not describe the job %s", name)
+			continue
+		}
+		text, _, _ = strings.Cut(text, "The job `")
+		text, _, _ = strings.Cut(text, "\n## ")
+		var want, got []string
+		for _, s := range j.Steps {
+			if !prepares(s) {
+				want = append(want, s.Name)
 			}
-			last = i
 		}
-		if last < 0 {
-			t.Errorf("the document names no step of the job %s", name)
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			got = append(got, m[1])
 		}
-	}
-	for step, want := range map[string]string{
-		"Check versions and bases": "scripts/release-check",
-		"Push and sign the chart":  "cosign sign --yes",
-		"Build again and compare":  "scripts/reproduce",
-	} {
-		if s := find(t, w, step); !strings.Contains(s.Run, want) || !strings.Contains(page, "**"+step+"**") {
-			t.Errorf("the step %q does not run %s, or the document does not name it", step, want)
+		if !slices.Equal(got, want) {
+			t.Errorf("job %s: the document lists %q, the steps are %q", name, got, want)
 		}
-	}
-	for step, want := range map[string]string{
-		"Build, sign and draft":                        "goreleaser/goreleaser-action",
-		"Attest the provenance of the archives":        "actions/attest-build-provenance",
-		"Attest the provenance of the image":           "actions/attest-build-provenance",
-		"Attest the provenance of the chart":           "actions/attest-build-provenance",
-		"Attest the bill of materials of the archives": "actions/attest",
-		"Attest the bill of materials of the image":    "actions/attest",
-	} {
-		if s := find(t, w, step); !strings.HasPrefix(s.Uses.Value, want+"@") || !strings.Contains(page, "**"+step+"**") {
-			t.Errorf("the step %q does not use %s, or the document does not name it", step, want)
-		}
-	}
-	for _, name := range []string{"Attest the bill of materials of the archives", "Attest the bill of materials of the image"} {
-		if find(t, w, name).With["sbom-path"] == "" { // otherwise the action would attest provenance a second time
-			t.Errorf("the step %q has no bill of materials", name)
-		}
-	}
-	if find(t, w, "Build, sign and draft").With["args"] != "release --clean" || w.Jobs["reproduce"].Needs != "release" {
-		t.Error("the release is not made by goreleaser, or is not rebuilt afterwards")
 	}
 	if !strings.Contains(page, workflowFile+"@refs/tags/") {
 		t.Errorf("the document does not verify the identity of %s", workflowFile)
 	}
 }
+
+// prepares reports whether a step only brings something to the machine of a job, or takes it to the next job.
+func prepares(s step) bool {
+	return slices.ContainsFunc([]string{"Check out ", "Install ", "Log in ", "Get ", "Keep ", "Record "}, func(verb string) bool { return strings.HasPrefix(s.Name, verb) })
+}
+
+// TestAttestations requires that everything that is published is signed without a key, has the provenance that
+// scripts/release writes, and that programs have a bill of materials on each platform.
+func TestAttestations(t *testing.T) {
+	var w workflow
+	parse(t, workflowFile, &w)
+	sign := find(t, w, "Sign").Run
+	for _, want := range []string{`cosign sign --yes "$image"; done < dist/files/images.txt`, "cosign sign-blob --yes --bundle dist/signatures/checksums.txt.sigstore.json dist/files/checksums.txt"} {
+		if !strings.Contains(sign, want) || strings.Contains(sign, "--key") {
+			t.Errorf("not signed by %q: %s", want, sign)
+		}
+	}
+	subjects := map[string]bool{}
+	for name, j := range w.Jobs {
+		for _, s := range j.Steps {
+			if !strings.HasPrefix(s.Uses.Value, "actions/attest@") {
+				continue
+			}
+			if (s.With["subject-digest"] != "") != (s.With["push-to-registry"] == "true") {
+				t.Errorf("job %s, step %q: %v", name, s.Name, s.With)
+			}
+			what := s.With["subject-name"] + s.With["subject-checksums"]
+			switch {
+			case s.With["sbom-path"] != "":
+				what = "materials of " + what
+			case s.With["predicate-type"] != "https://slsa.dev/provenance/v1" || s.With["predicate-path"] != "dist/provenance.predicate.json":
+				t.Errorf("job %s, step %q attests %v", name, s.Name, s.With)
+			}
+			subjects[what] = true
+		}
+	}
+	want := []string{"dist/files/checksums.txt", "ghcr.io/keyward/charts/keyward", "ghcr.io/keyward/charts/keyward-lib", "ghcr.io/keyward/keyward", "materials of ", "materials of ghcr.io/keyward/keyward"}
+	if got := slices.Sorted(maps.Keys(subjects)); !slices.Equal(got, want) {
+		t.Errorf("attested are %q, want %q", got, want)
+	}
+	if got := w.Jobs["materials"].Strategy.Matrix["platform"]; !slices.Equal(got, platforms) {
+		t.Errorf("bills of materials are attested for %v, want %v", got, platforms)
+	}
+}
+
+// platforms are those of a release.
+var platforms = []string{"linux_amd64", "linux_arm64", "darwin_amd64", "darwin_arm64"}
 
 func find(t *testing.T, w workflow, name string) step {
 	t.Helper()
@@ -178,38 +282,4 @@ func find(t *testing.T, w workflow, name string) step {
 	}
 	t.Errorf("there is no step %q", name)
 	return step{}
-}
-
-// TestSigning requires that .goreleaser.yaml signs checksums and images without a key, and creates a bill of materials
-// for every program.
-func TestSigning(t *testing.T) {
-	var c struct {
-		Signs, DockerSigns []struct {
-			Cmd, Artifacts string
-			Args           []string
-		}
-		Sboms   []struct{ Artifacts string }
-		Release struct{ Draft bool }
-	}
-	var raw map[string]any
-	parse(t, ".goreleaser.yaml", &raw)
-	raw["dockersigns"] = raw["docker_signs"]
-	b, err := yaml.Marshal(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(b, &c); err != nil {
-		t.Fatal(err)
-	}
-	if len(c.Signs) != 1 || len(c.DockerSigns) != 1 || c.Signs[0].Artifacts != "checksum" || c.DockerSigns[0].Artifacts != "manifests" {
-		t.Errorf("signed are %v and %v", c.Signs, c.DockerSigns)
-	}
-	for _, s := range slices.Concat(c.Signs, c.DockerSigns) {
-		if s.Cmd != "cosign" || slices.ContainsFunc(s.Args, func(a string) bool { return strings.HasPrefix(a, "--key") }) {
-			t.Errorf("signed by %s %v, want cosign without a key", s.Cmd, s.Args)
-		}
-	}
-	if len(c.Sboms) != 1 || c.Sboms[0].Artifacts != "binary" || !c.Release.Draft {
-		t.Errorf("bills of materials are made of %v; a draft: %v", c.Sboms, c.Release.Draft)
-	}
 }

@@ -38,6 +38,10 @@ type CoordinatorProgram struct {
 // process at once.
 func (p CoordinatorProgram) Main(args []string) int {
 	const name = "coordinator"
+	if asksVersion(args) {
+		printVersion(name)
+		return 0
+	}
 	f, err1 := parseCoordinator(p.About, args, os.Getenv)
 	if errors.Is(err1, pflag.ErrHelp) {
 		return 0

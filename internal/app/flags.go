@@ -393,7 +393,7 @@ const helpWidth = 120
 // usage returns the text of --help.
 func usage(about string, groups []flagGroup) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\nEach flag can also be set in the environment: --tls-cert as KEYWARD_TLS_CERT.\n", about)
+	fmt.Fprintf(&b, "%s\n\nEach flag can also be set in the environment: --tls-cert as KEYWARD_TLS_CERT.\n--version prints the version.\n", about)
 	for _, g := range groups {
 		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.flags.FlagUsagesWrapped(helpWidth))
 	}

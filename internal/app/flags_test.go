@@ -251,3 +251,12 @@ func TestRuleDefaults(t *testing.T) {
 		}
 	}
 }
+
+// TestVersionFlag requires that --version is recognized among other flags, and not in what follows "--".
+func TestVersionFlag(t *testing.T) {
+	for args, want := range map[string]bool{"--version": true, "--node a --version": true, "": false, "--node a": false, "-- --version": false} {
+		if got := asksVersion(strings.Fields(args)); got != want {
+			t.Errorf("%q: %v, want %v", args, got, want)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -45,6 +46,10 @@ type Program struct {
 // Main parses the command line, runs the program until SIGTERM or SIGINT, and returns the exit code. A second signal
 // ends the process at once.
 func (p Program) Main(args []string) int {
+	if asksVersion(args) {
+		printVersion(p.Name)
+		return 0
+	}
 	f, err1 := Parse(p.Name, p.About, args, os.Getenv)
 	if errors.Is(err1, pflag.ErrHelp) {
 		return 0
@@ -66,6 +71,17 @@ func (p Program) Main(args []string) int {
 	}
 	return 0
 }
+
+// asksVersion reports whether the command line contains the flag --version.
+func asksVersion(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	return slices.Contains(args, "--version")
+}
+
+// printVersion prints the version as keyward --version does.
+func printVersion(program string) { fmt.Printf("%s version %s\n", program, Version) } //nolint:forbidigo // this is the output that was asked for
 
 // untilSignal returns a context that ends at SIGTERM or SIGINT. A second signal ends the process at once.
 func untilSignal(log *slog.Logger) (context.Context, context.CancelFunc) {

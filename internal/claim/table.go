@@ -172,6 +172,9 @@ func (t *Records) Add(c *Claim, copied bool) *Claim {
 	return p
 }
 
+// Restore adds c, a claim of the Records that was removed, again. It returns nil if there is no room.
+func (t *Records) Restore(c *Claim) *Claim { return t.Add(c, c.word&copiedBit != 0) }
+
 // hold counts an open claim that was added.
 func (t *Records) hold(c *Claim) {
 	if x := t.totals[c.Key]; x != nil {

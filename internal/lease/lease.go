@@ -128,6 +128,7 @@ type Notice struct {
 	Left   time.Duration // as in Grant
 	Kind   NoticeKind
 	Boot   uint64 // Move: of the escrow that had the hits
+	EndsAt int64  // Move: when the hits end, by the sender's clock
 }
 
 // NoticeKind is the content of a Notice. The numbers are part of the peer protocol.
@@ -139,5 +140,5 @@ const (
 	Deny   NoticeKind = 2 // as the flag Denied
 	Lift   NoticeKind = 3 // the limit was raised or hits were refunded: end the refusal
 	Cool   NoticeKind = 4 // the key is no longer hot: return the balance and forward requests
-	Move   NoticeKind = 5 // to a key's next owner: Limit hits of the escrow of a federation's pool, valid for Left
+	Move   NoticeKind = 5 // to a key's next owner: Limit hits of the escrow of a federation's pool, valid for Left and until EndsAt
 )

@@ -147,7 +147,7 @@ func appendNotice(w wire.Writer, n *lease.Notice) wire.Writer {
 	at := len(w)
 	w = w.U32(0).U64(n.Key[0]).U64(n.Key[1]).I64(n.Window).I64(int64(n.Left)).U32(n.Limit).U8(byte(n.Kind))
 	if n.Kind == lease.Move {
-		w = w.U64(n.Boot)
+		w = w.U64(n.Boot).I64(n.EndsAt)
 	}
 	w.EndLen32(at)
 	return w
@@ -257,7 +257,7 @@ func (r *leaseReader) parseNotice(in wire.Reader) error {
 		return err
 	}
 	if n.Kind == lease.Move {
-		n.Boot = in.U64()
+		n.Boot, n.EndsAt = in.U64(), in.I64()
 		if err := in.Err(); err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ func encodePool(t *testing.T, m PoolMessage) []byte {
 
 func TestGoldenPools(t *testing.T) {
 	move := lease.Batch{Kind: lease.Notify, Notices: []lease.Notice{
-		{Key: [2]uint64{1, 2}, Window: 3, Limit: 4, Left: time.Second, Kind: lease.Move, Boot: 0x5152535455565758},
+		{Key: [2]uint64{1, 2}, Window: 3, Limit: 4, Left: time.Second, Kind: lease.Move, Boot: 0x5152535455565758, EndsAt: 0x6162636465666768},
 	}}
 	b, err := appendLease(nil, &move, 9, new(counterwire.Writers))
 	if err != nil {

@@ -61,7 +61,7 @@ func TestHoldsPage(t *testing.T) {
 	yaml := chapterOf(t, holdsPage, "Rules").block(t, "yaml")
 	for name, run := range map[string]func(t *testing.T, dir string) (got, want string){
 		"Python":     runPagePython,
-		"JavaScript": runPageJavaScript,
+		"TypeScript": runPageTypeScript,
 		"HTTP":       runPageHTTP,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,14 +119,19 @@ func runPagePython(t *testing.T, dir string) (got, want string) {
 	return output(t, dir, interpreter, "-c", c.block(t, "python")), c.block(t, "")
 }
 
-func runPageJavaScript(t *testing.T, dir string) (got, want string) {
-	c := chapterOf(t, holdsPage, "JavaScript")
-	program(t, "node")
-	file := filepath.Join(dir, "holds.mjs")
-	if err := os.WriteFile(file, []byte(c.block(t, "js")), 0o600); err != nil {
+func runPageTypeScript(t *testing.T, dir string) (got, want string) {
+	c := chapterOf(t, holdsPage, "TypeScript")
+	program(t, "npm")
+	file := filepath.Join(dir, "holds.mts")
+	if err := os.WriteFile(file, []byte(c.block(t, "ts")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return output(t, dir, "node", file), c.block(t, "")
+	compiler, err := filepath.Abs("../../scripts/typescript")
+	if err != nil {
+		t.Fatal(err)
+	}
+	output(t, dir, compiler, file)
+	return output(t, dir, "node", strings.TrimSuffix(file, ".mts")+".mjs"), c.block(t, "")
 }
 
 func runPageHTTP(t *testing.T, dir string) (got, want string) {

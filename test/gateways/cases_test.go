@@ -107,7 +107,11 @@ func runGateway(t *testing.T, g gateway, service string, volumes map[string]stri
 			t.Error(err)
 		}
 	})
-	if s.cluster, err = newCluster(t.Context(), w, service, secrets, 3, hotRate, budgetDefaults); err != nil {
+	extra := []string{hotRate, budgetDefaults}
+	if !long() { // members connect again after a second instead of 5 to 15, for which testRestarts would wait
+		extra = append(extra, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s", "XDS_CLIENT_BACKOFF_MAX_INTERVAL=1s")
+	}
+	if s.cluster, err = newCluster(t.Context(), w, service, secrets, 3, extra...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -62,7 +62,7 @@ const (
 	limitOfMetadata feature = "a limit from dynamic metadata"
 )
 
-// policy is what a case limits, without the words of any gateway.
+// policy lists the limits of a case, without the words of any gateway.
 type policy struct {
 	rules []rule
 

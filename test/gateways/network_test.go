@@ -116,18 +116,18 @@ func (s *nameServer) start() error {
 const ttl = 1
 
 // ServeDNS implements [dns.Handler].
-func (s *nameServer) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
-	m := new(dns.Msg).SetReply(q)
+func (s *nameServer) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
+	m := new(dns.Msg).SetReply(r)
 	m.Authoritative = true
 	s.mu.Lock()
-	ips, ok := s.hosts[strings.ToLower(q.Question[0].Name)]
+	ips, ok := s.hosts[strings.ToLower(r.Question[0].Name)]
 	s.mu.Unlock()
 	if !ok {
 		m.Rcode = dns.RcodeNameError
 	}
-	if q.Question[0].Qtype == dns.TypeA {
+	if r.Question[0].Qtype == dns.TypeA {
 		for _, ip := range ips {
-			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl}, A: net.ParseIP(ip)})
+			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl}, A: net.ParseIP(ip)})
 		}
 	}
 	_ = w.WriteMsg(m)

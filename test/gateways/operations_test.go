@@ -102,6 +102,7 @@ func testRestarts(t *testing.T, s *suite) {
 	s.enforce(t, "restarted", perTenant(800_000), clientHeader, "probe")
 	var took []time.Duration
 	for i := range restarts {
+		ends := time.Now()
 		if err := s.gateway.stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -114,11 +115,14 @@ func testRestarts(t *testing.T, s *suite) {
 		if err := s.gateway.start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		ready := time.Now()
 		ctx, cancel := timeout(t, time.Minute)
 		if err := s.inForce(ctx, "restarted", limit); err != nil {
 			t.Fatalf("restart %d: %v", i+1, err)
 		}
 		cancel()
+		t.Logf("restart %d: stopped after %.1f s, ready after %.1f s, the edit in force after another %.1f s", i+1,
+			begin.Sub(ends).Seconds(), ready.Sub(begin).Seconds(), time.Since(ready).Seconds())
 		took = append(took, time.Since(begin))
 	}
 	s.figure(t, "%d restarts, the edit made meanwhile in force at every member at most %.1f s after the start", restarts, slices.Max(took).Seconds())

@@ -61,7 +61,7 @@ func whole() []*stage {
 		{name: "sim", about: "whole clusters in virtual time", after: []string{"e2e"}, budget: 5 * time.Minute, jobs: idly(sim)},
 		{name: "chart", about: "the Helm chart, with Helm 3 and 4", budget: 2 * time.Minute, after: []string{"kube-build"}, jobs: idly(chart)},
 		{name: "bench", about: "the benchmarks' own tests", budget: time.Minute, after: []string{"build", "e2e"}, jobs: idly(bench)},
-		{name: "release", about: "known vulnerabilities; two builds of the sidecar with the same bytes", after: []string{"e2e"}, budget: 4 * time.Minute, jobs: idly(release)},
+		{name: "release", about: "known vulnerabilities; two builds of the sidecar with the same bytes; what makes releases", after: []string{"e2e"}, budget: 4 * time.Minute, jobs: idly(release)},
 	}
 }
 
@@ -79,7 +79,7 @@ func machineStage(tests []string) *stage {
 		versions, modules := []string{envoyVersion}, []string{"."}
 		if tests == nil {
 			versions = append(versions, envoy136, envoy138)
-			modules = append(modules, "bench", "test/page", "test/kube/tools", "test/gateways/tools/envoy-gateway")
+			modules = append(modules, "bench", "test/page", "test/kube/tools", "test/gateways/tools/envoy-gateway", "tools/release")
 			jobs = append(jobs, &job{name: "original", args: []string{"scripts/original"}})
 		}
 		for _, dir := range modules {
@@ -181,7 +181,7 @@ func bench(context.Context, *machine) ([]*job, error) {
 }
 
 func release(context.Context, *machine) ([]*job, error) {
-	return []*job{{name: "vuln", args: []string{"make", "-s", "vuln"}}, {name: "reproduce", args: []string{"make", "-s", "reproduce"}}}, nil
+	return []*job{{name: "vuln", args: []string{"make", "-s", "vuln"}}, {name: "reproduce", args: []string{"make", "-s", "reproduce"}}, {name: "tools", args: []string{"go", "test", "-v", "-count=1", "./..."}, dir: "tools/release"}}, nil
 }
 
 // chart renders the chart with the Helm binaries of the stage kube-build.

@@ -81,14 +81,18 @@ type hold struct {
 	answeredOnce bool // a client has the answer that it is admitted
 	x            *span
 	a            *account
-	at           int64 // of the charge, by the clock of the member that decided
-	low          uint64
+	at           int64  // of the charge, by the clock of the member that decided
+	low          uint64 // hits that stand charged, at least
+	back         uint64 // hits that may have been given back
 	high         uint64
 	outcomes     []uint64 // hits that may stay charged
 	backed       bool     // its only settlement, which an owner has confirmed, gives hits back
 	settled      bool     // an owner has confirmed a settlement
 	finished     int64    // when, or when it has lapsed
 	lapses       int64    // not before, in true time
+	byOwner      bool     // the owner has admitted it first
+	byShare      bool     // a member's share has admitted it, perhaps a second time
+	survives     bool     // another zone has it, since the owner's failed
 	lost         bool     // a member has crashed with a settlement that it repeats
 }
 
@@ -110,7 +114,7 @@ func (w *world) setHold(q *request, k int) {
 	if w.chance(w.o.Holds.Strange) {
 		w.settleUnknown(k)
 	}
-	if !w.chance(w.o.Holds.Part) {
+	if w.healed || !w.chance(w.o.Holds.Part) { // the last holds lapse before the end
 		return
 	}
 	h := q.hold

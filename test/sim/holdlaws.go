@@ -66,6 +66,9 @@ func (o *oracle) decidedHold(a *account, x *span, q *request, v *decision) {
 	if q.settles != nil {
 		o.checkMark(x, q.settles, v)
 	}
+	if h := q.hold; h != nil && q.req.Op == owner.Reserve && v.byShare() && !v.result.Over {
+		h.byShare = true
+	}
 	switch {
 	case !o.w.o.Holds.On:
 	case q.req.Op == owner.Take && v.result.Over:
@@ -83,7 +86,7 @@ func (o *oracle) holdAdmitted(a *account, x *span, q *request, v *decision) {
 	if h == nil {
 		return
 	}
-	h.admitted, h.a, h.x, h.at = true, a, x, v.latest
+	h.admitted, h.a, h.x, h.at, h.byOwner = true, a, x, v.latest, v.onCounter()
 	if h.low, h.high = h.hits, h.hits; h.unsure && h.sent > 1 {
 		h.low = 0 // perhaps it was charged by an earlier request, in an earlier window
 	}
@@ -94,6 +97,9 @@ func (o *oracle) holdAdmitted(a *account, x *span, q *request, v *decision) {
 	}
 	if x.faults&^faultCrash != 0 {
 		x.holdSlack += h.hits // it may be settled on both sides
+	}
+	for _, used := range h.outcomes { // a settlement that was sent before may come after the charge
+		o.mayEnd(h, used)
 	}
 	o.lapsesAt(h, o.w.now+int64(h.ttl)-o.margin())
 }
@@ -118,15 +124,19 @@ func (o *oracle) lapsesAt(h *hold, then int64) {
 // mayUse records that h may end with so many hits charged.
 func (o *oracle) mayUse(h *hold, used uint64) {
 	h.outcomes = append(h.outcomes, used)
-	if !h.admitted {
-		return
+	if h.admitted {
+		o.mayEnd(h, used)
 	}
+}
+
+// mayEnd records what h, which is charged, has then given back.
+func (o *oracle) mayEnd(h *hold, used uint64) {
 	h.high = max(h.high, used)
-	if used < h.low {
-		back := h.low - used
-		h.low = used
-		h.x.refunded += back
-		h.a.credit += float64(back)
+	h.low = min(h.low, used)
+	if back := h.hits - min(h.hits, used); back > h.back {
+		h.x.refunded += back - h.back
+		h.a.credit += float64(back - h.back)
+		h.back = back
 	}
 	if h.x.faults&^faultCrash != 0 {
 		h.x.holdSlack += h.hits
@@ -244,10 +254,12 @@ func (o *oracle) checkSettled(probes []*request) {
 			// A counter whose hits have all expired is not replicated any more, and the copies of its claims have no effect.
 			brief := counts[a.key] == 0 || a.rule.Window < time.Hour || a.rule.Algorithm.Bucket()
 			r := m.view.Ring
-			if i := r.Owner(a.owner); i < 0 || r.At(i).ID != slotID(m.slot) && brief {
+			i := r.Owner(a.owner)
+			if i < 0 || r.At(i).ID != slotID(m.slot) && brief {
 				continue
 			}
-			if holds, hits := m.node.HeldHits(a.key); holds > 0 {
+			holds, hits := m.node.HeldHits(a.key)
+			if holds > 0 && (r.At(i).ID == slotID(m.slot) || holds > a.heldByShares()) {
 				o.w.fail("H3: %s knows %d open holds of %d hits of %04x (%v, %v) at the end; its owner is %s, its successor %s", m.name(),
 					holds, hits, a.key[0]>>48, a.rule.Algorithm, a.rule.Window, r.At(r.Owner(a.owner)).ID, r.At(max(0, r.Successor(a.owner))).ID)
 				return
@@ -264,6 +276,19 @@ func (o *oracle) checkSettled(probes []*request) {
 			o.checkEnd(a, q.decision)
 		}
 	}
+}
+
+// heldByShares returns the holds of a that members' shares have admitted. The successor may know such a claim as open
+// when the owner does not: because the member that made it took the successor for the owner, or because the owner has
+// charged the request, too, and has settled that charge. Nothing wrong follows if the successor takes over: the claim is
+// of a charge of its own, that of the share, which stays charged or is given back when the claim lapses.
+func (a *account) heldByShares() (n uint64) {
+	for _, h := range a.holds {
+		if h.byShare {
+			n++
+		}
+	}
+	return n
 }
 
 // checkEnd compares the count of a at the end with what was used.

@@ -137,6 +137,9 @@ func (m *member) receiveGrants(h *home, took time.Duration, gs []federation.Pool
 		g := &gs[i]
 		f.trace("%s -> %s of %s  %04x seq %d window %d total %d used %d/%d left %v", homeName(h.index), m.name(), regionName(m.w.region),
 			g.Key[0]>>48, g.Seq, g.Window, g.Total, g.Used, g.Usable, g.Left)
+		if k, _ := f.ruleOf(g.Key); g.Total > 0 && m.trustsPast(h, k, g.Window) {
+			f.books.window(k, g.Window).trusting = true
+		}
 		m.sabotageGrant(g)
 		m.federated.rests.update(g, took)
 	}

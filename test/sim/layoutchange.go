@@ -279,3 +279,12 @@ func (m *member) authority(k int, index int64) uint32 {
 	p := m.layouts.At(c.begin(k, index))
 	return p.AuthorityOf(c.f.rules[k].terms.Authority, owner.Key{})
 }
+
+// trustsPast reports whether m, which borrows hits of a window from h, takes h for the coordinator of the window before, by
+// the layouts that m has read.
+func (m *member) trustsPast(h *home, k int, index int64) bool {
+	c := &m.w.federal.layouts
+	begin := c.begin(k, index-1)
+	p := m.layouts.At(begin)
+	return h.index == c.home(k, index) && p != nil && p.Opened(begin) && m.authority(k, index-1) == h.id
+}

@@ -116,6 +116,8 @@ type poolWindow struct {
 	requests                    uint64
 	lent                        uint64
 	lostLent                    uint64 // hits whose grants a store has lost
+	lateLent                    uint64 // hits that a former coordinator has lent, which had not read the layout in time
+	trusting                    bool   // a region borrowed that took the coordinator for the one that lent the window before
 	lostWrites, emptied, forgot uint64
 }
 
@@ -203,7 +205,10 @@ func (b *federatedBooks) lent(s *poolStore, region int, r *federation.PoolReques
 	if r.Window == g.Window {
 		had = r.Have
 	}
-	p.lent += g.Total - min(g.Total, had)
+	gain := g.Total - min(g.Total, had)
+	if p.lent += gain; s.h.index != b.f.layouts.home(k, g.Window) {
+		p.lateLent += gain
+	}
 	for i := range g.Others {
 		sum += g.Others[i].Granted
 	}

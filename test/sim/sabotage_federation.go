@@ -17,6 +17,7 @@ const (
 	bugOutageForgets                    // regional_only does not subtract what the region was lent
 	bugLayoutEarly                      // the window in progress uses the layout that begins
 	bugLayoutFloors                     // a region has its floor of the new layout at once
+	bugMoveAges                         // what is left of a moved escrow is measured from its arrival
 )
 
 // federationBugs are the bugs of federations, by name.
@@ -27,6 +28,7 @@ var federationBugs = map[string]bug{
 	"a window ends by the coordinator's clock alone":         bugCoordinatorRoll,
 	"regional_only does not subtract what a region was lent": bugOutageForgets,
 	"the window in progress uses the layout that begins":     bugLayoutEarly, "a region has its floor of the new layout at once": bugLayoutFloors,
+	"the delay of a moved escrow adds to its life": bugMoveAges,
 }
 
 // storeSabotage contains what the bugs of a store remember.

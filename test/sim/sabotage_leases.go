@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"time"
 
 	"github.com/keyward/keyward/internal/lease"
@@ -39,6 +40,11 @@ func (w *world) sabotageReclaim(m *member, a *account, n uint64) {
 
 // sabotageLease changes a message that m is about to process.
 func (w *world) sabotageLease(m *member, msg *lease.Batch) {
+	if w.bug == bugMoveAges {
+		for i := range msg.Notices {
+			msg.Notices[i].EndsAt = math.MaxInt64
+		}
+	}
 	if w.bug != bugLongWindow {
 		return
 	}
@@ -50,12 +56,15 @@ func (w *world) sabotageLease(m *member, msg *lease.Batch) {
 	}
 }
 
-// sabotageDelay delays returns, so that more of them arrive after their window.
+// sabotageDelay delays messages, so that more of them arrive after their window.
 func (w *world) sabotageDelay(msg *lease.Batch) time.Duration {
-	if w.bug != bugLateReturn || msg.Kind != lease.Ask {
-		return 0
+	switch {
+	case w.bug == bugLateReturn && msg.Kind == lease.Ask:
+		return w.randomBelow(300 * time.Millisecond)
+	case w.bug == bugMoveAges && msg.Kind == lease.Notify:
+		return w.randomBelow(3 * time.Second)
 	}
-	return w.randomBelow(300 * time.Millisecond)
+	return 0
 }
 
 // sabotageGrant processes a grant of n hits that m sends.

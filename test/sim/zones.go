@@ -60,6 +60,9 @@ func (o *oracle) zoneFails(zone int) {
 			x.last.slot%o.w.o.Zones == zone && x.successor.slot%o.w.o.Zones == zone && x.admitted > 0 {
 			o.w.stats.count("fault: owner and successor failed with their zone")
 			x.survives = x.byOwner - min(x.byOwner, a.slack(x.limit))
+			for _, h := range a.holds {
+				h.survives = h.x == x && h.byOwner
+			}
 		}
 	})
 }
@@ -70,10 +73,25 @@ func (o *oracle) checkSurvived(a *account, x *span, q *request, v *decision) {
 		return
 	}
 	o.w.stats.count("zone: decisions by its replicas")
-	if v.result.Before < x.survives {
-		o.w.fail("I12: request #%d on %04x: %s counts %d in window %d, and %d were admitted before the zone failed", q.id,
-			a.key[0]>>48, v.by.name(), v.result.Before, x.index, x.survives)
+	least := x.survives
+	if o.w.o.Holds.On {
+		least = o.heldSince(a, x, q)
 	}
+	if v.result.Before < least {
+		o.w.fail("I12: request #%d on %04x: %s counts %d in window %d, and %d were admitted before the zone failed", q.id,
+			a.key[0]>>48, v.by.name(), v.result.Before, x.index, least)
+	}
+}
+
+// heldSince returns the hits that the next owner must count when it decides q, of what was admitted before the zone
+// failed: without those that were given back since, or are q's own.
+func (o *oracle) heldSince(a *account, x *span, q *request) (hits uint64) {
+	for _, h := range a.holds {
+		if h.x == x && h.survives && h != q.hold {
+			hits += h.low
+		}
+	}
+	return hits - min(hits, a.slack(x.limit)+x.holdSlack)
 }
 
 // zoneReplicaOf reports whether m holds the zone replica of the key at h, by its own ring.
