@@ -77,7 +77,7 @@ func (s *suite) awaitSpent(t *testing.T, want uint64, tenant string) {
 	defer cancel()
 	domain, entries := s.gateway.counter(budgetRoute, tenant)
 	if err := lab.Await(ctx, "the tokens spent", func(ctx context.Context) error {
-		c, err := lab.CounterOf(ctx, s.cluster.members[0].ip+":19001", domain, entries...)
+		c, err := lab.CounterOf(ctx, s.cluster.members[0].ip+s.cluster.metrics, domain, entries...)
 		if err == nil && c.Count != want {
 			err = fmt.Errorf("%d tokens are spent or reserved, want %d", c.Count, want)
 		}

@@ -49,6 +49,7 @@ var cases = []gatewayCase{
 }
 
 func TestEnvoyGateway(t *testing.T) {
+	namespace = envoyGatewayNamespace
 	g := newEnvoyGateway()
 	certs, err := g.prepare()
 	if err != nil {
@@ -56,6 +57,33 @@ func TestEnvoyGateway(t *testing.T) {
 	}
 	runGateway(t, g, "envoy-ratelimit", map[string]string{"certs": certs})
 	t.Run("the fault remains: cost as a number", func(t *testing.T) { testNumberPanics(t, g) })
+}
+
+func TestEnvoyGatewayOnKubernetes(t *testing.T) {
+	namespace = envoyGatewayNamespace
+	g := newEnvoyGatewayKube()
+	if err := g.prepare(t); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.workload(); err != nil {
+		t.Fatal(err)
+	}
+	runGateway(t, g, "envoy-ratelimit", g.volumes)
+}
+
+func TestContour(t *testing.T) {
+	namespace = contourNamespace
+	g := newContour()
+	requireColumn(t, g.name())
+	if err := g.prepare(t); err != nil {
+		t.Fatal(err)
+	}
+	volumes, err := g.volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	runGateway(t, g, contourService, volumes)
+	t.Run("default descriptors", func(t *testing.T) { testContourDefault(t, g) })
 }
 
 // runGateway starts a gateway and runs all cases that it supports.

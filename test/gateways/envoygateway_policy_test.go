@@ -15,6 +15,12 @@ import (
 
 // apply implements gateway.
 func (g *envoyGateway) apply(route string, p *policy) error {
+	g.routes[route] = envoyGatewayRoute(route, p)
+	return g.write()
+}
+
+// envoyGatewayRoute returns the resources of a route.
+func envoyGatewayRoute(route string, p *policy) []any {
 	rules := make([]any, len(p.rules))
 	for i, r := range p.rules {
 		rules[i] = envoyGatewayRule(r)
@@ -37,8 +43,7 @@ func (g *envoyGateway) apply(route string, p *policy) error {
 			"targetRefs": target, "lua": []any{object{"type": "Inline", "inline": p.script}},
 		}))
 	}
-	g.routes[route] = all
-	return g.write()
+	return all
 }
 
 // forget implements gateway.
@@ -110,8 +115,7 @@ func envoyGatewaySelector(r rule) object {
 	return selector
 }
 
-// generate sets the resources that Keyward's tool prints for calls to owners. Envoy runs on this host, not in a pod that the
-// EnvoyProxy describes.
+// generate sets the resources that Keyward's tool prints for calls to owners.
 func (g *envoyGateway) generate() error {
 	text, err := exec.Command(filepath.Join(programs, "keyward"), "envoy-config", "--for", g.name(), "--from", "user=header:"+clientHeader,
 		"--timeout", callTimeout, "--connect-timeout", "2s", "--namespace", namespace, "--gateway", gatewayName, "--gateway-namespace", gatewayNamespace).Output()
@@ -125,7 +129,6 @@ func (g *envoyGateway) generate() error {
 		}
 		switch o["kind"] {
 		case "EnvoyProxy":
-			o["spec"].(object)["provider"] = object{"type": "Host", "host": object{"envoyVersion": g.proxy}}
 			g.envoyProxy = o
 		case "EnvoyPatchPolicy":
 			g.patchPolicy = o
@@ -136,12 +139,16 @@ func (g *envoyGateway) generate() error {
 
 // direct implements gateway.
 func (g *envoyGateway) direct(on bool) error {
+	g.setDirect(on)
+	return g.write()
+}
+
+func (g *envoyGateway) setDirect(on bool) {
 	const key = " calls to owners"
 	delete(g.routes, key)
 	if on {
 		g.routes[key] = []any{g.patchPolicy}
 	}
-	return g.write()
 }
 
 // counter implements gateway.

@@ -32,7 +32,7 @@ type envoyGateway struct {
 
 	ip          string
 	pod         *pod
-	envoyProxy  object           // of the tool, for Envoy on this host
+	envoyProxy  object           // of the tool
 	patchPolicy object           // of the tool
 	routes      map[string][]any // resources of the routes in force, and of calls to owners
 }
@@ -70,24 +70,16 @@ func (g *envoyGateway) lacks(f feature) string {
 // workload returns the container of the Deployment that Envoy Gateway makes, which its own tests compare with a file, with the
 // variables and volumes that the chart's preset adds.
 func (g *envoyGateway) workload() (w workload, err error) {
-	var deployment struct {
-		Spec struct {
-			Template struct {
-				Spec struct {
-					Containers []container
-				}
-			}
-		}
-	}
-	if err := readYAML(filepath.Join(g.source, "internal/infrastructure/kubernetes/ratelimit/testdata/deployments/default.yaml"), &deployment); err != nil {
+	var theirDeployment deployment
+	if err := readYAML(filepath.Join(g.source, "internal/infrastructure/kubernetes/ratelimit/testdata/deployments/default.yaml"), &theirDeployment); err != nil {
 		return w, err
 	}
-	theirs := deployment.Spec.Template.Spec.Containers[0]
+	theirs := theirDeployment.Spec.Template.Spec.Containers[0]
 	ours, err := g.presetContainer()
 	if err != nil {
 		return w, err
 	}
-	w = workload{command: theirs.Command, user: theirs.SecurityContext.RunAsUser, mounts: map[string]string{}}
+	w = workload{command: theirs.Command, user: theirs.SecurityContext.RunAsUser, mounts: map[string]string{}, readiness: ":8080/healthcheck", metrics: ":19001"}
 	for _, c := range []container{theirs, ours} {
 		w.env = append(w.env, c.Env...)
 		for _, m := range c.VolumeMounts {
@@ -101,12 +93,41 @@ func (g *envoyGateway) workload() (w workload, err error) {
 
 // container is a container of a Deployment.
 type container struct {
-	Command         []string
-	Env             []envVar
+	Name    string
+	Args    []string
+	Command []string
+	Env     []envVar
+	EnvFrom []struct {
+		ConfigMapRef struct{ Name string } `yaml:"configMapRef"`
+	} `yaml:"envFrom"`
 	VolumeMounts    []volumeMount `yaml:"volumeMounts"`
 	SecurityContext struct {
 		RunAsUser int `yaml:"runAsUser"`
 	} `yaml:"securityContext"`
+}
+
+// deployment is a Deployment or a StatefulSet.
+type deployment struct {
+	Spec struct {
+		Template struct {
+			Spec struct {
+				Containers      []container
+				Volumes         []podVolume
+				SecurityContext struct {
+					RunAsUser int `yaml:"runAsUser"`
+				} `yaml:"securityContext"`
+			}
+		}
+	}
+}
+
+// podVolume is a volume of a pod: of a Secret, a ConfigMap, or an empty folder.
+type podVolume struct {
+	Name      string
+	ConfigMap struct{ Name string } `yaml:"configMap"`
+	Secret    struct {
+		SecretName string `yaml:"secretName"`
+	}
 }
 
 // volumeMount is a volume in a container.
@@ -227,12 +248,11 @@ const (
 	envoyAPI   = "gateway.envoyproxy.io/v1alpha1"
 )
 
-// writeCommon writes the Gateway, the application as a Backend, and the Secrets without which Envoy gets no cluster of the rate
-// limit service.
-func (g *envoyGateway) writeCommon() error {
+// common returns the Gateway, and the application as a Backend.
+func (g *envoyGateway) common() []any {
 	class := resource(gatewayAPI, "GatewayClass", gatewayName, object{"controllerName": "gateway.envoyproxy.io/gatewayclass-controller"})
 	delete(class["metadata"].(object), "namespace")
-	all := []any{
+	return []any{
 		class,
 		resource(gatewayAPI, "Gateway", gatewayName, object{
 			"gatewayClassName": gatewayName,
@@ -242,11 +262,17 @@ func (g *envoyGateway) writeCommon() error {
 		g.envoyProxy,
 		resource(envoyAPI, "Backend", "application", object{"endpoints": []any{object{"ip": object{"address": bridgeIP, "port": 3000}}}}),
 	}
+}
+
+// writeCommon writes the resources of all routes, and the Secrets without which Envoy gets no cluster of the rate limit service.
+// Envoy runs on this host, not in a pod that the EnvoyProxy describes.
+func (g *envoyGateway) writeCommon() error {
+	g.envoyProxy["spec"].(object)["provider"] = object{"type": "Host", "host": object{"envoyVersion": g.proxy}}
 	secrets, err := g.secrets()
 	if err != nil {
 		return err
 	}
-	return writeYAML(g.dir("res/common.yaml"), append(all, secrets...)...)
+	return writeYAML(g.dir("res/common.yaml"), append(g.common(), secrets...)...)
 }
 
 // secrets returns the certificates of certgen that the control plane looks for among its resources.

@@ -7,7 +7,7 @@ import (
 
 // gateway is a control plane with its Envoy. Its methods are for one goroutine.
 type gateway interface {
-	// name returns the name of the gateway's page in docs/gateways.
+	// name returns the name of the gateway's page in docs/gateways, and of a variant after a space.
 	name() string
 
 	// about returns the versions of the control plane and its Envoy.
@@ -108,6 +108,12 @@ type workload struct {
 	env     []envVar
 	mounts  map[string]string // names of volumes by paths
 	user    int
+
+	readiness string // port and path that answer when a member is ready
+	metrics   string // port with metrics
+
+	// found passes the addresses of the ready members to the gateway. It is nil if the gateway looks for the service by name.
+	found func(ready []string) error
 }
 
 // envVar is a variable of a container, in the schema of Kubernetes.
@@ -129,6 +135,8 @@ func (v envVar) resolve(pod, ip string) (string, error) {
 		return v.Name + "=" + pod, nil
 	case "status.podIP":
 		return v.Name + "=" + ip, nil
+	case "metadata.namespace":
+		return v.Name + "=" + namespace, nil
 	case "metadata.uid":
 		return v.Name + "=uid-of-" + pod, nil
 	default:

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,7 +29,9 @@ type cluster struct {
 // member is a pod of Keyward.
 type member struct {
 	*pod
-	ip string
+	ip        string
+	readiness string
+	inside    *http.Client // connects as the pod's own programs do
 }
 
 // newCluster starts n members, which are the first.
@@ -62,14 +66,13 @@ func (c *cluster) add() (*member, error) {
 		p.Env = append(p.Env, line)
 	}
 	p.Env = append(p.Env, c.extra...)
-	m := &member{pod: p, ip: ip}
+	m := &member{pod: p, ip: ip, readiness: c.readiness, inside: &http.Client{Transport: &http.Transport{DialContext: dialerIn(name)}}}
 	c.members = append(c.members, m)
-	c.publish()
-	return m, p.start()
+	return m, errors.Join(c.publish(), p.start())
 }
 
 // publish makes the name server list the members: all of them for gossip, and the ready ones for the gateway.
-func (c *cluster) publish() {
+func (c *cluster) publish() error {
 	var all, ready []string
 	for _, m := range c.members {
 		all = append(all, m.ip)
@@ -79,6 +82,10 @@ func (c *cluster) publish() {
 	}
 	names.set("keyward-gossip", all...)
 	names.set(c.service, ready...)
+	if c.found == nil {
+		return nil
+	}
+	return c.found(ready)
 }
 
 // ready asks as the readiness probe of the gateway's Deployment.
@@ -89,7 +96,7 @@ func (m *member) ready(ctx context.Context) error {
 	if !m.process.Running() {
 		return fmt.Errorf("%s has ended: %s", m.Name, m.process.Tail(2000))
 	}
-	_, err := lab.Get(ctx, "http://"+m.ip+":8080/healthcheck")
+	_, err := lab.Get(ctx, "http://"+m.ip+m.readiness)
 	return err
 }
 
@@ -102,7 +109,7 @@ func (c *cluster) awaitReady(ctx context.Context) error {
 			if err := m.ready(ctx); err != nil {
 				return err
 			}
-			v, err := lab.Cluster(ctx, m.ip+":19001")
+			v, err := lab.Cluster(ctx, m.ip+c.metrics)
 			if err != nil {
 				return err
 			}
@@ -112,15 +119,13 @@ func (c *cluster) awaitReady(ctx context.Context) error {
 		}
 		return nil
 	})
-	c.publish()
-	return err
+	return errors.Join(err, c.publish())
 }
 
 // remove ends a member as Kubernetes ends a pod: the gateway no longer finds it, and its process gets SIGTERM.
 func (c *cluster) remove(m *member) error {
 	c.members = slices.DeleteFunc(c.members, func(o *member) bool { return o == m })
-	c.publish()
-	return m.stop(40 * time.Second)
+	return errors.Join(c.publish(), m.stop(40*time.Second))
 }
 
 // stop ends all members at the same time.
@@ -140,7 +145,7 @@ func (c *cluster) stop() error {
 // sum returns the sum of a metric over all members and labels.
 func (c *cluster) sum(ctx context.Context, metric string) (sum float64, err error) {
 	for _, m := range c.members {
-		page, err := lab.Get(ctx, "http://"+m.ip+":19001/metrics")
+		page, err := lab.Get(ctx, "http://"+m.ip+c.metrics+"/metrics")
 		if err != nil {
 			return 0, err
 		}
@@ -157,13 +162,31 @@ func (c *cluster) sum(ctx context.Context, metric string) (sum float64, err erro
 func (c *cluster) rules(ctx context.Context) (map[string]string, error) {
 	all := map[string]string{}
 	for _, m := range c.members {
-		page, err := lab.Get(ctx, "http://"+m.ip+":6070/rlconfig")
+		page, err := m.rules(ctx)
 		if err != nil {
 			return nil, err
 		}
-		all[m.Name] = string(page)
+		all[m.Name] = page
 	}
 	return all, nil
+}
+
+// rules reads the member's rules from its debug port, which a sidecar opens for its pod alone.
+func (m *member) rules(ctx context.Context) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:6070/rlconfig", nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := m.inside.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	page, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: rules: %s: %s", m.Name, res.Status, page)
+	}
+	return string(page), err
 }
 
 // behind returns the members whose rules lack a text.

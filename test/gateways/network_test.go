@@ -13,8 +13,10 @@ import (
 const (
 	bridgeIP      = "10.251.0.1" // of the tests, the application behind the gateway and the name server
 	clusterDomain = "cluster.local"
-	namespace     = "envoy-gateway-system" // in which all programs appear to be
 )
+
+// namespace is the one in which all programs of the running gateway appear to be.
+var namespace string
 
 // clients are further addresses of the tests, for requests of other clients.
 var clients = []string{"10.251.0.2", "10.251.0.3"}

@@ -24,6 +24,7 @@ type pod struct {
 	Env     []string
 	User    int               // user and group; 0: root
 	Mounts  map[string]string // files and folders by their paths in the pod; an empty value is an empty, writable folder
+	Space   string            // its namespace; start sets it
 	System  bool              // the pod sees the machine's shared libraries and programs
 
 	process *lab.Process
@@ -31,6 +32,7 @@ type pod struct {
 
 // start starts the pod's program. Its output is in the log of that name.
 func (p *pod) start() error {
+	p.Space = namespace
 	spec, err := json.Marshal(p)
 	if err != nil {
 		return err
@@ -76,6 +78,9 @@ func enterPod(path string) error {
 		return fmt.Errorf("pod %s: root folder: %w", p.Name, err)
 	}
 	if p.User != 0 {
+		if err := os.Stdout.Chmod(0o666); err != nil { // Envoy opens /dev/stdout for its access log
+			return err
+		}
 		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(p.User), syscall.Setuid(p.User)); err != nil {
 			return err
 		}
@@ -120,6 +125,9 @@ func (p *pod) enterRoot() error {
 		if err := bind(from, filepath.Join(root, to), p.User); err != nil {
 			return fmt.Errorf("%s: %w", to, err)
 		}
+	}
+	if err := unix.Mount("tmpfs", filepath.Join(root, "dev/shm"), "tmpfs", 0, "mode=1777"); err != nil { // Envoys of other pods use the same names
+		return err
 	}
 	if err := p.writeEtc(filepath.Join(root, "etc")); err != nil {
 		return err
@@ -168,7 +176,7 @@ func (p *pod) writeEtc(dir string) error {
 	for name, text := range map[string]string{
 		"hosts":         "127.0.0.1 localhost\n",
 		"hostname":      p.Name + "\n",
-		"resolv.conf":   "nameserver " + bridgeIP + "\nsearch " + strings.Join([]string{namespace + ".svc." + clusterDomain, "svc." + clusterDomain, clusterDomain}, " ") + "\noptions ndots:5\n",
+		"resolv.conf":   "nameserver " + bridgeIP + "\nsearch " + strings.Join([]string{p.Space + ".svc." + clusterDomain, "svc." + clusterDomain, clusterDomain}, " ") + "\noptions ndots:5\n",
 		"nsswitch.conf": "hosts: files dns\n",
 		"passwd":        "root:x:0:0::/:/bin/false\nnobody:x:65534:65534::/:/bin/false\n",
 	} {

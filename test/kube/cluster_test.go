@@ -13,19 +13,18 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/lab"
+	"github.com/keyward/keyward/test/kube/apiserver"
 )
 
 // Addresses inside the network namespace.
 const (
-	nodeIP      = "10.250.0.1" // the node's, and the cluster's name server's
-	podRange    = "10.244.0.0/24"
-	podGateway  = "10.244.0.1"
-	serviceNet  = "10.96.0.0/16"
-	apiAddress  = "https://127.0.0.1:16443"
-	etcdAddress = "http://127.0.0.1:12379"
-	etcdPeers   = "http://127.0.0.1:12380"
-	crSocket    = "/run/containerd/containerd.sock"
-	adminToken  = "admin-of-the-tests"
+	nodeIP     = "10.250.0.1" // the node's, and the cluster's name server's
+	podRange   = "10.244.0.0/24"
+	podGateway = "10.244.0.1"
+	serviceNet = apiserver.ServiceNet
+	apiAddress = "https://127.0.0.1:" + apiserver.Port
+	crSocket   = "/run/containerd/containerd.sock"
+	adminToken = apiserver.Token
 )
 
 // servers lists what runs, in the order of its start.
@@ -142,14 +141,9 @@ func startServers(ctx context.Context) error {
 	begin := []func() error{
 		func() error { return start("containerd", "containerd", "--config", file("containerd.toml")) },
 		func() error {
-			return start("etcd", "etcd", "--data-dir", file("etcd"), "--unsafe-no-fsync", "--listen-client-urls", etcdAddress, "--advertise-client-urls", etcdAddress,
-				"--listen-peer-urls", etcdPeers, "--initial-advertise-peer-urls", etcdPeers, "--initial-cluster", "default="+etcdPeers)
-		},
-		func() error {
-			return start("kube-apiserver", tool("kube-apiserver"), "--etcd-servers="+etcdAddress, "--bind-address=0.0.0.0", "--advertise-address="+nodeIP, "--secure-port=16443",
-				"--cert-dir="+file("certs"), "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+file("accounts.key"),
-				"--service-account-signing-key-file="+file("accounts.key"), "--token-auth-file="+file("tokens.csv"), "--authorization-mode=RBAC",
-				"--service-cluster-ip-range="+serviceNet, "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP")
+			started, err := apiserver.Start(work, file("servers"), tool("kube-apiserver"), nodeIP)
+			servers = append(servers, started...)
+			return err
 		},
 		func() error { return await(ctx, "the API server", answersReady) },
 		func() error {

@@ -2,23 +2,15 @@ package kube
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/keyward/keyward/test/kube/apiserver"
 )
 
 // configuration holds the files that the servers read. $WORK is the working directory, $GROUP the control group of all pods.
 var configuration = map[string]string{
-	"tokens.csv": adminToken + `,admin,1,"system:masters"` + "\n",
-	"kubeconfig": `{"apiVersion": "v1", "kind": "Config", "current-context": "here",
- "contexts": [{"name": "here", "context": {"cluster": "here", "user": "admin"}}],
- "clusters": [{"name": "here", "cluster": {"server": "` + apiAddress + `", "insecure-skip-tls-verify": true}}],
- "users": [{"name": "admin", "user": {"token": "` + adminToken + `"}}]}
-`,
 	// restrict_oom_score_adj: a process without CAP_SYS_RESOURCE may not lower a score, as in many sandboxes and CI machines.
 	"containerd.toml": `version = 2
 root = "/var/lib/containerd"
@@ -80,10 +72,5 @@ func writeFiles(context.Context) error {
 	if err := os.MkdirAll(file("servers"), 0o755); err != nil {
 		return err
 	}
-	key, err := rsa.GenerateKey(rand.Reader, 2048) // of service accounts
-	if err != nil {
-		return err
-	}
-	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	return os.WriteFile(file("accounts.key"), block, 0o600)
+	return apiserver.WriteFiles(work, "127.0.0.1")
 }

@@ -1,0 +1,175 @@
+package gateways
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	rulesFile    = "cases.yaml"
+	defaultLimit = 1_000_000 // of routes without rules of their own
+)
+
+// The keys of descriptors.
+const (
+	routeKey  = "route"
+	matchKey  = "header_match"
+	clientKey = "user"
+)
+
+// apply implements gateway: the rules of all routes are one file of the chart's ConfigMap, and an HTTPProxy has the descriptors.
+func (g *contour) apply(route string, p *policy) error {
+	g.rules[route] = p
+	var descriptors []any
+	for i, r := range p.rules {
+		descriptors = append(descriptors, object{"entries": contourEntries(route, i, r)})
+	}
+	httpRoute := object{"services": []any{object{"name": applicationName, "port": 80}}}
+	if len(descriptors) > 0 {
+		httpRoute["rateLimitPolicy"] = object{"global": object{"descriptors": descriptors}}
+	}
+	proxy := httpProxy(route)
+	proxy["spec"] = object{"virtualhost": object{"fqdn": host(route)}, "routes": []any{httpRoute}}
+	if err := errors.Join(g.writeRules(), g.kube.apply(proxy)); err != nil {
+		return err
+	}
+	old := g.old
+	g.old = ""
+	if old == "" || old == route {
+		return nil
+	}
+	return g.kube.remove(httpProxy(old))
+}
+
+func httpProxy(route string) object {
+	return object{"apiVersion": "projectcontour.io/v1", "kind": "HTTPProxy", "metadata": object{"name": route, "namespace": gatewayNamespace}}
+}
+
+// forget implements gateway. The HTTPProxy remains until the next one exists: without any, Contour closes the listener.
+func (g *contour) forget(route string) {
+	if _, ok := g.rules[route]; ok {
+		delete(g.rules, route)
+		g.old = route
+	}
+}
+
+// contourEntries returns the entries of the descriptor of a rule.
+func contourEntries(route string, i int, r rule) []any {
+	entries := []any{object{"genericKey": object{"key": routeKey, "value": route}}}
+	var headers []any
+	for _, name := range slices.Sorted(maps.Keys(r.exact)) {
+		headers = append(headers, object{"name": name, "exact": r.exact[name]})
+	}
+	for _, m := range r.methods { // at most one in the cases
+		headers = append(headers, object{"name": ":method", "exact": m})
+	}
+	if len(headers) > 0 {
+		entries = append(entries, object{"requestHeaderValueMatch": object{"headers": headers, "value": matchValue(i), "expectMatch": true}})
+	}
+	if r.header != "" {
+		entries = append(entries, object{"requestHeader": object{"headerName": r.header, "descriptorKey": clientKey}})
+	}
+	if r.cidr != "" { // Contour sends all addresses, and the clients of the cases are in the network
+		entries = append(entries, object{"remoteAddress": object{}})
+	}
+	return entries
+}
+
+func matchValue(i int) string { return fmt.Sprintf("rule-%d", i) }
+
+// descriptor is a node of Keyward's rules.
+type descriptor struct {
+	Key         string        `yaml:"key"`
+	Value       string        `yaml:"value,omitempty"`
+	RateLimit   *fileLimit    `yaml:"rate_limit,omitempty"`
+	Shadow      bool          `yaml:"shadow_mode,omitempty"`
+	Descriptors []*descriptor `yaml:"descriptors,omitempty"`
+}
+
+// fileLimit is a limit in Keyward's rules.
+type fileLimit struct {
+	Unit  string `yaml:"unit"`
+	Limit uint   `yaml:"requests_per_unit"`
+}
+
+// contourRules returns the descriptor that limits a route.
+func contourRules(route string, p *policy) *descriptor {
+	top := &descriptor{Key: routeKey, Value: route}
+	for i, r := range p.rules {
+		at := top
+		add := func(key, value string) {
+			next := &descriptor{Key: key, Value: value}
+			at.Descriptors = append(at.Descriptors, next)
+			at = next
+		}
+		if len(r.exact)+len(r.methods) > 0 {
+			add(matchKey, matchValue(i))
+		}
+		if r.header != "" {
+			add(clientKey, "")
+		}
+		if r.cidr != "" {
+			add("remote_address", "")
+		}
+		at.RateLimit, at.Shadow = &fileLimit{Unit: strings.ToLower(r.unit), Limit: r.limit}, r.shadow
+	}
+	return top
+}
+
+// writeRules writes the rules of all routes, as a kubelet updates the volume of a ConfigMap: members see all files change at once.
+func (g *contour) writeRules() error {
+	all := []*descriptor{{Key: clientKey, RateLimit: &fileLimit{Unit: "hour", Limit: defaultLimit}}}
+	for _, route := range slices.Sorted(maps.Keys(g.rules)) {
+		if p := g.rules[route]; len(p.rules) > 0 {
+			all = append(all, contourRules(route, p))
+		}
+	}
+	text, err := yaml.Marshal(object{"domain": contourDomain, "descriptors": all})
+	if err != nil {
+		return err
+	}
+	return updateVolume(g.dir("rules"), rulesFile, text)
+}
+
+// updateVolume replaces the file of a volume: a link to a file in the folder ..data, which is a link to a new folder.
+func updateVolume(dir, name string, text []byte) error {
+	old, _ := os.Readlink(filepath.Join(dir, "..data"))
+	now := "..version-" + fmt.Sprint(time.Now().UnixNano())
+	if err := writeFile(filepath.Join(dir, now, name), text); err != nil {
+		return err
+	}
+	link := filepath.Join(dir, "..data_tmp")
+	if err := errors.Join(os.Symlink(now, link), os.Rename(link, filepath.Join(dir, "..data"))); err != nil {
+		return err
+	}
+	if old != "" {
+		return os.RemoveAll(filepath.Join(dir, old))
+	}
+	return os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name))
+}
+
+// direct implements gateway.
+func (g *contour) direct(bool) error { return errors.New("Contour calls any member") }
+
+// counter implements gateway.
+func (g *contour) counter(route, client string) (domain string, entries []string) {
+	return contourDomain, []string{routeKey, route, clientKey, client}
+}
+
+// testContourDefault sends requests for a route without descriptors: those of the tool's ContourConfiguration apply.
+func testContourDefault(t *testing.T, g *contour) {
+	s := &suite{gateway: g, client: newClient("")}
+	if err := g.apply("default", &policy{}); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, "default", defaultLimit, clientHeader, "alice")
+}
