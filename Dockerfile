@@ -1,6 +1,7 @@
 # One image for everything: /bin/sidecar, /bin/xds, /bin/keyward, /bin/coordinator, and the two names under which users of
 # envoyproxy/ratelimit start their containers, /bin/ratelimit and /bin/ratelimit_config_check.
-# Nothing here needs BuildKit. The bases are fixed by digest; deploy/release holds both files, and go.mod, to the same ones.
+# Nothing here needs BuildKit. The bases are fixed by digest, the compiler has the version in go.mod. scripts/release builds the image of
+# releases, with the same programs, links, folders, user and ports: deploy/release compares the two.
 FROM golang:1.26.8-bookworm@sha256:dc9ad6c05acc7a88e5b71bde60a5fe3bd4b9f0db209011711b464107438a8107 AS build
 WORKDIR /src
 COPY go.mod go.sum ./

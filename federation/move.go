@@ -12,18 +12,19 @@ const movedBoots = 8
 // EscrowMove contains the hits that one escrow of a region has left, on their way to the key's next owner in the region.
 // They can be spent there, and are not returned to the coordinator. They count once, by Boot.
 //
-// EndsAt is a time and not a duration, because how long a message was on its way is not known. It is not later than the
-// end of the window by the coordinator's clock: the margin for clocks is that of the region's members, by whose clocks the
-// hits end however often they move.
+// EndsAt is a time and not a duration, because the receiver cannot know how long the message was on its way. It is not later
+// than the end of the window by the coordinator's clock. So the margin for clocks remains for those of the region's members,
+// however often the hits move.
 type EscrowMove struct {
 	Boot   uint64 // of the escrow that had it
 	Window int64
 	Hits   uint64
-	EndsAt int64
+	EndsAt int64 // by the clock of the member that sends it, and then of the one that has it
+	Taken  bool  // by the escrow of the member that has it, which may have moved on since
 }
 
-// Arrived returns m at a member that receives it at now. It was sent when left was to pass until EndsAt: if the sender's
-// clock is ahead of the receiver's by more than the message took, that is sooner.
+// Arrived returns m at a member that receives it at now. When it was sent, left was the time until EndsAt: if the sender's
+// clock is ahead of the receiver's by more than the message took, now and left are sooner.
 func (m EscrowMove) Arrived(now int64, left time.Duration) EscrowMove {
 	m.EndsAt = min(m.EndsAt, now+int64(min(left, longestMove)))
 	return m

@@ -40,8 +40,8 @@ func (n *Node) Budgets(now int64, most int) (list []KeyBudget, total int) {
 		s.eachOwnedClaim(func(c *claim.Claim) {
 			at, known := oldest[c.Key]
 			switch {
-			case c.Flags()&claim.Once != 0:
-			case c.State() != claim.Open:
+			case c.Flags()&(claim.Once|claim.Set) != 0:
+			case !c.Live():
 				oldest[c.Key] = at
 			case !known || at == 0 || c.Made() < at:
 				oldest[c.Key] = c.Made()
@@ -103,7 +103,7 @@ func (s *shard) eachOwnedClaim(f func(*claim.Claim)) {
 // countHolds returns the number of open holds of the keys that this member owns, and their hits.
 func (s *shard) countHolds() (holds int, hits uint64) {
 	s.eachOwnedClaim(func(c *claim.Claim) {
-		if c.State() == claim.Open && c.Flags()&claim.Once == 0 {
+		if c.Live() {
 			holds++
 			hits += uint64(c.Amount)
 		}

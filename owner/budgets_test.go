@@ -22,6 +22,7 @@ func TestBudgets(t *testing.T) {
 	do(t0+second, 1, 2, Commit, hourly, 5, 0)
 	do(t0, 2, 1, Reserve, limit.Rule{Algorithm: limit.InFlight, Window: time.Minute, Limit: 4}, 1, claim.InFlight)
 	do(t0, 3, 1, Take, hourly, 90, claim.Once)
+	do(t0, 6, 1, Take, hourly, 90, claim.Set)
 	do(t0, 4, 1, Reserve, hourly, 10, 0)
 	do(t0, 4, 1, Release, hourly, 0, 0)
 	q := ask(5, 100, time.Hour, 99) // has no holds

@@ -264,8 +264,8 @@ func (n *Node) settle(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 
 // oldest returns the open claim of op's key and caller that was made first, or nil.
 func (s *shard) oldest(op *shardOp) (first *claim.Claim) {
-	s.counters.Claims.Each(op.Key, func(c *claim.Claim) bool {
-		if c.State() == claim.Open && c.Caller == op.Hold.Caller && (first == nil || c.Made() < first.Made()) {
+	s.counters.Claims.EachOpen(op.Key, func(c *claim.Claim) bool {
+		if c.Caller == op.Hold.Caller && (first == nil || c.Made() < first.Made()) {
 			first = c
 		}
 		return true

@@ -10,8 +10,8 @@ import (
 	"github.com/keyward/keyward/owner/internal/counter"
 )
 
-// maxMoves is the most escrows of one key that are stored until the key's next request.
-const maxMoves = 4
+// maxMoves is the most moved escrows of one key that are stored until their windows end.
+const maxMoves = 8
 
 // passOn moves what escrow x of key has left to the key's owner, or gives it back if there is none. With reclaim, it is
 // always given back: the coordinator lends it again when the next owner's escrow asks, wherever it is.
@@ -31,9 +31,14 @@ func (n *Node) passOn(s *shard, key Key, x *escrow, now int64, o handoff.Ownersh
 	}
 }
 
-// acceptMove stores what an earlier owner of a key had left of its escrow, for the next request.
+// acceptMove stores what an earlier owner of a key had left of its escrow, for the next request. The same message may
+// arrive again, also after the key's escrow has moved on.
 func (n *Node) acceptMove(s *shard, now int64, m *lease.Notice) {
-	if len(s.escrows.moves) >= maxEscrows/counter.Shards || len(s.escrows.moves[m.Key]) >= maxMoves {
+	ms := s.escrows.moves[m.Key]
+	if len(s.escrows.moves) >= maxEscrows/counter.Shards || len(ms) >= maxMoves ||
+		slices.ContainsFunc(ms, func(o federation.EscrowMove) bool {
+			return o.Boot == m.Boot && o.Window == m.Window && o.Hits == uint64(m.Limit)
+		}) {
 		return
 	}
 	if s.escrows.moves == nil {
@@ -43,15 +48,19 @@ func (n *Node) acceptMove(s *shard, now int64, m *lease.Notice) {
 	s.escrows.moves[m.Key] = append(s.escrows.moves[m.Key], x.Arrived(now, m.Left))
 }
 
-// takeMoves adds what earlier owners of q's key had to its escrow.
+// takeMoves adds what earlier owners of q's key had to its escrow. What was added stays stored until its window ends.
 func (n *Node) takeMoves(s *shard, q *poolOp) {
-	for _, m := range s.escrows.moves[q.Key] {
+	ms := s.escrows.moves[q.Key]
+	for i, m := range ms {
+		if m.Taken {
+			continue
+		}
+		ms[i].Taken = true
 		q.escrow.Offer(q.now, q.Request.Rule, q.settings(), 0)
 		if q.escrow.Escrow.AcceptMove(q.now, m) {
 			s.counts.MovedIn += m.Hits
 		}
 	}
-	delete(s.escrows.moves, q.Key)
 }
 
 // dropMoves drops moved hits whose windows have ended.

@@ -16,10 +16,15 @@ import (
 	"github.com/keyward/keyward/internal/ops/translate"
 )
 
+// translateFlags are the flags of `keyward translate`.
+type translateFlags struct {
+	options translate.Options
+	limits  []string
+	out     string
+}
+
 func newTranslate() *cobra.Command {
-	var o translate.Options
-	var dir string
-	var limits []string
+	var f translateFlags
 	cmd := &cobra.Command{
 		Use:     "translate FILE...",
 		Short:   "Turn the rate-limit policies of a gateway into rules, and name what rules cannot express",
@@ -28,47 +33,53 @@ func newTranslate() *cobra.Command {
 		Args:    cobra.MinimumNArgs(1),
 	}
 	format := outputFlag(cmd)
-	cmd.Flags().BoolVar(&o.Actions, "actions", false, "print, as comments, the rate limits by which Envoy makes the descriptors")
-	cmd.Flags().StringSliceVar(&limits, "limit", nil, "`[KEY=]N/UNIT` for descriptors whose policy has no amount")
-	cmd.Flags().StringVar(&o.Domain, "domain", "", "`domain` of the policies of Contour and kgateway (default: that in the files)")
-	cmd.Flags().Uint32Var(&o.Reserve, "reserve", 0, "`tokens` that a request of a rule that counts tokens reserves")
-	cmd.Flags().Uint32Var(&o.Envoys, "envoys", 0, "`number` of Envoys: translate local limits too, as one limit of all of them together")
-	cmd.Flags().StringVar(&dir, "out", "", "`directory` to write one file for each domain to, instead of printing them")
+	s := cmd.Flags()
+	s.BoolVar(&f.options.Actions, "actions", false, "print, as comments, the rate limits by which Envoy makes the descriptors")
+	s.StringSliceVar(&f.limits, "limit", nil, "`[KEY=]N/UNIT` for descriptors whose policy has no amount")
+	s.StringVar(&f.options.Domain, "domain", "", "`domain` of the policies of Contour, kgateway and Gloo Gateway (default: that in the files)")
+	s.Uint32Var(&f.options.Reserve, "reserve", 0, "`tokens` that a request of a rule that counts tokens reserves")
+	s.Uint32Var(&f.options.Envoys, "envoys", 0, "`number` of Envoys: translate local limits too, as one limit of all of them together")
+	s.StringVar(&f.out, "out", "", "`directory` to write one file for each domain to, instead of printing them")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		var err error
-		if o.Limits, err = parseAmounts(limits); err != nil {
-			return err
-		}
 		files, err := readPolicies(args, cmd.InOrStdin())
+		if err == nil {
+			f.options.Limits, err = parseAmounts(f.limits)
+		}
 		if err != nil {
 			return err
 		}
-		rules := translate.Translate(files, o)
-		if dir != "" {
-			if err := writeDomains(dir, rules.Files); err != nil {
-				return err
-			}
-		}
-		err = show(cmd.OutOrStdout(), *format, rules, func(out io.Writer) error {
-			if dir != "" {
-				return nil
-			}
-			return printDomains(out, rules.Files)
-		})
-		if err == nil && *format != "json" {
-			printFindings(cmd.ErrOrStderr(), rules.Findings)
-		}
-		switch {
-		case err != nil:
-			return err
-		case rules.Policies == 0:
-			return errors.New("no policy found: want a BackendTrafficPolicy, RateLimitPolicy, TokenRateLimitPolicy, HTTPProxy or TrafficPolicy")
-		case !rules.Complete():
-			return errFailed
-		}
-		return nil
+		return f.run(files, cmd.OutOrStdout(), cmd.ErrOrStderr(), *format)
 	}
 	return cmd
+}
+
+// run translates files and shows the rules on out and the findings on errs.
+func (f *translateFlags) run(files []config.File, out, errs io.Writer, format string) error {
+	rules := translate.Translate(files, f.options)
+	if f.out != "" {
+		if err := writeDomains(f.out, rules.Files); err != nil {
+			return err
+		}
+	}
+	err := show(out, format, rules, func(out io.Writer) error {
+		if f.out != "" {
+			return nil
+		}
+		return printDomains(out, rules.Files)
+	})
+	if err != nil {
+		return err
+	}
+	if format != "json" {
+		printFindings(errs, rules.Findings)
+	}
+	switch {
+	case rules.Policies == 0:
+		return errors.New("no policy found: want a BackendTrafficPolicy, RateLimitPolicy, TokenRateLimitPolicy, HTTPProxy, TrafficPolicy or RateLimitConfig")
+	case !rules.Complete():
+		return errFailed
+	}
+	return nil
 }
 
 // parseAmounts parses the values of --limit.

@@ -69,7 +69,7 @@ func TestTranslateWrites(t *testing.T) {
 func TestTranslateRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"requires at least 1 arg": {}, "no such file": {"absent.yaml"}, "no policy found": {"testdata/shop.yaml"},
-		"--limit 5: want N/UNIT": {"--limit", "5", "x"}, "--limit k=5/eon: want N/UNIT": {"--limit", "k=5/eon", "x"},
+		"--limit 5: want N/UNIT": {"--limit", "5", "testdata/shop.yaml"}, "--limit k=5/eon: want N/UNIT": {"--limit", "k=5/eon", "testdata/shop.yaml"},
 	} {
 		if _, err := run(t, append([]string{"translate"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %s", args, err, want)

@@ -83,18 +83,6 @@ func licenses(t *testing.T, dir, goCommand string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// TestLicenses collects the licenses and checks them.
-func TestLicenses(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes some ten seconds of processor time")
-	}
-	dir := filepath.Join(t.TempDir(), "licenses")
-	if out, err := licenses(t, dir, "go"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	testLicenses(t, dir)
-}
-
 // testLicenses checks the licenses with special requirements in what scripts/licenses has collected. Then it adds a
 // module without a license, which the script must refuse.
 func testLicenses(t *testing.T, dir string) {

@@ -19,13 +19,14 @@ const (
 	maxSlots    = 16384 // requests in flight that a session remembers
 	sessionLife = 30 * time.Minute
 	watchEvery  = time.Second
-	resumeTime  = 10 * time.Second // for a caller to open a session again that the server has ended
+	resumeTime  = 10 * time.Second
 )
 
 // sessions are the callers that are known to live, with the requests in flight that they have reserved on this member.
 type sessions struct {
-	life time.Duration
-	tick func() (<-chan time.Time, func()) // ticks when the watched limits are to be read
+	life   time.Duration
+	resume time.Duration                     // for a caller to open a session again that the server has ended
+	tick   func() (<-chan time.Time, func()) // ticks when the watched limits are to be read
 
 	mu   sync.Mutex
 	open map[sessionKey]*session
@@ -41,7 +42,7 @@ type sessionKey struct{ identity, caller string }
 
 type session struct {
 	streams int
-	until   time.Time        // without streams: when it is forgotten
+	until   time.Time        // without streams: when its slots are released
 	slots   map[string]*plan // to release, by id
 }
 
@@ -49,7 +50,8 @@ func (x *sessions) init(life time.Duration) {
 	if life <= 0 || life > sessionLife {
 		life = sessionLife
 	}
-	x.life, x.open, x.closed = life, map[sessionKey]*session{}, make(chan struct{})
+	x.life, x.resume = life, resumeTime
+	x.open, x.closed = map[sessionKey]*session{}, make(chan struct{})
 	x.holders = map[sessionKey]*session{}
 	x.tick = func() (<-chan time.Time, func()) {
 		t := time.NewTicker(watchEvery)
@@ -74,18 +76,13 @@ var (
 )
 
 // begin adds a stream of k, or returns an error if there are too many.
-func (x *sessions) begin(k sessionKey, now time.Time) error {
+func (x *sessions) begin(k sessionKey) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	select {
 	case <-x.closed:
 		return errStopping
 	default:
-	}
-	for other, s := range x.open {
-		if s.streams == 0 && s.until.Before(now) {
-			x.forget(other)
-		}
 	}
 	s := x.open[k]
 	if x.count >= maxSessions || s == nil && len(x.open) >= 2*maxSessions {
@@ -112,7 +109,22 @@ func (x *sessions) end(k sessionKey, now time.Time, byCaller bool) (release []*p
 		return nil
 	}
 	if !byCaller {
-		s.until = now.Add(resumeTime)
+		s.until = now.Add(x.resume)
+		return nil
+	}
+	return x.forget(k)
+}
+
+// expire returns what has to be released because the caller of k has not opened its session again in time.
+func (x *sessions) expire(k sessionKey, now time.Time) (release []*plan) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	select {
+	case <-x.closed: // the caller may have gone to another member
+		return nil
+	default:
+	}
+	if s := x.open[k]; s == nil || s.streams > 0 || s.until.After(now) {
 		return nil
 	}
 	return x.forget(k)
@@ -189,7 +201,7 @@ func (m sessionMethod) Serve(k *h2.Stream) {
 	if key.caller == "" {
 		key.caller = newID()
 	}
-	if err := m.sessions.begin(key, k.Now()); err != nil {
+	if err := m.sessions.begin(key); err != nil {
 		fail(k, err)
 		return
 	}
@@ -213,8 +225,9 @@ func planSession(r *pb.SessionRequest) (*plan, error) {
 func (m sessionMethod) run(k *h2.Stream, key sessionKey, watch *plan) {
 	ended := m.serve(k, key.caller, watch)
 	k.End()
-	for _, p := range m.sessions.end(key, time.Now(), ended) {
-		m.release(p, key)
+	m.releaseAll(m.sessions.end(key, time.Now(), ended), key)
+	if !ended {
+		time.AfterFunc(m.sessions.resume, func() { m.releaseAll(m.sessions.expire(key, time.Now()), key) })
 	}
 	m.sessions.done.Done()
 }
@@ -281,6 +294,12 @@ func level(u *pb.LimitUsage) uint32 {
 		return 80
 	}
 	return 0
+}
+
+func (s *HoldServer) releaseAll(slots []*plan, key sessionKey) {
+	for _, p := range slots {
+		s.release(p, key)
+	}
 }
 
 // release releases the requests in flight of a caller that has ended. The Decider repeats what no owner confirms.

@@ -2,6 +2,8 @@ package holds
 
 import (
 	"context"
+	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -120,6 +122,31 @@ func TestSessionsResume(t *testing.T) {
 		t.Errorf("%d slots are held", n)
 	}
 	s.end()
+	eventually(t, "the slot is released", func() bool { return held(t, c, stream) == 0 })
+}
+
+// A caller whose session the server has ended, and that does not open it again, has ended, whatever its connection.
+func TestSessionsThatDoNotResume(t *testing.T) {
+	r := start(t)
+	r.sessions.life, r.sessions.resume = 200*time.Millisecond, time.Second
+	conn := r.dial(t, nil)
+	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, holdsService+"Session")
+	if err == nil {
+		err = errors.Join(s.SendMsg(&pb.SessionRequest{Caller: "me"}), s.CloseSend())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, stream := client.New(conn, "me"), client.Descriptor("streams", "acme")
+	if err := s.RecvMsg(new(pb.Notice)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Reserve(t.Context(), client.Reserve{Domain: "llm", Descriptors: []*pb.Descriptor{stream}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RecvMsg(new(pb.Notice)); !errors.Is(err, io.EOF) {
+		t.Fatalf("the session has not ended: %v", err)
+	}
 	eventually(t, "the slot is released", func() bool { return held(t, c, stream) == 0 })
 }
 

@@ -164,11 +164,12 @@ func setTerms(h *owner.Hold, t *claim.HoldTerms, q *owner.Request, l *slot) {
 // setHoldOp sets the operation and the hits of q.
 func setHoldOp(q *owner.Request, h *owner.Hold, d *Descriptor, r *RateLimitRequest, t *claim.HoldTerms, m *holdMark) {
 	switch {
+	case m.marked && m.op == owner.Reserve:
+		q.Op, q.Hits = owner.Reserve, reservedHits(q, d, r, t)
+	case m.marked && q.Rule.Algorithm == limit.InFlight && m.op.Settles(): // a slot has no cost: whatever settles it ends it
+		q.Op, q.Hits = owner.Release, 0
 	case m.marked:
-		q.Op = m.op
-		if q.Op == owner.Reserve {
-			q.Hits = reservedHits(q, d, r, t)
-		} else if q.Op != owner.Commit {
+		if q.Op = m.op; q.Op != owner.Commit {
 			q.Hits = 0
 		}
 	case t.Settle == claim.SettleAddend && d.HasAddend && d.Addend > 0:

@@ -153,9 +153,6 @@ func (s *Service) setAPI(c *Call, i int, q *owner.Request, t *claim.HoldTerms, o
 	if c.api.TTL > 0 {
 		q.Hold.TTL = min(q.Hold.TTL, c.api.TTL)
 	}
-	if q.Op == owner.Commit && q.Rule.Algorithm == limit.InFlight { // a slot has no cost
-		q.Op, q.Hits = owner.Release, 0
-	}
 }
 
 // lacksHolds reports whether c makes or settles holds, and matches no rule that has them although it matches others.

@@ -37,7 +37,7 @@ const (
 // most as long.
 const MarkLife = time.Minute
 
-// Claim is one charge that may be given back. It has 80 bytes and no pointers.
+// Claim is one charge that may be given back. It has 88 bytes and no pointers.
 type Claim struct {
 	ID      Ident
 	Key     [2]uint64 // of its counter
@@ -51,6 +51,7 @@ type Claim struct {
 	ttl    uint32 // seconds; of a settled claim, until it was settled
 	nextID uint32
 	next   uint32 // of the same key, or free
+	prev   uint32 // of the same key
 }
 
 // The layout of Claim.word.
@@ -114,8 +115,19 @@ func (c *Claim) Ends() int64 {
 	return c.Made() + int64(c.TTL()) + int64(MarkLife)
 }
 
-// live reports whether the claim counts among those that hold hits.
-func (c *Claim) live() bool { return c.State() == Open && c.Flags()&(Once|Set) == 0 && c.ttl > 0 }
+// Live reports whether the claim is an open hold: not that of a set, or one that only recognizes repeated requests.
+func (c *Claim) Live() bool { return c.State() == Open && c.Flags()&(Once|Set) == 0 && c.ttl > 0 }
+
+// forgettable reports whether the claim may be forgotten to make room: it is settled or that of a set.
+func (c *Claim) forgettable() bool { return c.State() >= Settled || c.Flags()&Set != 0 }
+
+// chain returns the index of the chain of its key that the claim is in: see Records.keySlots.
+func (c *Claim) chain() int {
+	if c.State() == Open && c.Flags()&Once == 0 {
+		return 0
+	}
+	return 1
+}
 
 // Ended reports whether the claim is open only until the owner of its key gives back its hits: see Records.End.
 func (c *Claim) Ended() bool { return c.State() == Open && c.ttl == 0 }

@@ -193,3 +193,22 @@ func BenchmarkAddSettleRemove(b *testing.B) {
 		x.Remove(c)
 	}
 }
+
+// TestSettledClaimsAreNotSearched requires that the search for a key's open claims visits no settled ones: a minute of
+// requests leaves a hundred thousand of them.
+func TestSettledClaimsAreNotSearched(t *testing.T) {
+	x := newTable(1000)
+	for id := range uint64(100) {
+		x.Settle(start, x.Add(open(id+1, 7), false), Settled, 0)
+	}
+	c := x.Add(open(101, 7), false)
+	key := c.Key
+	if p := x.keySlots(key)[0]; x.at(p) != c || c.next != 0 {
+		t.Error("settled claims are in the chain of the open ones")
+	}
+	all := 0
+	x.Each(key, func(*Claim) bool { all++; return true })
+	if all != 101 {
+		t.Errorf("%d claims", all)
+	}
+}

@@ -7,18 +7,27 @@ import (
 )
 
 const (
-	pageBits    = 6
+	pageBits    = 4 // a page has exactly the size of one of the memory allocator's classes
 	pageRecords = 1 << pageBits
+	evictStep   = 512 // records that evict visits
 	// manyOfKey is the number of open claims from which on Records store the totals of a key; of fewer, it counts them.
 	manyOfKey = 8
 )
 
 // Allowance bounds the claims of all Records of a member. It is safe for concurrent use.
+//
+// Claims that may be forgotten take no room from others, whatever Records they are in: all Records can have as many others
+// as fit. When there are more claims than that in total, Records forget those that they may.
 type Allowance struct {
-	own, copies atomic.Int64
+	own, copies roomUse
 	max, quota  int64
-	domains     [domainSlots]atomic.Int64
+	domains     [domainSlots]roomUse // own claims by domain
 	seed        [2]uint64
+}
+
+// roomUse counts the claims that a member has made, or those that it stores for others.
+type roomUse struct {
+	all, kept atomic.Int64 // kept: those that must not be forgotten
 }
 
 // NewAllowance returns the limits of a member that makes at most most claims, of them half in one domain, and stores as
@@ -28,37 +37,52 @@ func NewAllowance(most int, seed [2]uint64) *Allowance {
 }
 
 // Len returns how many claims this member has made and stores for others, settled ones among them.
-func (l *Allowance) Len() (own, copies int64) { return l.own.Load(), l.copies.Load() }
+func (l *Allowance) Len() (own, copies int64) { return l.own.all.Load(), l.copies.all.Load() }
 
-// reserve makes room for c. It returns false, and changes nothing, if there is none.
-func (l *Allowance) reserve(c *Claim) bool {
+func (l *Allowance) of(c *Claim) *roomUse {
 	if c.word&copiedBit != 0 {
-		if l.copies.Add(1) > l.max {
-			l.copies.Add(-1)
-			return false
-		}
+		return &l.copies
+	}
+	return &l.own
+}
+
+// reserve makes room for c. It returns false, and changes nothing, if there is none. Of the claims of a domain, those that may be
+// forgotten have a quota of their own.
+func (l *Allowance) reserve(c *Claim) bool {
+	l.count(c, 1)
+	u, d := l.of(c), &l.domains[c.Domain()]
+	all, kept, own := u.all.Load(), u.kept.Load(), u == &l.own
+	if c.forgettable() && all <= l.max && !(own && d.all.Load()-d.kept.Load() > l.quota) ||
+		!c.forgettable() && kept <= l.max && !(own && d.kept.Load() > l.quota) {
 		return true
 	}
-	if l.own.Add(1) > l.max {
-		l.own.Add(-1)
-		return false
-	}
-	if l.domains[c.Domain()].Add(1) > l.quota {
-		l.domains[c.Domain()].Add(-1)
-		l.own.Add(-1)
-		return false
-	}
-	return true
+	l.count(c, -1)
+	return false
 }
 
-func (l *Allowance) release(c *Claim) {
-	if c.word&copiedBit != 0 {
-		l.copies.Add(-1)
-		return
+func (l *Allowance) release(c *Claim) { l.count(c, -1) }
+
+// count adds n to the counts of c's kind.
+func (l *Allowance) count(c *Claim, n int64) {
+	l.of(c).all.Add(n)
+	if l.of(c) == &l.own {
+		l.domains[c.Domain()].all.Add(n)
 	}
-	l.own.Add(-1)
-	l.domains[c.Domain()].Add(-1)
+	if !c.forgettable() {
+		l.countKept(c, n)
+	}
 }
+
+// countKept adds n to the counts of the claims that must not be forgotten, of which c is one.
+func (l *Allowance) countKept(c *Claim, n int64) {
+	l.of(c).kept.Add(n)
+	if l.of(c) == &l.own {
+		l.domains[c.Domain()].kept.Add(n)
+	}
+}
+
+// exceeded reports whether there are too many claims of c's kind, so that those that may be forgotten have to be.
+func (l *Allowance) exceeded(c *Claim) bool { return l.of(c).all.Load() > l.max }
 
 // OpenClaims are the sums of one key's open claims.
 type OpenClaims struct {
@@ -75,9 +99,9 @@ type Records struct {
 	used   uint32 // records ever taken from the pages
 	n      int
 	byID   []uint32 // heads of the chains by ID, and by key
-	byKey  []uint32
-	swept  uint32 // record that Sweep visited last
-	seq    uint32 // of the latest change
+	byKey  []uint32 // in pairs: of the open claims, and of the others
+	swept  uint32   // record that Sweep visited last
+	seq    uint32   // of the latest change
 
 	totals  map[[2]uint64]*OpenClaims
 	given   map[[2]uint64]int64 // nanoseconds given back of buckets with open claims
@@ -98,10 +122,15 @@ func (t *Records) at(i uint32) *Claim {
 
 func (t *Records) idSlot(id Ident) *uint32 { return &t.byID[id[0]&uint64(len(t.byID)-1)] }
 
-func (t *Records) keySlot(key [2]uint64) *uint32 {
+// keySlots returns the heads of the chains with key's claims: those that may hold hits, and the others. A key may have many
+// more of the others, through which no request should have to search.
+func (t *Records) keySlots(key [2]uint64) *[2]uint32 {
 	hi, lo := bits.Mul64(key[0]^t.limits.seed[0], key[1]^t.limits.seed[1])
-	return &t.byKey[(hi^lo^key[0])*0x9E3779B97F4A7C15>>32&uint64(len(t.byKey)-1)]
+	i := (hi ^ lo ^ key[0]) * 0x9E3779B97F4A7C15 >> 32 & uint64(len(t.byKey)/2-1)
+	return (*[2]uint32)(t.byKey[2*i:])
 }
+
+func (t *Records) keySlot(c *Claim) *uint32 { return &t.keySlots(c.Key)[c.chain()] }
 
 // Find returns the claim with that ID, or nil.
 func (t *Records) Find(id Ident) *Claim {
@@ -120,16 +149,27 @@ func (t *Records) Find(id Ident) *Claim {
 
 // Each calls f with each claim of key until it returns false. f must not add or remove claims.
 func (t *Records) Each(key [2]uint64, f func(*Claim) bool) {
-	if t.n == 0 {
-		return
+	if t.eachIn(0, key, f) {
+		t.eachIn(1, key, f)
 	}
-	for i := *t.keySlot(key); i != 0; {
+}
+
+// EachOpen is Each for the claims that are open, without those that only recognize repeated requests.
+func (t *Records) EachOpen(key [2]uint64, f func(*Claim) bool) { t.eachIn(0, key, f) }
+
+// eachIn calls f with each claim of key in one of its chains until f returns false, and reports whether f never has.
+func (t *Records) eachIn(chain int, key [2]uint64, f func(*Claim) bool) bool {
+	if t.n == 0 {
+		return true
+	}
+	for i := t.keySlots(key)[chain]; i != 0; {
 		c := t.at(i)
 		i = c.next
 		if c.Key == key && !f(c) {
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // Totals returns the sums of key's open claims.
@@ -137,8 +177,8 @@ func (t *Records) Totals(key [2]uint64) (s OpenClaims) {
 	if x := t.totals[key]; x != nil {
 		return *x
 	}
-	t.Each(key, func(c *Claim) bool {
-		if c.live() {
+	t.EachOpen(key, func(c *Claim) bool {
+		if c.Live() {
 			s.Open++
 			s.Held += uint64(c.Amount)
 		}
@@ -155,18 +195,19 @@ func (t *Records) Add(c *Claim, copied bool) *Claim {
 	if copied {
 		x.word |= copiedBit
 	}
-	if !t.limits.reserve(&x) && (x.Flags()&Set != 0 || !t.evict() || !t.limits.reserve(&x)) {
+	if !t.limits.reserve(&x) && (!x.forgettable() || x.Flags()&Set != 0 || !t.evict() || !t.limits.reserve(&x)) {
 		return nil
+	}
+	if t.limits.exceeded(&x) {
+		t.evict()
 	}
 	t.grow()
 	i := t.take()
 	p := t.at(i)
 	*p = x
-	id, key := t.idSlot(x.ID), t.keySlot(x.Key)
-	p.nextID, *id = *id, i
-	p.next, *key = *key, i
+	t.link(p, i)
 	t.n++
-	if x.live() {
+	if x.Live() {
 		t.hold(&x)
 	}
 	return p
@@ -215,9 +256,9 @@ func (t *Records) anyOpen(key [2]uint64) (open bool) {
 	if t.totals[key] != nil {
 		return true
 	}
-	t.Each(key, func(c *Claim) bool {
-		open = c.State() == Open && c.Flags()&Once == 0
-		return !open
+	t.EachOpen(key, func(*Claim) bool {
+		open = true
+		return false
 	})
 	return open
 }
@@ -225,11 +266,17 @@ func (t *Records) anyOpen(key [2]uint64) (open bool) {
 // Settle sets the state of a claim at time now, and the hits that it gives back. The caller passes the claim to Change;
 // until then, no confirmation is one of this state.
 func (t *Records) Settle(now int64, c *Claim, s Stage, amount uint32) {
-	was, held := c.Amount, c.live()
+	was, held, kept := c.Amount, c.Live(), !c.forgettable()
 	if c.State() == Open {
 		c.SetTTL(time.Duration(now - c.Made()))
 	}
+	at := t.number(c)
+	t.unlinkKey(c)
 	c.SetState(s)
+	t.linkKey(c, at)
+	if kept && c.forgettable() {
+		t.limits.countKept(c, -1)
+	}
 	c.word &^= trackedBit
 	c.Amount = amount
 	if held {
@@ -239,7 +286,7 @@ func (t *Records) Settle(now int64, c *Claim, s Stage, amount uint32) {
 
 // End makes c, an open claim, one that has lapsed and is given back.
 func (t *Records) End(c *Claim) {
-	held := c.live()
+	held := c.Live()
 	c.ttl = 0
 	c.SetFlags(c.Flags() | Releases)
 	if held {
@@ -262,17 +309,43 @@ func (t *Records) take() uint32 {
 
 // grow keeps the number of chains above that of the claims.
 func (t *Records) grow() {
-	if t.n < len(t.byID) {
+	if t.n < 2*len(t.byID) {
 		return
 	}
 	size := max(16, 2*len(t.byID))
-	t.byID, t.byKey = make([]uint32, size), make([]uint32, size)
+	t.byID, t.byKey = make([]uint32, size), make([]uint32, size/2) // 3 to 6 bytes a claim
 	for i := uint32(1); i <= t.used; i++ {
 		if c := t.at(i); c.word != 0 {
-			id, key := t.idSlot(c.ID), t.keySlot(c.Key)
-			c.nextID, *id = *id, i
-			c.next, *key = *key, i
+			t.link(c, i)
 		}
+	}
+}
+
+// link adds c, record i, to its chains.
+func (t *Records) link(c *Claim, i uint32) {
+	id := t.idSlot(c.ID)
+	c.nextID, *id = *id, i
+	t.linkKey(c, i)
+}
+
+// linkKey adds c, record i, to the chain of its key.
+func (t *Records) linkKey(c *Claim, i uint32) {
+	key := t.keySlot(c)
+	c.prev, c.next, *key = 0, *key, i
+	if c.next != 0 {
+		t.at(c.next).prev = i
+	}
+}
+
+// unlinkKey removes c from the chain of its key.
+func (t *Records) unlinkKey(c *Claim) {
+	if c.prev != 0 {
+		t.at(c.prev).next = c.next
+	} else {
+		*t.keySlot(c) = c.next
+	}
+	if c.next != 0 {
+		t.at(c.next).prev = c.prev
 	}
 }
 
@@ -282,7 +355,7 @@ func (t *Records) Remove(c *Claim) {
 	if c.Changed() {
 		t.forget(key, at)
 	}
-	held, set, amount := c.live(), c.Flags()&Set != 0, c.Amount
+	held, set, amount := c.Live(), c.Flags()&Set != 0, c.Amount
 	t.limits.release(c)
 	*c = Claim{next: t.free}
 	t.free = at
@@ -305,18 +378,14 @@ func (t *Records) unlink(c *Claim) (at uint32) {
 		p = &t.at(*p).nextID
 	}
 	at, *p = *p, c.nextID
-	p = t.keySlot(c.Key)
-	for *p != at {
-		p = &t.at(*p).next
-	}
-	*p = c.next
+	t.unlinkKey(c)
 	return at
 }
 
 // evict forgets settled claims, and claims of sets, that are next to be swept. It reports whether there were any.
 func (t *Records) evict() (any bool) {
-	for range min(t.used, 8*pageRecords) {
-		if c := t.nextSwept(); c != nil && (c.State() >= Settled || c.Flags()&Set != 0) {
+	for range min(t.used, evictStep) {
+		if c := t.nextSwept(); c != nil && c.forgettable() {
 			t.Remove(c)
 			any = true
 		}
@@ -340,7 +409,7 @@ func (t *Records) nextSwept() *Claim {
 }
 
 // Sweep visits a part of the claims: at least step records, and an eighth of all. It removes the settled ones that have
-// ended, and those for which f returns true, and calls f with all others. f may settle the claim, and must not add or
+// ended, those that may be forgotten if there are too many, and those for which f returns true. It calls f with all others. f may settle the claim, and must not add or
 // remove any.
 func (t *Records) Sweep(now int64, step int, f func(*Claim) (drop bool)) {
 	for range max(uint32(step), t.used/8) {
@@ -352,7 +421,7 @@ func (t *Records) Sweep(now int64, step int, f func(*Claim) (drop bool)) {
 			continue
 		}
 		ended := c.Ends() <= now && (c.State() >= Settled || c.Flags()&Once != 0)
-		if ended || f(c) {
+		if ended || c.forgettable() && t.limits.exceeded(c) || f(c) {
 			t.Remove(c)
 		}
 	}

@@ -158,16 +158,26 @@ func (w *twin) add() {
 
 // refused requires that a limit was reached: of this member's claims or copies, or of the domain.
 func (w *twin) refused(c *Claim, copied bool) {
-	own, copies, domain := w.count(c.Domain())
+	own, copies, domain := w.count(c.Domain(), false)
+	if c.forgettable() {
+		total, _, keptOfDomain := w.count(c.Domain(), false)
+		own, copies, ofDomain := w.count(c.Domain(), true)
+		if copied && copies < w.limits.max || !copied && own < w.limits.max && ofDomain-keptOfDomain < w.limits.quota {
+			w.t.Fatalf("a settled claim was refused: %d own, %d copies, %d to keep, at most %d", own, copies, total, w.limits.max)
+		}
+		return
+	}
 	if copied && copies < w.limits.max || !copied && own < w.limits.max && domain < w.limits.quota {
 		w.t.Fatalf("a claim was refused: %d own, %d copies, %d of its domain, at most %d", own, copies, domain, w.limits.max)
 	}
 }
 
-// count returns the numbers of the model's own claims, copies, and own ones of a domain.
-func (w *twin) count(domain uint16) (own, copies, of int64) {
+// count returns the numbers of the model's own claims, copies, and own ones of a domain: of all, or of those that must not
+// be forgotten.
+func (w *twin) count(domain uint16, all bool) (own, copies, of int64) {
 	for id, c := range w.model.claims {
 		switch {
+		case !all && c.forgettable():
 		case w.model.copied[id]:
 			copies++
 		case c.Domain() == domain:
@@ -239,6 +249,8 @@ func (w *twin) confirm() {
 
 func (w *twin) sweep() {
 	drop := func(c *Claim) bool { return c.ID[1]%17 == 0 }
+	own, copies := w.limits.Len()
+	full := map[bool]bool{false: own > w.limits.max, true: copies > w.limits.max} // by whether it is a copy
 	w.table.Sweep(w.now, 1+w.rnd.IntN(40), func(c *Claim) bool {
 		if c.Ends() <= w.now && (c.State() >= Settled || c.Flags()&Once != 0) {
 			w.t.Fatalf("claim %v, which has ended, is visited", c.ID)
@@ -248,6 +260,10 @@ func (w *twin) sweep() {
 	for _, id := range slices.Collect(maps.Keys(w.model.claims)) {
 		c := w.model.claims[id]
 		if w.table.Find(id) != nil {
+			continue
+		}
+		if c.forgettable() && full[w.model.copied[id]] {
+			w.model.remove(id)
 			continue
 		}
 		if !drop(c) && (c.Ends() > w.now || c.State() < Settled && c.Flags()&Once == 0) {
@@ -327,7 +343,7 @@ func (w *twin) check() {
 	if each != len(m.claims) {
 		w.t.Fatalf("%d claims by key, not %d", each, len(m.claims))
 	}
-	own, copies, _ := w.count(0)
+	own, copies, _ := w.count(0, true)
 	if o, c := w.limits.Len(); o != own || c != copies {
 		w.t.Fatalf("%d own and %d copies, not %d and %d", o, c, own, copies)
 	}

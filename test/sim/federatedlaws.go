@@ -133,7 +133,7 @@ func (o *oracle) checkPool(p *poolWindow, q *request) {
 	if q.req.Rule.Algorithm != limit.SlidingWindow || y == nil {
 		return
 	}
-	left := max(0, q.req.Rule.End(p.index)-f.layouts.latestClock(p.key, p.index))
+	left := max(0, q.req.Rule.End(p.index)-f.weightClock(p))
 	weight := float64(left) / float64(q.req.Rule.Window)
 	sum := float64(p.escrowed) + weight*float64(y.escrowed)
 	unknown := y.lostLent
@@ -146,6 +146,19 @@ func (o *oracle) checkPool(p *poolWindow, q *request) {
 		f.fail("F1: #%d: %d admitted from escrows in window %d of %04x, and %d in the one before, which weigh %.3f: pool %d, lost %d and %d, late %d",
 			q.id, p.escrowed, p.index, q.req.Key[0]>>48, y.escrowed, weight, pool, most-pool, y.lostLent, y.lateLent)
 	}
+}
+
+// weightClock returns the time by which the weight of the window before p falls: the coordinator's. If another coordinator
+// lent that window, the regions compute its weight, by their own clocks and with a margin of the tolerance. It does not
+// suffice for clocks that differ by more: such a region borrows what the limit allows, and earlier by the difference.
+func (f *federal) weightClock(p *poolWindow) int64 {
+	at := f.layouts.latestClock(p.key, p.index)
+	if f.layouts.home(p.key, p.index) != f.layouts.home(p.key, p.index-1) {
+		for _, w := range f.regions {
+			at = max(at, w.now+int64(w.o.Skew-limit.ClockTolerance))
+		}
+	}
+	return at
 }
 
 func (s *poolStore) latestClock() int64 {

@@ -257,7 +257,8 @@ func (b *federatedBooks) allLost(k int, s *poolStore, what lossRow) {
 	r, now := b.rule(k), s.clock()
 	b.window(k, r.Index(now))
 	for _, p := range b.order {
-		if p.key != k || b.f.layouts.home(k, p.index) != s.h.index {
+		// A former coordinator that has not read the layout in time loses what it has lent, as the present one would.
+		if p.key != k || b.f.layouts.home(k, p.index) != s.h.index && p.lateLent == 0 {
 			continue
 		}
 		pool := uint64(b.f.layouts.pool(k, p.index))

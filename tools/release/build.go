@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ type release struct {
 	Manifests map[string]string `json:"manifests"` // of the image, by platform
 
 	root, out string
+	programs  string // folder of the compiled programs, with a folder for each platform
 	licenses  tree
 	manuals   tree
 }
@@ -57,11 +59,18 @@ func build(ctx context.Context, o options) error {
 	if err := os.WriteFile(filepath.Join(r.out, "notes.md"), []byte(text), 0o644); err != nil {
 		return err
 	}
+	if o.programs == "" {
+		for _, p := range r.Platforms {
+			if err := r.compile(ctx, p); err != nil {
+				return fmt.Errorf("%s: %w", p, err)
+			}
+		}
+	}
 	if err := r.collect(ctx, o.licenses); err != nil {
 		return err
 	}
 	for _, p := range r.Platforms {
-		if err := r.platform(ctx, p); err != nil {
+		if err := r.publish(ctx, p); err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
 	}
@@ -87,6 +96,9 @@ func start(ctx context.Context, o options) (*release, error) {
 		return nil, fmt.Errorf("tag %q: want v1.2.3 or v1.2.3-rc.1", o.tag)
 	}
 	r := &release{Tag: o.tag, Version: m[1], DryRun: o.dryRun, Digests: map[string]string{}, Manifests: map[string]string{}, root: o.root, out: o.out}
+	if r.programs = o.programs; r.programs == "" {
+		r.programs = r.work("programs")
+	}
 	var err error
 	if r.Platforms, err = parsePlatforms(o.platforms); err != nil {
 		return nil, err
@@ -155,27 +167,38 @@ func (r *release) collect(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	ldflags := "-X main.version=" + r.Tag
-	if err := r.goCommand(ctx, nil, "run", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "./cmd/keyward", "man", "--dir", r.work("man")); err != nil {
+	if err := r.writeManuals(ctx, r.work("man")); err != nil {
 		return err
 	}
 	return r.manuals.copyDir("man", r.work("man"))
 }
 
-// compile builds all programs for a platform and returns them by name.
-func (r *release) compile(ctx context.Context, p platform) (tree, error) {
-	dir := r.work(p.String())
+// writeManuals runs the keyward of this machine's platform, or builds one.
+func (r *release) writeManuals(ctx context.Context, dir string) error {
+	here := platform{runtime.GOOS, runtime.GOARCH}
+	if slices.Contains(r.Platforms, here) {
+		return r.command(ctx, filepath.Join(r.programs, here.String(), "keyward"), "man", "--dir", dir)
+	}
+	ldflags := "-X main.version=" + r.Tag
+	return r.goCommand(ctx, nil, "run", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "./cmd/keyward", "man", "--dir", dir)
+}
+
+// compile builds all programs for a platform.
+func (r *release) compile(ctx context.Context, p platform) error {
+	dir := filepath.Join(r.programs, p.String())
 	env := []string{"GOOS=" + p.OS, "GOARCH=" + p.Arch, "GOAMD64=v1", "GOARM64=v8.0"}
 	ldflags := fmt.Sprintf("-s -w -X main.version=%s -X %s=%s", r.Tag, versionVariable, r.Tag)
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", dir + "/"}
 	for _, program := range programs {
 		args = append(args, "./cmd/"+program)
 	}
-	if err := r.goCommand(ctx, env, args...); err != nil {
-		return nil, err
-	}
-	built := tree{}
-	return built, built.copyDir("", dir)
+	return r.goCommand(ctx, env, args...)
+}
+
+// compiled returns the programs of a platform.
+func (r *release) compiled(p platform, folder string) (tree, error) {
+	t := tree{}
+	return t, t.copyDir(folder, filepath.Join(r.programs, p.String()))
 }
 
 // goOutput returns what a go command prints.

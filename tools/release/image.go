@@ -84,8 +84,8 @@ func (r *release) images(ctx context.Context) error {
 
 // image builds the image of one platform.
 func (r *release) image(p platform, trees ...tree) (v1.Image, error) {
-	built := tree{}
-	if err := built.copyDir("bin", r.work(p.String())); err != nil {
+	built, err := r.compiled(p, "bin")
+	if err != nil {
 		return nil, err
 	}
 	for name, to := range links {
@@ -93,7 +93,6 @@ func (r *release) image(p platform, trees ...tree) (v1.Image, error) {
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	created := v1.Time{Time: r.Time}
-	var err error
 	for i, t := range append(trees, built) {
 		layer, err2 := r.layer(t)
 		if err2 != nil {

@@ -27,6 +27,7 @@ type options struct {
 	tag       string
 	platforms string
 	licenses  string
+	programs  string
 	registry  string
 	helm      string
 	dryRun    bool
@@ -56,6 +57,7 @@ func run(ctx context.Context, args []string) error {
 	s.StringVar(&o.tag, "tag", "", "tag of the release, v1.2.3")
 	s.StringVar(&o.platforms, "platforms", strings.Join(allPlatforms, ","), "platforms to build for, OS/ARCH")
 	s.StringVar(&o.licenses, "licenses", "", "folder that scripts/licenses has written (default: run it)")
+	s.StringVar(&o.programs, "programs", "", "folder work/programs of a former build (default: compile them)")
 	s.StringVar(&o.registry, "registry", defaultRegistry, "registry and folder to push to")
 	s.StringVar(&o.helm, "helm", "", "Helm programs for try, separated by commas")
 	s.BoolVar(&o.dryRun, "dry-run", false, "accept a commit without the tag, changed files, and notes that are called Unreleased")

@@ -10,9 +10,9 @@ import (
 	"slices"
 )
 
-// platform builds what a platform gets: an archive, its bill of materials and, for Linux, packages.
-func (r *release) platform(ctx context.Context, p platform) error {
-	built, err := r.compile(ctx, p)
+// publish makes the files of a platform: an archive, its bill of materials and, for Linux, packages.
+func (r *release) publish(ctx context.Context, p platform) error {
+	built, err := r.compiled(p, "")
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (r *release) archive(p platform, base string, built tree) error {
 func (r *release) materials(ctx context.Context, p platform, name string) error {
 	args := []string{r.Tag}
 	for _, program := range programs {
-		args = append(args, r.work(p.String(), program))
+		args = append(args, filepath.Join(r.programs, p.String(), program))
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(r.root, "scripts", "sbom"), args...)
 	cmd.Stderr = os.Stderr

@@ -33,7 +33,7 @@ func (t *translation) describe(d *domain, where string, from *described) {
 		return
 	}
 	d.source(from.at.rule)
-	d.actions = append(d.actions, rateLimit{where: where, actions: from.actions})
+	d.sends(rateLimit{where: where, actions: from.actions})
 	if l.limit != nil {
 		return
 	}

@@ -43,10 +43,9 @@ type egRule struct {
 
 // egMatch is a condition of a rule: it has a part in the descriptor and an action in Envoy.
 type egMatch struct {
-	kind   string // header, method, path, cidr or query
-	make   func(key string) (entry, action)
-	fixed  func() ([]entry, []action) // for cidr
-	varies bool
+	kind  string // header, method, path, cidr or query
+	make  func(key string) (entry, action)
+	fixed func() ([]entry, []action) // for cidr
 }
 
 // envoyGateway translates the BackendTrafficPolicies.
@@ -186,9 +185,9 @@ func egEffective(policies []*egPolicy, r *route, rule routeRule, l *listener) []
 	switch {
 	case own == nil:
 		return above.rules()
-	case own.merge == "" || above.rules() == nil:
+	case own.merge == "" || own == above || own.limits != nil && own.limits.bad || above.rules() == nil:
 		return own.rules()
-	case own.merge == "JSONMerge" && own.limits != nil:
+	case own.merge == "JSONMerge" && len(own.rules()) > 0:
 		return own.rules()
 	}
 	return append(slices.Clone(own.rules()), above.rules()...)
@@ -259,41 +258,12 @@ func (t *translation) egMatches(rule routeRule, r *route) int {
 
 // addTo adds the descriptor of a rule below first. index is the rule's index among those of its domain.
 func (e *egRule) addTo(d *domain, first entry, index int, route string) {
-	path, actions := []entry{first}, []action{genericKey(first.key, first.value)}
-	count, methodAt := 0, -1
-	for _, m := range e.matches {
-		if methodAt < 0 && m.kind != "header" {
-			methodAt = len(path)
-		}
-		switch {
-		case m.fixed != nil:
-			entries, more := m.fixed()
-			path, actions = append(path, entries...), append(actions, more...)
-			continue
-		case m.kind == "path":
-			en, a := m.make(fmt.Sprintf("rule-%d-path", index))
-			path, actions = append(path, en), append(actions, a)
-			continue
-		}
-		en, a := m.make(fmt.Sprintf("rule-%d-match-%d", index, count))
-		count++
-		path, actions = append(path, en), append(actions, a)
-	}
-	if methodAt < 0 {
-		methodAt = len(path)
-	}
-	if len(e.matches) == 0 && len(e.methods) == 0 {
-		key := fmt.Sprintf("rule-%d-match--1", index)
-		path, actions = append(path, entry{key, key}), append(actions, genericKey(key, key))
-	}
-	var variants [][]action // one for each method
-	if len(e.methods) == 0 {
-		variants = [][]action{actions}
-	}
+	path, actions, methodAt := e.descriptor(first, index)
+	variants := [][]action{actions} // one for each method
 	for i, m := range e.methods {
 		en, a := m.make(fmt.Sprintf("rule-%d-method", index))
 		if i == 0 {
-			path = slices.Insert(path, methodAt, en)
+			path, variants = slices.Insert(path, methodAt, en), nil
 		}
 		variants = append(variants, slices.Insert(slices.Clone(actions), methodAt, a))
 	}
@@ -303,11 +273,43 @@ func (e *egRule) addTo(d *domain, first entry, index int, route string) {
 	d.source(e.at.rule)
 	for _, a := range variants {
 		where := "route " + route
-		d.actions = append(d.actions, rateLimit{where, a, e.settings})
+		d.sends(rateLimit{where, a, e.settings})
 		if e.response != nil {
-			d.actions = append(d.actions, rateLimit{where, a, e.response})
+			d.sends(rateLimit{where, a, e.response})
 		}
 	}
+}
+
+// descriptor returns the entries of the rule without methods, their actions, and the position of the methods, which
+// follow the headers.
+func (e *egRule) descriptor(first entry, index int) (path []entry, actions []action, methodAt int) {
+	path, actions = []entry{first}, []action{genericKey(first.key, first.value)}
+	add := func(en entry, a action) { path, actions = append(path, en), append(actions, a) }
+	count := 0
+	methodAt = -1
+	for _, m := range e.matches {
+		if methodAt < 0 && m.kind != "header" {
+			methodAt = len(path)
+		}
+		switch {
+		case m.fixed != nil:
+			entries, more := m.fixed()
+			path, actions = append(path, entries...), append(actions, more...)
+		case m.kind == "path":
+			add(m.make(fmt.Sprintf("rule-%d-path", index)))
+		default:
+			add(m.make(fmt.Sprintf("rule-%d-match-%d", index, count)))
+			count++
+		}
+	}
+	if methodAt < 0 {
+		methodAt = len(path)
+	}
+	if len(e.matches) == 0 && len(e.methods) == 0 {
+		key := fmt.Sprintf("rule-%d-match--1", index)
+		add(entry{key, key}, genericKey(key, key))
+	}
+	return path, actions, methodAt
 }
 
 // insert adds the limit at a path. Two rules with the same descriptor have only one limit, the first in Envoy Gateway. It

@@ -73,7 +73,7 @@ func (t *translation) readEGRule(o *object, index int, f field) (rule *egRule, o
 	ok = rule.readLimit(m.get("limit"))
 	switch x := m.get("xRateLimitHeaders").oneOf("", "Off", "DraftVersion03"); x {
 	case "Off":
-		rule.settings = append(rule.settings, "x_ratelimit_option: OFF")
+		rule.settings = append(rule.settings, `x_ratelimit_option: "OFF"`)
 	case "DraftVersion03":
 		rule.settings = append(rule.settings, "x_ratelimit_option: DRAFT_VERSION_03")
 	}
@@ -224,7 +224,7 @@ func stringMatch(what, value string) string {
 
 // egDistinct is a condition whose value makes the counter.
 func egDistinct(kind, name string) egMatch {
-	return egMatch{kind: kind, varies: true, make: func(key string) (entry, action) {
+	return egMatch{kind: kind, make: func(key string) (entry, action) {
 		if kind == "query" {
 			return entry{key: key}, action{"query_parameters", []pair{{"query_parameter_name", scalar(name)}, {"descriptor_key", scalar(key)}}}
 		}

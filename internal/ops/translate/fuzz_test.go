@@ -4,6 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v2"
 
 	"github.com/keyward/keyward/internal/config"
 )
@@ -32,7 +35,7 @@ func FuzzTranslate(f *testing.F) {
 		if len(content) > 1<<14 {
 			return
 		}
-		for _, o := range []Options{{}, {Actions: true, Domain: "d", Reserve: 5, Limits: map[string]Amount{"": {7, "day"}}}} {
+		for _, o := range []Options{{}, {Actions: true, Domain: "d", Reserve: 5, Envoys: 3, Limits: map[string]Amount{"": {7, "day"}}}} {
 			g := Translate([]config.File{{Name: "f.yaml", Content: content}}, o)
 			loads(t, "fuzz", g)
 			for _, d := range g.Findings {
@@ -40,6 +43,22 @@ func FuzzTranslate(f *testing.F) {
 					t.Errorf("an empty finding: %+v", d)
 				}
 			}
+		}
+	})
+}
+
+// FuzzScalar requires that the loader of rules reads each string as it was.
+func FuzzScalar(f *testing.F) {
+	for _, text := range []string{"", "a", "yes", "~", "1e3", "0x10", "a: b", "a #b", "- a", "*", "\u0085\u2028\ufeff", "\x00\x7f\t\r\n", "\"\\", "\U0001f600", "null", "2001:db8::/32"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if !utf8.ValidString(text) {
+			return // the parser of the policies rejects it
+		}
+		var got struct{ Key string }
+		if err := yaml.Unmarshal([]byte("key: "+scalar(text)+"\n"), &got); err != nil || got.Key != text {
+			t.Errorf("%q becomes %q: %v", text, got.Key, err)
 		}
 	})
 }

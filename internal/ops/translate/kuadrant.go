@@ -245,7 +245,7 @@ func (l *kuadrantLimit) describe(d *domain, when []string) {
 	if l.policy.token {
 		line += "; with 0 hits before the request, and with its usage.total_tokens after the response"
 	}
-	if !slices.Contains(d.filter, line) {
+	if d.all.options.Actions && !slices.Contains(d.filter, line) {
 		d.filter = append(d.filter, line)
 	}
 }

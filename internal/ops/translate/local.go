@@ -46,7 +46,7 @@ func (t *translation) localLimit(d *domain, where, name string, l *limit, shadow
 	}
 	level.limit, level.shadow = l, shadow
 	d.source(at.rule)
-	d.actions = append(d.actions, rateLimit{where: where + ", to be added", actions: []action{genericKey("local", name)}})
+	d.sends(rateLimit{where: where + ", to be added", actions: []action{genericKey("local", name)}})
 }
 
 // contourLocal translates a local rate limit policy of Contour.

@@ -28,6 +28,7 @@ type level struct {
 	shadow   bool
 	comments []string // lines above the descriptor
 	below    []*level
+	index    map[string]*level // below, by glued text
 }
 
 // glued is the text by which rate limit services distinguish descriptors of one level.
@@ -58,14 +59,14 @@ func (d *domain) insert(path []entry, at field) *level {
 			at.say(Invalid, "", "an entry has an empty key")
 			return nil
 		}
-		i := slices.IndexFunc(l.below, func(c *level) bool { return c.glued() == e.glued() })
+		known := l.index[e.glued()]
 		switch {
-		case i >= 0 && l.below[i].entry != e:
+		case known != nil && known.entry != e:
 			at.say(NoCounterpart, rename, "its entry %s is the same for rate limit services as that of another descriptor, because both join key and value to %s",
 				quoted(e.key), quoted(e.glued()))
 			return nil
-		case i >= 0:
-			l = l.below[i]
+		case known != nil:
+			l = known
 			continue
 		case d.all.descriptors >= maxDescriptors:
 			at.say(NoCounterpart, "translate fewer files at a time", "there are more than %d descriptors; the rest is left out", maxDescriptors)
@@ -73,6 +74,10 @@ func (d *domain) insert(path []entry, at field) *level {
 		}
 		d.all.descriptors++
 		next := &level{entry: e}
+		if l.index == nil {
+			l.index = map[string]*level{}
+		}
+		l.index[e.glued()] = next
 		l.below = append(l.below, next)
 		l = next
 	}
@@ -92,6 +97,13 @@ type domain struct {
 func (d *domain) source(rule string) {
 	if !slices.Contains(d.sources, rule) {
 		d.sources = append(d.sources, rule)
+	}
+}
+
+// sends adds a rate limit of Envoy, if they are to be printed.
+func (d *domain) sends(r rateLimit) {
+	if d.all.options.Actions {
+		d.actions = append(d.actions, r)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 type Options struct {
 	// Actions adds the rate limits of Envoy to the rules, as comments.
 	Actions bool
-	// Domain replaces the domain of Contour's and kgateway's policies.
+	// Domain replaces the domain of policies whose gateway has one for all of them: those of Contour, kgateway and Solo.
 	Domain string
 	// Limits are the limits of descriptors whose policies have none, by the key of the last entry. That of the empty key
 	// is the default.
@@ -83,6 +83,7 @@ func Translate(files []config.File, o Options) *GatewayRules {
 	t.kuadrant(t.objects)
 	t.contour(t.objects)
 	t.kgateway(t.objects)
+	t.solo(t.objects)
 	if t.reader.fields >= maxFields {
 		t.reader.add(config.Diagnostic{Kind: Invalid, File: files[0].Name, Text: "the files have too many fields; the rest is not read"})
 	}

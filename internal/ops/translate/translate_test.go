@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,7 @@ func TestTranslate(t *testing.T) {
 		{"contour.yaml", "contour.limits.txt", Options{Domain: "mine", Limits: map[string]Amount{"": {1, "hour"}, "api_key": {7, "day"}}}},
 		{"kuadrant.yaml", "kuadrant.txt", Options{Actions: true, Reserve: 1000}},
 		{"attach.yaml", "attach.txt", Options{}},
+		{"solo.yaml", "solo.txt", Options{}},
 		{"local.yaml", "local.txt", Options{}},
 		{"local.yaml", "local.envoys.txt", Options{Envoys: 3, Actions: true}},
 		{"kgateway.yaml", "kgateway.txt", Options{Actions: true, Limits: limits}},
@@ -135,6 +137,55 @@ func TestWindows(t *testing.T) {
 		}
 		if got != want || l.requests != 5 {
 			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}
+
+// TestMergedPolicies lists policies of a route, that of its Gateway, and the amounts of the rules that apply, in their
+// order.
+func TestMergedPolicies(t *testing.T) {
+	const global, local = "{global: {rules: [{limit: {requests: %d, unit: Hour}}]}}", "{local: {rules: [{limit: {requests: %d, unit: Hour}}]}}"
+	const bad = "{global: {rules: [{limit: {requests: %d, unit: Eon}}]}}"
+	for _, row := range []struct{ merge, own, above, want string }{
+		{"", global, global, "1"},
+		{"", local, global, ""},
+		{"", "", global, "2"},
+		{"", "{}", global, ""},
+		{"StrategicMerge", global, global, "1 2"},
+		{"StrategicMerge", local, global, "2"},
+		{"StrategicMerge", "{}", global, "2"},
+		{"StrategicMerge", bad, global, ""},
+		{"StrategicMerge", global, bad, "1"},
+		{"JSONMerge", global, global, "1"},
+		{"JSONMerge", local, global, "2"},
+		{"JSONMerge", global, local, "1"},
+	} {
+		text := "kind: Gateway\napiVersion: gateway.networking.k8s.io/v1\nmetadata: {name: g}\nspec: {listeners: [{name: l, protocol: HTTP}]}\n---\n" +
+			"kind: HTTPRoute\napiVersion: gateway.networking.k8s.io/v1\nmetadata: {name: r}\nspec: {parentRefs: [{name: g}], rules: [{}]}\n"
+		policy := func(kind, target, merge, limit string, n int) {
+			if limit == "" {
+				return
+			}
+			if strings.Contains(limit, "%d") {
+				limit = fmt.Sprintf(limit, n)
+			}
+			if merge != "" {
+				merge = "mergeType: " + merge + ", "
+			}
+			text += fmt.Sprintf("---\nkind: BackendTrafficPolicy\napiVersion: gateway.envoyproxy.io/v1alpha1\nmetadata: {name: %s}\nspec: {%stargetRefs: [{kind: %s, name: %s}], rateLimit: %s}\n",
+				target, merge, kind, target, limit)
+		}
+		policy("HTTPRoute", "r", row.merge, row.own, 1)
+		policy("Gateway", "g", "", row.above, 2)
+		g := Translate([]config.File{{Name: "f.yaml", Content: []byte(text)}}, Options{})
+		var got []string
+		for _, f := range g.Files {
+			for _, m := range regexp.MustCompile(`requests_per_unit: (\d+)`).FindAllStringSubmatch(f.YAML, -1) {
+				got = append(got, m[1])
+			}
+		}
+		if strings.Join(got, " ") != row.want {
+			t.Errorf("%+v: %v\n%s", row, got, g.text())
 		}
 	}
 }
