@@ -15,7 +15,7 @@ import (
 
 // Of every API server of the tests.
 const (
-	Port       = "16443" // of the API server
+	Port       = "16443"              // of the API server
 	Token      = "admin-of-the-tests" // of the administrator
 	ServiceNet = "10.96.0.0/16"       // addresses of Services
 
