@@ -104,6 +104,30 @@ func TestNextOwnerHasWhatTheFormerOneReplicated(t *testing.T) {
 	}
 }
 
+// TestNextOwnerHasWhatALeaverCopied makes the only member leave when two others have started, cuts it off the one that is to
+// own a key, and crashes it. It requires that this one gets the key from the other one, which has the leaver's copy for the
+// key's successor, but had transferred what it had, nothing, before that.
+func TestNextOwnerHasWhatALeaverCopied(t *testing.T) {
+	w := newNetwork(t, 1, Options{}, "a")
+	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "c" || from == "c" && to == "a" }
+	w.boot("b", membership.Active)
+	w.boot("c", membership.Active)
+	w.states["a"], w.nref = membership.Leaving, 2
+	req, admitted := strictOf(t, w, "c", "b"), 0
+	count := func(res Result) { admitted += b2i(res.Kind == Decided && res.Authority == Full && !res.Over) }
+	w.ask("a", req, count)
+	w.adopt()
+	w.run(3 * time.Second)
+	delete(w.nodes, "a")
+	w.adopt()
+	w.run(4 * time.Second)
+	decided := Result{}
+	w.ask("c", req, func(res Result) { decided = res; count(res) })
+	if admitted != 1 || decided.Authority != Full {
+		t.Fatalf("%d admitted of 1, the last answer is %+v", admitted, decided)
+	}
+}
+
 // strictOf returns a request for a key of owner, with a successor, of which one hit a minute is admitted and
 // replicated before it is decided.
 func strictOf(t *testing.T, w *network, owner, successor ring.ID) Request {
