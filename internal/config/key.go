@@ -61,15 +61,26 @@ func (r *Rules) AppendSharedName(dst []byte, domain string, entries []Entry, m *
 
 // placeOwner selects the levels that form the rule's owner string: those of shard_by, or else the first variable one
 // that is not the tenant's. If there is none, all requests of the rule have the same owner string.
+//
+// A level whose value is its key comes from a generic_key of the same name. Envoy Gateway names routes so, and those without
+// hostnames end in an asterisk, which is no wildcard then. It is selected if no other level is variable.
 func (r *RuleSpec) placeOwner() {
 	for _, k := range r.Extension.ShardBy {
 		r.ownerLevels = append(r.ownerLevels, levelOf(r.path, k))
 	}
 	f := r.Extension.Fair
+	named := -1
 	for i := 0; len(r.ownerLevels) == 0 && i < len(r.Levels); i++ {
-		if r.Levels[i].Variable && (f == nil || f.level != i) {
+		switch l := &r.Levels[i]; {
+		case !l.Variable || f != nil && f.level == i:
+		case l.Value != l.Key:
 			r.ownerLevels = []int{i}
+		case named < 0:
+			named = i
 		}
+	}
+	if len(r.ownerLevels) == 0 && named >= 0 {
+		r.ownerLevels = []int{named}
 	}
 	if len(r.ownerLevels) > 0 {
 		return

@@ -216,6 +216,11 @@ descriptors:
     value: c
     descriptors:
       - {key: user, rate_limit: {unit: day}, metadata: {keyward: {shard_by: [const]}}}
+  - key: route/*
+    value: route/*
+    descriptors:
+      - {key: user, rate_limit: {unit: day}}
+      - {key: all, value: all, rate_limit: {unit: day}}
 `
 	rules := load(t, Options{}, text)
 	for _, row := range []struct {
@@ -227,6 +232,8 @@ descriptors:
 		{"tenant=t, both=b", "b|t", []int{1, 0}},
 		{"tenant=t, path=/a/b", "/a/*|t", []int{1, 0}},
 		{"const=c, user=u", "c", []int{0}},
+		{"route/*=route/*, user=u", "u", []int{1}},
+		{"route/*=route/*, all=all", "route/*", []int{0}},
 	} {
 		var m Match
 		entries := entriesOf(row.entries)

@@ -326,5 +326,5 @@ func (k *kubernetes) folders(ctx context.Context, ns string, volumes []podVolume
 	return all, nil
 }
 
-// errNotFound shows that an object does not exist.
+// errNotFound is the error of a request for an object that does not exist.
 var errNotFound = errors.New("not found")

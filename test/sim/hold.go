@@ -71,10 +71,11 @@ type hold struct {
 	k       int // its key
 	hits    uint64
 	ttl     time.Duration
-	release bool // when it lapses
-	waiting int  // requests that reserve it and have no answer
-	sent    int  // requests that reserve it
-	unsure  bool // a request was abandoned or decided without the owner, and may be charged later or twice
+	release bool  // when it lapses
+	since   int64 // when it was first requested, in true time
+	waiting int   // requests that reserve it and have no answer
+	sent    int   // requests that reserve it
+	unsure  bool  // a request was abandoned or decided without the owner, and may be charged later or twice
 
 	admitted     bool // an owner, or a member's share, has admitted it
 	accepted     bool // the client uses it
@@ -110,7 +111,7 @@ func (w *world) setHold(q *request, k int) {
 	if !w.o.Holds.On || q.req.Op != owner.Take {
 		return
 	}
-	q.hold = &hold{w: w, k: k, hits: q.req.Hits, waiting: 1, sent: 1}
+	q.hold = &hold{w: w, k: k, hits: q.req.Hits, since: w.now, waiting: 1, sent: 1}
 	if w.chance(w.o.Holds.Strange) {
 		w.settleUnknown(k)
 	}

@@ -101,7 +101,11 @@ func (o *oracle) holdAdmitted(a *account, x *span, q *request, v *decision) {
 	for _, used := range h.outcomes { // a settlement that was sent before may come after the charge
 		o.mayEnd(h, used)
 	}
-	o.lapsesAt(h, o.w.now+int64(h.ttl)-o.margin())
+	made := o.w.now
+	if h.sent > 1 { // perhaps it was made by an earlier request, whose answer was lost
+		made = h.since
+	}
+	o.lapsesAt(h, max(o.w.now, made+int64(h.ttl)-o.margin()))
 }
 
 // lapsesAt records that h does not lapse before then.

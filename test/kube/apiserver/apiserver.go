@@ -13,8 +13,9 @@ import (
 	"github.com/keyward/keyward/internal/lab"
 )
 
+// Of every API server of the tests.
 const (
-	Port       = "16443"
+	Port       = "16443"              // of the API server
 	Token      = "admin-of-the-tests" // of the administrator
 	ServiceNet = "10.96.0.0/16"       // addresses of Services
 
