@@ -129,7 +129,7 @@ func (m *Machine) noOtherOwner(now int64) bool {
 	return true
 }
 
-// neverPlaced reports whether p, as far as it is known, has never been on a ring, and so never owned a key.
+// neverPlaced reports whether p has never been on a ring, and so never owned a key.
 func (m *Machine) neverPlaced(p *peer) bool {
 	return !m.wasPlaced(p) && (p.State == membership.Joining || p.reported && p.neverOwned)
 }
