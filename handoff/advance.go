@@ -113,7 +113,7 @@ func (m *Machine) noOtherOwner(now int64) bool {
 			if now < m.adoptedAt+m.takeoverOf(p) {
 				return false
 			}
-		case !m.wasPlaced(p) && (p.State == membership.Joining || p.reported && p.neverOwned): // never on a ring
+		case m.neverPlaced(p):
 		case !p.acked:
 			return false
 		}
@@ -127,6 +127,11 @@ func (m *Machine) noOtherOwner(now int64) bool {
 		}
 	}
 	return true
+}
+
+// neverPlaced reports whether p has never been on a ring, and so never owned a key.
+func (m *Machine) neverPlaced(p *peer) bool {
+	return !m.wasPlaced(p) && (p.State == membership.Joining || p.reported && p.neverOwned)
 }
 
 // wasPlaced reports whether this boot of p is on one of the rings since the base. An earlier boot may be on one: it is

@@ -14,6 +14,7 @@ func (m *Machine) clone() *Machine {
 	c.history = slices.Clone(m.history)
 	c.confirmed = maps.Clone(m.confirmed)
 	c.contacts = m.contacts.clone()
+	c.copiesFrom = maps.Clone(m.copiesFrom)
 	c.missingSince = maps.Clone(m.missingSince)
 	c.peers = make(map[ring.ID]*peer, len(m.peers))
 	c.sortedPeers = make([]*peer, len(m.sortedPeers))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -72,5 +73,19 @@ func TestLeaverWaitsForCopies(t *testing.T) {
 	c.run(2 * time.Second)
 	if p := c.machines["c"].Progress(); !p.HandedOff {
 		t.Fatalf("not handed off: %+v", p)
+	}
+}
+
+// TestLateRequestForOwnership requires that a request which a ping with a later adoption has overtaken does not make the
+// transfer for that adoption begin again.
+func TestLateRequestForOwnership(t *testing.T) {
+	c := newCluster(t, "a", "b")
+	m := c.machines["a"]
+	p := m.peers["b"]
+	before := p.sending
+	late := protocol.Message{Kind: protocol.OwnershipRequest, Ring: m.view.ring.Fingerprint(), Seq: p.seq - 1}
+	m.Step(c.now, "b", p.BootID, &late)
+	if p.sending != before || p.seq == late.Seq {
+		t.Fatalf("the transfer was %+v, and is %+v", before, p.sending)
 	}
 }

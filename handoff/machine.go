@@ -42,6 +42,7 @@ type Machine struct {
 	sortedPeers  []*peer              // sorted by ID, so that equal histories give equal traces
 	missingSince map[memberBoot]int64 // when each failed member was first missing
 	confirmed    map[memberBoot]lastConfirmation
+	copiesFrom   map[memberBoot]int64 // leaving members that have sent replicas, and when they were last live
 	contacts     *contacts
 }
 
@@ -85,7 +86,7 @@ func NewMachine(o Options) *Machine {
 	o.Detection = o.Detection.OrDefault()
 	m := &Machine{
 		opts: o, neverOwned: true, peers: map[ring.ID]*peer{}, confirmed: map[memberBoot]lastConfirmation{},
-		contacts: &contacts{at: map[ring.ID]int64{}},
+		copiesFrom: map[memberBoot]int64{}, contacts: &contacts{at: map[ring.ID]int64{}},
 	}
 	m.view = &OwnershipView{ring: ring.New(nil), self: -1, baseSelf: -1}
 	m.membership = &membership.View{Self: o.Self, BootID: o.BootID, Ring: m.view.ring}
@@ -120,13 +121,18 @@ func (m *Machine) SetMembership(now int64, v *membership.View) []protocol.Outbou
 	}
 	same := m.seq > 0 && r.Fingerprint() == m.view.ring.Fingerprint()
 	m.membership = v
+	before := m.peers
 	m.setPeers()
+	m.forgetCopies(now)
 	m.updateMissing(now, r)
 	if o := *m.view; len(o.losses) > 0 {
 		o.losses = m.dropRecovered(o.losses)
 		m.view = &o
 	}
 	if same {
+		if m.lostHolder(before) {
+			m.askAgain(now)
+		}
 		m.publish()
 	} else {
 		m.adoptRing(now, r)
@@ -305,9 +311,13 @@ func (m *Machine) Step(now int64, from ring.ID, bootID uint64, msg *protocol.Mes
 		}
 	case protocol.OwnershipRequest:
 		// Like a Ping, the request contains the sender's ring.
+		if p.reported && msg.Seq < p.seq {
+			return nil // a ping has overtaken it
+		}
 		p.reported, p.ringVersion, p.seq = true, msg.Ring, msg.Seq
 		m.releaseTo(now, p)
 	case protocol.Chunk:
+		m.noteCopies(now, p, msg)
 		p.incoming(msg).addChunk(m, msg)
 	case protocol.Ack:
 		if p.incoming(msg).completes(m, msg) {
@@ -330,6 +340,7 @@ func (m *Machine) Tick(now int64) []protocol.Outbound {
 	}
 	m.advance(now)
 	m.forgetConfirmations(now)
+	m.forgetCopies(now)
 	if m.seq == 0 {
 		return nil
 	}

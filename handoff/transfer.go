@@ -86,6 +86,9 @@ func (m *Machine) releaseTo(now int64, p *peer) {
 		s.released[i] = true
 	}
 	if p.sending.stage == stageIdle || p.sending.seq != p.seq {
+		if len(m.copiesFrom) > 0 {
+			p.sending.deliveredFor = nil
+		}
 		p.sending.begin(now, p.seq, false)
 	}
 }

@@ -281,7 +281,7 @@ func (n *Node) step(now int64, p *membership.Member, msg *protocol.Message, fx *
 		}
 		fx.Messages = m.Step(now, p.ID, p.BootID, msg)
 	case protocol.Replica:
-		n.merge(now, msg.Counters)
+		n.mergeReplicas(now, p.ID, msg.Counters)
 		ack := protocol.Message{Kind: protocol.ReplicaAck, Seq: msg.Seq, Ring: msg.Ring}
 		fx.Messages = append(fx.Messages, protocol.Outbound{To: p.ID, Msg: ack})
 		return

@@ -272,7 +272,7 @@ func (n *Node) restartExcess(req *Request) uint64 {
 	return uint64(req.Rule.Depth())
 }
 
-// deliver queues counters that another member owns to be sent to it.
+// deliver queues counters that other members own by the ring to be sent to them.
 func (n *Node) deliver(cs []protocol.CounterRecord) {
 	for i := range cs {
 		s, hash := n.shard(cs[i].Key)

@@ -8,6 +8,7 @@ import (
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/writeback"
+	"github.com/keyward/keyward/ring"
 )
 
 const (
@@ -52,6 +53,39 @@ func (n *Node) merge(now int64, cs []protocol.CounterRecord) {
 			k.dropped++
 		}
 	}
+}
+
+// mergeReplicas merges replicas that member holder has sent. It passes on what is new to the key's owner by the ring if that
+// is another member: holder decides the key until it can transfer it to that owner, to which this member may have
+// transferred what it had before. If holder fails first, the owner would lack the charges that this member has confirmed
+// in its place. Only news is passed on, so that no counter moves in a circle while members use different rings.
+func (n *Node) mergeReplicas(now int64, holder ring.ID, cs []protocol.CounterRecord) {
+	v := n.serial.view
+	var before []protocol.CounterRecord
+	for i := range cs[:min(len(cs), protocol.MaxCounters)] {
+		o := v.Ring().Owner(cs[i].RingPos)
+		if o >= 0 && o != v.Self() && v.Ring().At(o).ID != holder {
+			before = append(before, n.record(cs[i].Key))
+		}
+	}
+	n.merge(now, cs)
+	before = slices.DeleteFunc(before, func(c protocol.CounterRecord) bool {
+		after := n.record(c.Key)
+		return after.State.TAT == c.State.TAT && slices.Equal(after.State.Slots, c.State.Slots)
+	})
+	n.deliver(before)
+}
+
+// record returns what this member has of a key that may belong to another one. Without a counter, it has only the key.
+func (n *Node) record(key Key) protocol.CounterRecord {
+	s, hash := n.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := protocol.CounterRecord{Key: key}
+	if e := s.counters.Owned.Find(hash, key); e != nil {
+		s.counters.Export(e, &c)
+	}
+	return c
 }
 
 // mergeOne merges one counter. kept is false if there was no room for it, so that the sketches count it. refused is the

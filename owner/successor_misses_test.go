@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/ring"
 )
@@ -56,6 +57,72 @@ func TestSuccessorHasWhatAnotherConfirmed(t *testing.T) {
 	w.run(4 * time.Second)
 	decided := Result{}
 	w.ask("b", req, func(res Result) { decided = res; count(res) })
+	if admitted != 1 || decided.Authority != Full {
+		t.Fatalf("%d admitted of 1, the last answer is %+v", admitted, decided)
+	}
+}
+
+// TestNextOwnerHasWhatTheFormerOneReplicated cuts a key's owner off the member that is to own it next, so that it goes on
+// deciding, and another member confirms its charges. Then the owner crashes. It requires that the next owner has them from
+// that member, which has transferred the key's counter long before, on the same ring.
+func TestNextOwnerHasWhatTheFormerOneReplicated(t *testing.T) {
+	for name, change := range map[string]struct {
+		members []ring.ID
+		begin   func(*network)
+	}{
+		"the next owner joins": {[]ring.ID{"a", "b"}, func(w *network) { w.boot("c", membership.Active) }},
+		"the owner leaves":     {[]ring.ID{"a", "b", "c"}, func(w *network) { w.states["b"] = membership.Leaving }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newNetwork(t, 1, Options{}, change.members...)
+			before := w.ring()
+			w.cut = func(from, to ring.ID) bool { return from == "b" && to == "c" || from == "c" && to == "b" }
+			change.begin(w)
+			w.nref = 3
+			w.adopt()
+			w.run(2 * time.Second)
+			req, r := Request{}, w.ring()
+			for i := 0; i == 0 || r.At(r.Owner(req.RingPos)).ID != "c" || before.At(before.Owner(req.RingPos)).ID != "b"; i++ {
+				req = ask(i, 1, time.Minute, 1)
+			}
+			req.Strict = true
+			admitted := 0
+			count := func(res Result) { admitted += b2i(res.Kind == Decided && res.Authority == Full && !res.Over) }
+			if w.ask("b", req, count); admitted != 1 {
+				t.Fatal("the owner does not decide while the next one cannot reach it")
+			}
+			w.run(300 * time.Millisecond)
+			delete(w.nodes, "b")
+			w.adopt()
+			w.run(4 * time.Second)
+			decided := Result{}
+			w.ask("c", req, func(res Result) { decided = res; count(res) })
+			if admitted != 1 || decided.Authority != Full {
+				t.Fatalf("%d admitted of 1, the last answer is %+v", admitted, decided)
+			}
+		})
+	}
+}
+
+// TestNextOwnerHasWhatALeaverCopied makes the only member leave when two others have started, cuts it off the one that is to
+// own a key, and crashes it. It requires that this one gets the key from the other one, which has the leaver's copy for the
+// key's successor, but had transferred what it had, nothing, before that.
+func TestNextOwnerHasWhatALeaverCopied(t *testing.T) {
+	w := newNetwork(t, 1, Options{}, "a")
+	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "c" || from == "c" && to == "a" }
+	w.boot("b", membership.Active)
+	w.boot("c", membership.Active)
+	w.states["a"], w.nref = membership.Leaving, 2
+	req, admitted := strictOf(t, w, "c", "b"), 0
+	count := func(res Result) { admitted += b2i(res.Kind == Decided && res.Authority == Full && !res.Over) }
+	w.ask("a", req, count)
+	w.adopt()
+	w.run(3 * time.Second)
+	delete(w.nodes, "a")
+	w.adopt()
+	w.run(4 * time.Second)
+	decided := Result{}
+	w.ask("c", req, func(res Result) { decided = res; count(res) })
 	if admitted != 1 || decided.Authority != Full {
 		t.Fatalf("%d admitted of 1, the last answer is %+v", admitted, decided)
 	}

@@ -2,12 +2,50 @@ package sim
 
 import "time"
 
-// The times of a start with journals, shorter than those of package cluster: 30 s and 5 s.
+// The times of a start, shorter than those of package cluster: 30 s and 5 s.
 const (
 	coldStartLimit = 6 * time.Second
 	placesLimit    = 2 * time.Second
 	seekEvery      = 50 * time.Millisecond
 )
+
+// join takes a place on the ring as package cluster does without --data: when m's turn has come. m may decide as soon as it
+// has met a member that may. If there is none, all members have ended, and those that start together take their places at
+// once. Each of them decides when all that it has met have places on its ring, or coldStartLimit has passed, so that none is a
+// cluster of its own.
+func (m *member) join() {
+	met := m.hasMet()
+	if !m.joined && met && (m.clusterRunning() || m.table[m.slot].state == active && (m.allPlaced() || m.waitedFor(coldStartLimit))) {
+		m.trustRing()
+	}
+	if m.table[m.slot].state == joining && met {
+		turn := !m.joined || (m.node.Progress().Prefetched || m.w.concurrentChanges()) && m.myTurn(joining)
+		if turn || m.waitedFor(joinWithin) {
+			m.w.oracle.grown()
+			m.become(active)
+			m.update()
+		}
+	}
+	if !m.joined || m.table[m.slot].state == joining {
+		m.w.after(100*time.Millisecond, m, m.join)
+	}
+}
+
+// trustRing makes m decide by its ring.
+func (m *member) trustRing() {
+	m.joined, m.table[m.slot].established = true, true
+	m.update()
+}
+
+// allPlaced reports whether all live members that do not leave have places on m's ring.
+func (m *member) allPlaced() bool {
+	for i := range m.table {
+		if m.live(i) && m.table[i].state != leaving && m.ringBoots[i] == 0 {
+			return false
+		}
+	}
+	return true
+}
 
 // seek takes a place on the ring as package cluster does with --data: not before m's journals are loaded, and in a cold
 // start, not before all journals of the last ring are, or coldStartLimit has passed. m may decide once all live members
@@ -150,11 +188,6 @@ func (m *member) mayTrustRing() bool {
 	if !waits && m.waitedFor(coldStartLimit) {
 		return true
 	}
-	for i := range m.table {
-		if m.live(i) && m.table[i].state != leaving && m.ringBoots[i] == 0 {
-			return false
-		}
-	}
-	return !waits || !m.followed ||
-		m.any(func(e *entry) bool { return e.state == active && e.established && e.ring == m.view.Ring.Fingerprint() })
+	return m.allPlaced() && (!waits || !m.followed ||
+		m.any(func(e *entry) bool { return e.state == active && e.established && e.ring == m.view.Ring.Fingerprint() }))
 }

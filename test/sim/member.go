@@ -262,25 +262,7 @@ func (m *member) coldStart() {
 		return
 	}
 	m.become(active)
-	m.joined = true
-	m.update()
-}
-
-// join takes a place on the ring when this member's turn has come.
-func (m *member) join() {
-	met := m.hasMet()
-	if !m.joined && met {
-		m.joined = true
-		m.update()
-	}
-	ready := met && (m.node.Progress().Prefetched || m.w.concurrentChanges()) && m.myTurn(joining)
-	if !ready && (!met || m.w.now-m.startedAt < int64(joinWithin)) {
-		m.w.after(100*time.Millisecond, m, m.join)
-		return
-	}
-	m.w.oracle.grown()
-	m.become(active)
-	m.update()
+	m.trustRing()
 }
 
 // hasMet reports whether m knows a member on the ring, or all running members: no member starts a second cluster.
