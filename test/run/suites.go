@@ -34,7 +34,7 @@ func whole() []*stage {
 		{name: "unit", about: "unit, property and conformance tests with the race detector", budget: 4 * time.Minute, jobs: unit},
 		{
 			name: "e2e", about: "real processes, real Envoys, mTLS", budget: 8 * time.Minute, after: []string{"machine", "build", "unit", "lint"}, // without the stages that only compute: they would disturb its measurements
-			wants: []string{"root", "ip", "iptables", "redis", "postgres", "venv", "node", "curl"}, jobs: endToEnd(nil),
+			wants: []string{"root", "ip", "iptables", "redis", "postgres", "venv", "node", "npm", "curl"}, jobs: endToEnd(nil),
 		},
 		{name: "walk", about: "what the manual says, command by command", budget: time.Minute, after: []string{"e2e"}, needs: []string{"redis"}, jobs: walk},
 		{name: "page", about: "the page of a real cluster in Chromium", budget: 2 * time.Minute, after: []string{"e2e"}, needs: []string{"chromium"}, jobs: pageTests},
@@ -260,6 +260,9 @@ func (m *machine) endToEndEnv(ctx context.Context, all bool) ([]string, error) {
 		maps.Copy(commands, map[string][]string{"ENVOY_1_36": {"scripts/envoy", envoy136}, "ENVOY_1_38": {"scripts/envoy", envoy138}, "KEYWARD_ORIGINAL": {"scripts/original"}})
 		if why, _ := m.lacking([]string{"python3", "venv"}); why == "" {
 			commands["KEYWARD_PYTHON"] = []string{"scripts/python"}
+		}
+		if why, _ := m.lacking([]string{"node", "npm"}); why == "" {
+			commands["KEYWARD_TYPESCRIPT"] = []string{"scripts/typescript"}
 		}
 	}
 	var env []string
