@@ -17,6 +17,8 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
+
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // The test program runs once for each stage.
@@ -124,24 +126,7 @@ func initialize() (int, error) {
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	return reap(cmd.Process.Pid)
-}
-
-// reap waits for one process and reaps all others that end before.
-func reap(pid int) (int, error) {
-	for {
-		var status syscall.WaitStatus
-		ended, err := syscall.Wait4(-1, &status, 0, nil)
-		switch {
-		case errors.Is(err, syscall.EINTR):
-		case err != nil:
-			return 0, err
-		case ended == pid && status.Signaled():
-			return 0, fmt.Errorf("the tests were ended by %s", status.Signal())
-		case ended == pid:
-			return status.ExitStatus(), nil
-		}
-	}
+	return lab.Reap(cmd.Process.Pid)
 }
 
 // runTests prepares the network and runs the tests.

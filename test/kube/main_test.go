@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // The test program runs three times over, each started by the one before.
@@ -133,24 +135,7 @@ func initialise() (int, error) {
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	return reap(cmd.Process.Pid)
-}
-
-// reap waits for one process and collects all others that end before: containers' shims become children of process 1.
-func reap(pid int) (int, error) {
-	for {
-		var status syscall.WaitStatus
-		ended, err := syscall.Wait4(-1, &status, 0, nil)
-		switch {
-		case errors.Is(err, syscall.EINTR):
-		case err != nil:
-			return 0, err
-		case ended == pid && status.Signaled():
-			return 0, fmt.Errorf("the tests were ended by %s", status.Signal())
-		case ended == pid:
-			return status.ExitStatus(), nil
-		}
-	}
+	return lab.Reap(cmd.Process.Pid)
 }
 
 // groupVar names the environment variable with the control group that all pods are in.
