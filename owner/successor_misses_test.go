@@ -21,7 +21,7 @@ func TestSuccessorGetsReplicaInTheEnd(t *testing.T) {
 	}
 	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" }
 	admitted := false
-	w.ask("a", req, func(res Result) { admitted = res.Kind == Decided && res.Authority == Full && !res.Over })
+	w.ask("a", req, func(res Result) { admitted = admittedFully(&res) })
 	w.run(300 * time.Millisecond)
 	if !admitted || knows("b") || !knows("c") {
 		t.Fatalf("admitted %v; the successor has: %v, the other: %v", admitted, knows("b"), knows("c"))
@@ -44,9 +44,7 @@ func TestSuccessorHasWhatAnotherConfirmed(t *testing.T) {
 	w := newNetwork(t, 1, Options{}, "a", "b", "c")
 	req := strictOf(t, w, "a", "b")
 	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" }
-	admitted := 0
-	count := func(res Result) { admitted += b2i(res.Kind == Decided && res.Authority == Full && !res.Over) }
-	w.ask("a", req, count)
+	admitted := w.admits("a", req)
 	w.cut = nil
 	for _, dies := range []ring.ID{"c", "a"} {
 		w.run(4 * time.Second)
@@ -55,11 +53,7 @@ func TestSuccessorHasWhatAnotherConfirmed(t *testing.T) {
 		w.adopt()
 	}
 	w.run(4 * time.Second)
-	decided := Result{}
-	w.ask("b", req, func(res Result) { decided = res; count(res) })
-	if admitted != 1 || decided.Authority != Full {
-		t.Fatalf("%d admitted of 1, the last answer is %+v", admitted, decided)
-	}
+	w.requireOne(t, "b", req, admitted)
 }
 
 // TestNextOwnerHasWhatTheFormerOneReplicated cuts a key's owner off the member that is to own it next, so that it goes on
@@ -86,20 +80,15 @@ func TestNextOwnerHasWhatTheFormerOneReplicated(t *testing.T) {
 				req = ask(i, 1, time.Minute, 1)
 			}
 			req.Strict = true
-			admitted := 0
-			count := func(res Result) { admitted += b2i(res.Kind == Decided && res.Authority == Full && !res.Over) }
-			if w.ask("b", req, count); admitted != 1 {
+			admitted := w.admits("b", req)
+			if *admitted != 1 {
 				t.Fatal("the owner does not decide while the next one cannot reach it")
 			}
 			w.run(300 * time.Millisecond)
 			delete(w.nodes, "b")
 			w.adopt()
 			w.run(4 * time.Second)
-			decided := Result{}
-			w.ask("c", req, func(res Result) { decided = res; count(res) })
-			if admitted != 1 || decided.Authority != Full {
-				t.Fatalf("%d admitted of 1, the last answer is %+v", admitted, decided)
-			}
+			w.requireOne(t, "c", req, admitted)
 		})
 	}
 }
@@ -113,19 +102,36 @@ func TestNextOwnerHasWhatALeaverCopied(t *testing.T) {
 	w.boot("b", membership.Active)
 	w.boot("c", membership.Active)
 	w.states["a"], w.nref = membership.Leaving, 2
-	req, admitted := strictOf(t, w, "c", "b"), 0
-	count := func(res Result) { admitted += b2i(res.Kind == Decided && res.Authority == Full && !res.Over) }
-	w.ask("a", req, count)
+	req := strictOf(t, w, "c", "b")
+	admitted := w.admits("a", req)
 	w.adopt()
 	w.run(3 * time.Second)
 	delete(w.nodes, "a")
 	w.adopt()
 	w.run(4 * time.Second)
+	w.requireOne(t, "c", req, admitted)
+}
+
+// admits asks member id, and returns how many hits owners have admitted for that so far: the answer may come later.
+func (w *network) admits(id ring.ID, req Request) *int {
+	n := new(int)
+	w.ask(id, req, func(res Result) { *n += b2i(admittedFully(&res)) })
+	return n
+}
+
+// requireOne asks member id again. It requires that id decides as the owner, and that one hit was admitted, with those of
+// before.
+func (w *network) requireOne(t *testing.T, id ring.ID, req Request, before *int) {
+	t.Helper()
 	decided := Result{}
-	w.ask("c", req, func(res Result) { decided = res; count(res) })
-	if admitted != 1 || decided.Authority != Full {
-		t.Fatalf("%d admitted of 1, the last answer is %+v", admitted, decided)
+	w.ask(id, req, func(res Result) { decided = res; *before += b2i(admittedFully(&res)) })
+	if *before != 1 || decided.Authority != Full {
+		t.Fatalf("%d admitted of 1, the last answer is %+v", *before, decided)
 	}
+}
+
+func admittedFully(res *Result) bool {
+	return res.Kind == Decided && res.Authority == Full && !res.Over
 }
 
 // strictOf returns a request for a key of owner, with a successor, of which one hit a minute is admitted and
