@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,7 +93,7 @@ func (x *reserveLab) start(ctx context.Context, l *lab.Lab, o options) error {
 			x.keys = append(x.keys, k)
 		}
 	}
-	a, err := newAudit(repeatTarget(target{addr: l.Sidecars[0].RLS}, o.conns), o.keys)
+	a, err := newAudit(slices.Repeat([]target{{addr: l.Sidecars[0].RLS}}, o.conns), o.keys)
 	if err != nil {
 		return err
 	}
@@ -100,13 +101,6 @@ func (x *reserveLab) start(ctx context.Context, l *lab.Lab, o options) error {
 		x.clients = append(x.clients, pb.NewRateLimitServiceClient(c))
 	}
 	return nil
-}
-
-func repeatTarget(t target, n int) (all []target) {
-	for range n {
-		all = append(all, t)
-	}
-	return all
 }
 
 // compare measures decisions and Reserves in turns.
