@@ -82,12 +82,12 @@ func TestContour(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runGateway(t, g, contourService, volumes)
-	t.Run("default descriptors", func(t *testing.T) { testContourDefault(t, g) })
+	s := runGateway(t, g, contourService, volumes)
+	t.Run("default descriptors", func(t *testing.T) { testContourDefault(t, s) })
 }
 
-// runGateway starts a gateway and runs all cases that it supports.
-func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) {
+// runGateway starts a gateway and runs all cases that it supports. The gateway and its members run until the test ends.
+func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) *suite {
 	startApplication(t)
 	secrets, err := writeSecrets()
 	if err != nil {
@@ -141,6 +141,7 @@ func runGateway(t *testing.T, g gateway, service string, volumes map[string]stri
 		}
 		results = append(results, row)
 	}
+	return s
 }
 
 // enforce applies a policy to a route and waits until a response has the limit of its first rule. It returns the number of
