@@ -72,7 +72,7 @@ func TestForgottenRequestsInFlight(t *testing.T) {
 		counts    []uint64
 		fails     string
 	}{
-		{"nobody else knows them", crashed, []int{0, 0, 0}, []uint64{0, 1, 2, 3}, ""},
+		{"no other member knows them", crashed, []int{0, 0, 0}, []uint64{0, 1, 2, 3}, ""},
 		{"a later one is missing", crashed, []int{0, 0, 0}, []uint64{0, 1, 1}, "H1"},
 		{"all later ones are missing", crashed, []int{0, 0, 0}, []uint64{0, 0}, "H1"},
 		{"they were handed over", crashed, []int{0, 0, 1}, []uint64{0}, "H1"},
