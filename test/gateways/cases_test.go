@@ -86,6 +86,36 @@ func TestContour(t *testing.T) {
 	t.Run("default descriptors", func(t *testing.T) { testContourDefault(t, g) })
 }
 
+func TestIstio(t *testing.T) {
+	namespace = istioNamespace
+	g := newIstio()
+	requireColumn(t, g.name())
+	if err := g.prepare(t); err != nil {
+		t.Fatal(err)
+	}
+	volumes, err := g.volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	runGateway(t, g, releaseName, volumes)
+	t.Run("actions in the filter", func(t *testing.T) { testIstioFilter(t, g) })
+}
+
+func TestKgateway(t *testing.T) {
+	namespace = kgatewayNamespace
+	g := newKgateway()
+	requireColumn(t, g.name())
+	if err := g.prepare(t); err != nil {
+		t.Fatal(err)
+	}
+	volumes, err := g.volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	runGateway(t, g, releaseName, volumes)
+	t.Run("policy of the Gateway", func(t *testing.T) { testKgatewayDefault(t, g) })
+}
+
 // runGateway starts a gateway and runs all cases that it supports.
 func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) {
 	startApplication(t)
