@@ -97,8 +97,8 @@ func TestIstio(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runGateway(t, g, releaseName, volumes)
-	t.Run("actions in the filter", func(t *testing.T) { testIstioFilter(t, g) })
+	s := runGateway(t, g, releaseName, volumes)
+	t.Run("actions in the filter", func(t *testing.T) { testIstioFilter(t, s, g) })
 }
 
 func TestKgateway(t *testing.T) {
@@ -112,12 +112,12 @@ func TestKgateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runGateway(t, g, releaseName, volumes)
-	t.Run("policy of the Gateway", func(t *testing.T) { testKgatewayDefault(t, g) })
+	s := runGateway(t, g, releaseName, volumes)
+	t.Run("policy of the Gateway", func(t *testing.T) { testKgatewayDefault(t, s, g) })
 }
 
-// runGateway starts a gateway and runs all cases that it supports.
-func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) {
+// runGateway starts a gateway and runs all cases that it supports. The gateway and the members run until the test ends.
+func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) *suite {
 	startApplication(t)
 	secrets, err := writeSecrets()
 	if err != nil {
@@ -171,6 +171,7 @@ func runGateway(t *testing.T, g gateway, service string, volumes map[string]stri
 		}
 		results = append(results, row)
 	}
+	return s
 }
 
 // enforce applies a policy to a route and waits until a response has the limit of its first rule. It returns the number of

@@ -10,7 +10,10 @@ import (
 	"time"
 )
 
-const luaFilter = "envoy.filters.http.lua"
+const (
+	luaFilter       = "envoy.filters.http.lua"
+	rateLimitFilter = "envoy.filters.http.ratelimit"
+)
 
 // istioObject returns an object of Istio in the namespace of the gateway.
 func istioObject(version, kind, name string, spec object) object {
@@ -43,9 +46,9 @@ func istioScripts() object {
 	})
 }
 
-// printed returns the EnvoyFilters that Keyward's tool prints for virtual hosts that have rate_limits.
+// printed returns the EnvoyFilters that Keyward's tool prints.
 func (g *istio) printed() ([]object, error) {
-	args := []string{"--envoy", g.path("own.yaml"), "--selector", "istio=ingressgateway", "--connect-timeout", "2s"}
+	args := []string{g.source, "--selector", "istio=ingressgateway", "--connect-timeout", "2s"}
 	if !g.owners {
 		args = append(args, "--shape", "plain")
 	}
@@ -88,15 +91,20 @@ func (g *istio) apply(route string, p *policy) error {
 	for i, r := range p.rules {
 		limits = append(limits, istioLimits(route, i, r)...)
 	}
-	value := object{}
-	if len(limits) > 0 {
+	value, filters := object{}, object{}
+	switch {
+	case len(limits) == 0:
+	case slices.ContainsFunc(p.rules, func(r rule) bool { return r.requestCost != nil }): // Envoy ignores costs in rate_limits of virtual hosts
+		filters[rateLimitFilter] = object{"@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute", "rate_limits": limits}
+	default: // and limits in those of the filter
 		value["rate_limits"] = limits
 	}
 	if p.script != "" {
-		value["typed_per_filter_config"] = object{luaFilter: object{
+		filters[luaFilter] = object{
 			"@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.LuaPerRoute", "source_code": object{"inline_string": p.script},
-		}}
+		}
 	}
+	value["typed_per_filter_config"] = filters
 	objects := []object{istioPatch(route, value), istioService(route)}
 	if err := errors.Join(g.writeRules(), g.kube.apply(objects...)); err != nil {
 		return err
@@ -192,21 +200,24 @@ func istioLevels(i int, r rule) (levels []level) {
 	return levels
 }
 
-// testIstioFilter sends requests for a route without descriptors of its own: those that the tool writes into the filter apply.
-func testIstioFilter(t *testing.T, g *istio) {
-	s := &suite{gateway: g, client: newClient("")}
+// testIstioFilter sends requests for a route without descriptors of its own: those that the tool writes into the filter apply, in
+// both shapes.
+func testIstioFilter(t *testing.T, s *suite, g *istio) {
 	for route := range maps.Clone(g.routes) {
 		g.forget(route)
 	}
 	if err := g.apply("default", &policy{}); err != nil {
 		t.Fatal(err)
 	}
-	objects, err := g.tool("istio", "--shape", "plain", "--from", clientKey+"=header:"+clientHeader)
-	if err != nil {
-		t.Fatal(err)
+	if s.xds == nil {
+		s.startXDS(t)
 	}
-	if err := g.kube.apply(objects...); err != nil {
-		t.Fatal(err)
+	g.source = "--from=" + clientKey + "=header:" + clientHeader
+	for _, owners := range []bool{false, true} {
+		if err := g.direct(owners); err != nil {
+			t.Fatal(err)
+		}
+		s.await(t, "default", defaultLimit, clientHeader, "alice")
 	}
-	s.await(t, "default", defaultLimit, clientHeader, "alice")
+	s.awaitDirect(t, "default")
 }

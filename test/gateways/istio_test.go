@@ -19,7 +19,7 @@ import (
 type istio struct {
 	*release
 	program string // of the control plane
-	source  string // folder of its module
+	module  string // folder of its module
 	version string // of Istio
 	envoy   string // path of Envoy
 	proxy   string // version of Envoy
@@ -28,6 +28,7 @@ type istio struct {
 	data      *pod // Envoy
 	controlIP string
 	ip        string
+	source    string // option by which the tool finds the sources of values: virtual hosts that have rate_limits, or a list
 	owners    bool   // Envoy calls owners
 	forgotten string // a route whose objects the next call of apply removes
 }
@@ -40,10 +41,11 @@ const (
 
 func newIstio() *istio {
 	g := &istio{
-		program: os.Getenv("KEYWARD_GATEWAYS_ISTIO"), source: os.Getenv("KEYWARD_GATEWAYS_ISTIO_SOURCE"), envoy: os.Getenv("ENVOY_BIN"),
+		program: os.Getenv("KEYWARD_GATEWAYS_ISTIO"), module: os.Getenv("KEYWARD_GATEWAYS_ISTIO_SOURCE"), envoy: os.Getenv("ENVOY_BIN"),
 		proxy: os.Getenv("KEYWARD_GATEWAYS_ENVOY_VERSION"),
 	}
 	g.release = &release{namespace: istioNamespace, dir: file("files", "istio"), client: clientKey, levels: istioLevels, routes: map[string]*policy{}}
+	g.source = "--envoy=" + g.path("own.yaml")
 	return g
 }
 
@@ -61,7 +63,7 @@ func (g *istio) lacks(feature) string { return "" }
 
 // prepare starts the API server and creates all objects but those of routes.
 func (g *istio) prepare(t *testing.T) error {
-	version, err := os.ReadFile(filepath.Join(g.source, "VERSION"))
+	version, err := os.ReadFile(filepath.Join(g.module, "VERSION"))
 	if err != nil {
 		return err
 	}
@@ -75,7 +77,7 @@ func (g *istio) prepare(t *testing.T) error {
 	}
 	if err := errors.Join(
 		g.kube.apply(kubeNamespace(istioSystem)), g.install("istio"),
-		g.kube.applyFiles(filepath.Join(g.source, "manifests/charts/base/files/crd-all.gen.yaml"), "CustomResourceDefinition"),
+		g.kube.applyFiles(filepath.Join(g.module, "manifests/charts/base/files/crd-all.gen.yaml"), "CustomResourceDefinition"),
 		os.Chmod(g.kube.kubeconfig(), 0o644), // the control plane's user reads it
 		writeYAML(g.path("mesh/mesh"), object{"enableAutoMtls": false}),
 		writeYAML(g.path("own.yaml"), istioPatch("example", object{"rate_limits": []any{object{"actions": istioActions("example", 0, rule{header: clientHeader})}}})),

@@ -95,8 +95,7 @@ func kgatewayLevels(_ int, r rule) (levels []level) {
 }
 
 // testKgatewayDefault sends requests for a route without a TrafficPolicy: that of the Gateway, which the tool prints, applies.
-func testKgatewayDefault(t *testing.T, g *kgateway) {
-	s := &suite{gateway: g, client: newClient("")}
+func testKgatewayDefault(t *testing.T, s *suite, g *kgateway) {
 	if err := g.apply("default", &policy{}); err != nil {
 		t.Fatal(err)
 	}
