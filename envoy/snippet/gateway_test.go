@@ -127,6 +127,13 @@ func holdPatches(t *testing.T, name string, d map[string]any) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if d["kind"] == "ConfigMap" {
+		var boot any
+		if err := yamlv3.Unmarshal([]byte(d["data"].(map[string]any)["custom_bootstrap.json"].(string)), &boot); err != nil {
+			t.Fatal(err)
+		}
+		hold(boot, &bootstrap.Bootstrap{})
+	}
 	patches, _ := spec["configPatches"].([]any)
 	for _, p := range patches {
 		p := p.(map[string]any)
@@ -139,8 +146,6 @@ func holdPatches(t *testing.T, name string, d map[string]any) {
 		case "VIRTUAL_HOST":
 			value.(map[string]any)["name"], value.(map[string]any)["domains"] = "a", []any{"*"}
 			hold(value, &route.VirtualHost{})
-		case "BOOTSTRAP":
-			hold(value, &bootstrap.Bootstrap{})
 		default:
 			t.Errorf("%s: a patch of %v", name, p["applyTo"])
 		}

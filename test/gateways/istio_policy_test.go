@@ -3,9 +3,13 @@ package gateways
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -46,7 +50,7 @@ func istioScripts() object {
 	})
 }
 
-// printed returns the EnvoyFilters that Keyward's tool prints.
+// printed returns the objects that Keyward's tool prints.
 func (g *istio) printed() ([]object, error) {
 	args := []string{g.source, "--selector", "istio=ingressgateway", "--connect-timeout", "2s"}
 	if !g.owners {
@@ -55,7 +59,22 @@ func (g *istio) printed() ([]object, error) {
 	return g.tool("istio", args...)
 }
 
-// applyTool applies the EnvoyFilters of Keyward's tool.
+// checkInjection requires that Istio adds a ConfigMap that an annotation names to the bootstrap of gateways.
+func (g *istio) checkInjection() error {
+	const template = "manifests/charts/istio-control/istio-discovery/files/gateway-injection-template.yaml"
+	text, err := os.ReadFile(filepath.Join(g.module, template))
+	if err != nil {
+		return err
+	}
+	for _, want := range []string{"`sidecar.istio.io/bootstrapOverride`", "/etc/istio/custom-bootstrap/custom_bootstrap.json"} {
+		if !strings.Contains(string(text), want) {
+			return fmt.Errorf("%s lacks %s, by which gateways find the xDS server", template, want)
+		}
+	}
+	return nil
+}
+
+// applyTool applies the objects of Keyward's tool.
 func (g *istio) applyTool() error {
 	objects, err := g.printed()
 	if err != nil {

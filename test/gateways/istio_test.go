@@ -76,7 +76,7 @@ func (g *istio) prepare(t *testing.T) error {
 		return err
 	}
 	if err := errors.Join(
-		g.kube.apply(kubeNamespace(istioSystem)), g.install("istio"),
+		g.checkInjection(), g.kube.apply(kubeNamespace(istioSystem)), g.install("istio"),
 		g.kube.applyFiles(filepath.Join(g.module, "manifests/charts/base/files/crd-all.gen.yaml"), "CustomResourceDefinition"),
 		os.Chmod(g.kube.kubeconfig(), 0o644), // the control plane's user reads it
 		writeYAML(g.path("mesh/mesh"), object{"enableAutoMtls": false}),
@@ -141,6 +141,13 @@ func (g *istio) startEnvoy(ctx context.Context) error {
 			"/envoy": g.envoy, "/bootstrap": g.path("bootstrap"), "/etc/keyward/tls": volumes["keyward-envoy-tls"], "/etc/keyward/sds": volumes["keyward-sds"],
 		},
 	}
+	addition, err := g.bootstrapAddition()
+	if err != nil {
+		return err
+	}
+	if addition != "" {
+		g.data.Command = append(g.data.Command, "--config-yaml", addition)
+	}
 	if err := g.data.start(); err != nil {
 		return err
 	}
@@ -158,26 +165,33 @@ func (g *istio) startEnvoy(ctx context.Context) error {
 	})
 }
 
-// writeBootstrap writes Envoy's bootstrap as pilot-agent does, with the clusters of the tool's patch of it.
+// bootstrapAddition returns the content of the ConfigMap that the tool prints, which pilot-agent passes to Envoy in addition to the
+// bootstrap that it writes, or an empty string if Envoy calls any member.
+func (g *istio) bootstrapAddition() (string, error) {
+	if !g.owners {
+		return "", nil
+	}
+	objects, err := g.printed()
+	if err != nil {
+		return "", err
+	}
+	for _, o := range ofKind(objects, "ConfigMap") {
+		if text, ok := o["data"].(object)["custom_bootstrap.json"].(string); ok {
+			return text, nil
+		}
+	}
+	return "", errors.New("the tool prints no addition to the bootstrap")
+}
+
+// writeBootstrap writes what Envoy needs of the bootstrap that pilot-agent writes.
 func (g *istio) writeBootstrap() error {
-	clusters := []any{object{
+	server := object{
 		"name": "xds-grpc", "type": "STATIC", "connect_timeout": "1s",
 		"typed_extension_protocol_options": object{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": object{
 			"@type":                "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
 			"explicit_http_config": object{"http2_protocol_options": object{}},
 		}},
 		"load_assignment": object{"cluster_name": "xds-grpc", "endpoints": []any{object{"lb_endpoints": []any{object{"endpoint": object{"address": socketAddress(g.controlIP, 15010)}}}}}},
-	}}
-	if g.owners {
-		objects, err := g.printed()
-		if err != nil {
-			return err
-		}
-		patched, err := bootstrapClusters(objects)
-		if err != nil {
-			return err
-		}
-		clusters = append(clusters, patched...)
 	}
 	ads := object{"ads": object{}, "resource_api_version": "V3"}
 	return writeYAML(g.path("bootstrap/envoy.yaml"), object{
@@ -195,24 +209,12 @@ func (g *istio) writeBootstrap() error {
 				"grpc_services": []any{object{"envoy_grpc": object{"cluster_name": "xds-grpc"}}},
 			},
 		},
-		"static_resources": object{"clusters": clusters},
+		"static_resources": object{"clusters": []any{server}},
 	})
 }
 
 func socketAddress(ip string, port int) object {
 	return object{"socket_address": object{"address": ip, "port_value": port}}
-}
-
-// bootstrapClusters returns the clusters that EnvoyFilters add to the bootstrap.
-func bootstrapClusters(objects []object) ([]any, error) {
-	for _, o := range objects {
-		for _, p := range o["spec"].(object)["configPatches"].([]any) {
-			if p.(object)["applyTo"] == "BOOTSTRAP" {
-				return p.(object)["patch"].(object)["value"].(object)["static_resources"].(object)["clusters"].([]any), nil
-			}
-		}
-	}
-	return nil, errors.New("the tool's EnvoyFilters do not patch the bootstrap")
 }
 
 func (g *istio) stop() error {
