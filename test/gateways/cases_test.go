@@ -88,8 +88,38 @@ func TestContour(t *testing.T) {
 	t.Run("default descriptors", func(t *testing.T) { testContourDefault(t, g) })
 }
 
-// runGateway starts a gateway and runs all cases that it supports.
-func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) {
+func TestIstio(t *testing.T) {
+	namespace = istioNamespace
+	g := newIstio()
+	requireColumn(t, g.name())
+	if err := g.prepare(t); err != nil {
+		t.Fatal(err)
+	}
+	volumes, err := g.volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := runGateway(t, g, releaseName, volumes)
+	t.Run("actions in the filter", func(t *testing.T) { testIstioFilter(t, s, g) })
+}
+
+func TestKgateway(t *testing.T) {
+	namespace = kgatewayNamespace
+	g := newKgateway()
+	requireColumn(t, g.name())
+	if err := g.prepare(t); err != nil {
+		t.Fatal(err)
+	}
+	volumes, err := g.volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := runGateway(t, g, releaseName, volumes)
+	t.Run("policy of the Gateway", func(t *testing.T) { testKgatewayDefault(t, s, g) })
+}
+
+// runGateway starts a gateway and runs all cases that it supports. The gateway and the members run until the test ends.
+func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) *suite {
 	startApplication(t)
 	secrets, err := writeSecrets()
 	if err != nil {
@@ -147,6 +177,7 @@ func runGateway(t *testing.T, g gateway, service string, volumes map[string]stri
 		}
 		results = append(results, row)
 	}
+	return s
 }
 
 // enforce applies a policy to a route and waits until a response has the limit of its first rule. It returns the number of
