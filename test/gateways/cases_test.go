@@ -84,8 +84,8 @@ func TestContour(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runGateway(t, g, contourService, volumes)
-	t.Run("default descriptors", func(t *testing.T) { testContourDefault(t, g) })
+	s := runGateway(t, g, contourService, volumes)
+	t.Run("default descriptors", func(t *testing.T) { testContourDefault(t, s) })
 }
 
 func TestIstio(t *testing.T) {
@@ -118,7 +118,7 @@ func TestKgateway(t *testing.T) {
 	t.Run("policy of the Gateway", func(t *testing.T) { testKgatewayDefault(t, s, g) })
 }
 
-// runGateway starts a gateway and runs all cases that it supports. The gateway and the members run until the test ends.
+// runGateway starts a gateway and runs all cases that it supports. The gateway and its members run until the test ends.
 func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) *suite {
 	startApplication(t)
 	secrets, err := writeSecrets()

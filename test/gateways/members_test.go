@@ -49,7 +49,7 @@ func newCluster(ctx context.Context, w workload, service string, volumes map[str
 
 // add starts one more member.
 func (c *cluster) add() (*member, error) {
-	name := fmt.Sprintf("%s-%c", c.service, 'a'+c.started)
+	name := fmt.Sprintf("%s-%d", c.service, c.started)
 	c.started++
 	ip, err := addHost(name)
 	if err != nil {
