@@ -46,6 +46,8 @@ var cases = []gatewayCase{
 	{"calls to owners", []feature{ownerDirect, distinctHeader}, testOwnerDirect},
 	{"calls to owners, shared", []feature{ownerDirect, distinctHeader, sharedRule}, testOwnerDirectShared},
 	{"gateway restarted", []feature{distinctHeader}, testRestarts},
+	{"Keyward upgraded", []feature{distinctHeader}, testKeywardUpgraded},
+	{"gateway upgraded", []feature{distinctHeader}, testGatewayUpgraded}, // the last one: if it fails, the former version may be running
 }
 
 func TestEnvoyGateway(t *testing.T) {
@@ -86,6 +88,36 @@ func TestContour(t *testing.T) {
 	t.Run("default descriptors", func(t *testing.T) { testContourDefault(t, s) })
 }
 
+func TestIstio(t *testing.T) {
+	namespace = istioNamespace
+	g := newIstio()
+	requireColumn(t, g.name())
+	if err := g.prepare(t); err != nil {
+		t.Fatal(err)
+	}
+	volumes, err := g.volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := runGateway(t, g, releaseName, volumes)
+	t.Run("actions in the filter", func(t *testing.T) { testIstioFilter(t, s, g) })
+}
+
+func TestKgateway(t *testing.T) {
+	namespace = kgatewayNamespace
+	g := newKgateway()
+	requireColumn(t, g.name())
+	if err := g.prepare(t); err != nil {
+		t.Fatal(err)
+	}
+	volumes, err := g.volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := runGateway(t, g, releaseName, volumes)
+	t.Run("policy of the Gateway", func(t *testing.T) { testKgatewayDefault(t, s, g) })
+}
+
 // runGateway starts a gateway and runs all cases that it supports. The gateway and its members run until the test ends.
 func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) *suite {
 	startApplication(t)
@@ -124,6 +156,10 @@ func runGateway(t *testing.T, g gateway, service string, volumes map[string]stri
 	}
 	t.Logf("%s and three members were ready after %.1f s", g.about(), time.Since(begin).Seconds())
 	for _, c := range cases {
+		if why := s.omits(c.name); why != "" {
+			t.Logf("%s: %s", c.name, why)
+			continue
+		}
 		row := result{gateway: g.name(), about: g.about(), name: c.name}
 		for _, f := range c.needs {
 			if why := g.lacks(f); why != "" {
