@@ -173,7 +173,7 @@ func (g *contour) workload() (w workload, err error) {
 	c := set.Spec.Template.Spec.Containers[0]
 	w = workload{
 		command: c.Command, user: set.Spec.Template.Spec.SecurityContext.RunAsUser, mounts: map[string]string{},
-		readiness: ":9090/readyz", metrics: ":9090", found: g.publish,
+		readiness: ":9090/readyz", metrics: ":9090", found: g.publish, preStop: c.Lifecycle.PreStop.Exec.Command, stateful: true,
 	}
 	for _, from := range c.EnvFrom {
 		for _, o := range ofKind(g.chart, "ConfigMap") {

@@ -104,6 +104,11 @@ type container struct {
 	SecurityContext struct {
 		RunAsUser int `yaml:"runAsUser"`
 	} `yaml:"securityContext"`
+	Lifecycle struct {
+		PreStop struct {
+			Exec struct{ Command []string }
+		} `yaml:"preStop"`
+	}
 }
 
 // deployment is a Deployment or a StatefulSet.

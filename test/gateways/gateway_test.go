@@ -112,6 +112,9 @@ type workload struct {
 	readiness string // port and path that answer when a member is ready
 	metrics   string // port with metrics
 
+	preStop  []string // command that ends before the pod's process gets SIGTERM
+	stateful bool     // of a StatefulSet: a pod ends before the one starts that has its name and replaces it
+
 	// found passes the addresses of the ready members to the gateway. It is nil if the gateway looks for the service by name.
 	found func(ready []string) error
 }

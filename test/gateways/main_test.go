@@ -26,6 +26,7 @@ const (
 	stageVar   = "KEYWARD_GATEWAYS_STAGE"
 	stageInit  = "init"  // process 1 of the new namespaces: prepares mounts and reaps ended processes
 	stageTests = "tests" // runs the gateways and the tests
+	stageHook  = "hook"  // enters a running pod and executes another program there
 	stagePod   = "pod"   // enters the namespaces and the root folder of a pod and executes its program
 )
 
@@ -56,6 +57,8 @@ func TestMain(m *testing.M) {
 		code, err = initialize()
 	case stageTests:
 		code, err = runTests(m)
+	case stageHook:
+		err = enterRunning(os.Args[1], os.Args[2:])
 	case stagePod:
 		err = enterPod(os.Args[1])
 	default:

@@ -49,13 +49,20 @@ func newCluster(ctx context.Context, w workload, service string, volumes map[str
 
 // add starts one more member.
 func (c *cluster) add() (*member, error) {
-	name := fmt.Sprintf("%s-%d", c.service, c.started)
 	c.started++
+	return c.addNamed(fmt.Sprintf("%s-%d", c.service, c.started-1))
+}
+
+// addNamed starts a member with a name that no running one has.
+func (c *cluster) addNamed(name string) (*member, error) {
 	ip, err := addHost(name)
 	if err != nil {
 		return nil, err
 	}
 	p := &pod{Name: name, Host: name, Command: c.command, User: c.user, Mounts: map[string]string{c.command[0]: filepath.Join(c.programs, "sidecar")}}
+	if len(c.preStop) > 0 {
+		p.Mounts[c.preStop[0]] = filepath.Join(c.programs, "keyward")
+	}
 	for path, volume := range c.mounts {
 		p.Mounts[path] = c.volumes[volume]
 	}
@@ -124,14 +131,23 @@ func (c *cluster) awaitReady(ctx context.Context) error {
 	return errors.Join(err, c.publish())
 }
 
-// remove ends a member as Kubernetes ends a pod: the gateway no longer finds it, and its process gets SIGTERM.
+// remove ends a member as Kubernetes ends a pod: the gateway no longer finds it, its preStop hook runs, and its process gets
+// SIGTERM.
 func (c *cluster) remove(m *member) error {
 	c.members = slices.DeleteFunc(c.members, func(o *member) bool { return o == m })
-	return errors.Join(c.publish(), m.stop(40*time.Second))
+	err := c.publish()
+	if len(c.preStop) > 0 {
+		err = errors.Join(err, m.run(c.preStop))
+	}
+	return errors.Join(err, m.stop(40*time.Second))
 }
 
-// replace replaces all members, one after the other: it adds one, waits until it is ready, and removes one.
+// replace replaces all members, one after the other. As a Deployment does, it adds one, waits until it is ready, and removes one;
+// as a StatefulSet does, it removes the newest, adds one with its name, and waits until it is ready.
 func (c *cluster) replace(ctx context.Context) error {
+	if c.stateful {
+		return c.replaceInPlace(ctx)
+	}
 	for _, m := range slices.Clone(c.members) {
 		if _, err := c.add(); err != nil {
 			return err
@@ -140,6 +156,21 @@ func (c *cluster) replace(ctx context.Context) error {
 			return err
 		}
 		if err := c.remove(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cluster) replaceInPlace(ctx context.Context) error {
+	for _, m := range slices.Backward(slices.Clone(c.members)) {
+		if err := c.remove(m); err != nil {
+			return err
+		}
+		if _, err := c.addNamed(m.Name); err != nil {
+			return err
+		}
+		if err := c.awaitReady(ctx); err != nil {
 			return err
 		}
 	}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -58,6 +60,48 @@ func (p *pod) stop(grace time.Duration) error {
 		return nil
 	}
 	return p.process.Stop(grace)
+}
+
+// run runs a program in the running pod, as its user, and waits until it ends.
+func (p *pod) run(command []string) error {
+	cmd := exec.Command("/proc/self/exe", append([]string{fmt.Sprintf("%d:%d", p.process.PID(), p.User)}, command...)...)
+	cmd.Env = append(slices.Clone(p.Env), stageVar+"="+stageHook)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %v: %w: %s", p.Name, command, err, out)
+	}
+	return nil
+}
+
+// enterRunning replaces this process with a program in a pod. where is the process and the user of the pod.
+func enterRunning(where string, command []string) error {
+	runtime.LockOSThread()
+	var pid, user int
+	if _, err := fmt.Sscanf(where, "%d:%d", &pid, &user); err != nil {
+		return err
+	}
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	root, err := os.Open(dir + "root")
+	if err != nil {
+		return err
+	}
+	mounts, err := os.Open(dir + "ns/mnt")
+	if err != nil {
+		return err
+	}
+	network, err := os.Open(dir + "ns/net")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(
+		unix.Setns(int(network.Fd()), unix.CLONE_NEWNET),
+		unix.Unshare(unix.CLONE_FS), // the mounts of a thread that shares its folders cannot be changed
+		unix.Setns(int(mounts.Fd()), unix.CLONE_NEWNS),
+		unix.Fchdir(int(root.Fd())), unix.Chroot("."), unix.Chdir("/"),
+		syscall.Setgroups(nil), syscall.Setgid(user), syscall.Setuid(user),
+	); err != nil {
+		return err
+	}
+	return fmt.Errorf("execute %s: %w", command[0], syscall.Exec(command[0], command, os.Environ()))
 }
 
 // enterPod replaces this process with the program of the pod in a file.

@@ -118,7 +118,7 @@ func (r *release) workload() (w workload, err error) {
 	c := set.Spec.Template.Spec.Containers[0]
 	w = workload{
 		command: c.Command, user: set.Spec.Template.Spec.SecurityContext.RunAsUser, mounts: map[string]string{},
-		readiness: ":9090/readyz", metrics: ":9090", found: r.publish,
+		readiness: ":9090/readyz", metrics: ":9090", found: r.publish, preStop: c.Lifecycle.PreStop.Exec.Command, stateful: true,
 	}
 	for _, from := range c.EnvFrom {
 		for _, o := range ofKind(r.objects, "ConfigMap") {
