@@ -87,7 +87,7 @@ func (k *kubernetes) ready(ctx context.Context) error {
 	return err
 }
 
-// call sends a request to the API server. A body is an object to apply.
+// call sends a request to the API server. A body is an object to apply, or to create if the method is POST.
 func (k *kubernetes) call(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "https://"+bridgeIP+":"+apiserver.Port+path, bytes.NewReader(body))
 	if err != nil {
@@ -95,6 +95,9 @@ func (k *kubernetes) call(ctx context.Context, method, path string, body []byte)
 	}
 	req.Header.Set("Authorization", "Bearer "+apiserver.Token)
 	req.Header.Set("Content-Type", "application/apply-patch+yaml")
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	res, err := k.client.Do(req)
 	if err != nil {
 		return nil, err
