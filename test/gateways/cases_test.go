@@ -19,6 +19,7 @@ type suite struct {
 	xds     *pod   // once a case has started it
 	route   string // of the last policy
 	figures string // measured by the running case
+	without string // what the running case leaves out because the gateway lacks it
 }
 
 // gatewayCase is a case that every gateway has to pass.
@@ -86,8 +87,25 @@ func TestContour(t *testing.T) {
 	t.Run("default descriptors", func(t *testing.T) { testContourDefault(t, g) })
 }
 
-// runGateway starts a gateway and runs all cases that it supports.
-func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) {
+func TestEnvoyAIGateway(t *testing.T) {
+	namespace = envoyGatewayNamespace
+	g := newAIGateway()
+	requireColumn(t, g.name())
+	if err := g.prepare(t); err != nil {
+		t.Fatal(err)
+	}
+	volumes, err := presetVolumes(t.Context(), g.kube, g.chart, namespace, g.dir("volumes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := runGateway(t, g, "keyward", volumes)
+	for _, c := range aiCases {
+		t.Run(c.name, func(t *testing.T) { c.run(t, s, g) })
+	}
+}
+
+// runGateway starts a gateway and runs all cases that it supports. The gateway and the members run until the test ends.
+func runGateway(t *testing.T, g gateway, service string, volumes map[string]string) *suite {
 	startApplication(t)
 	secrets, err := writeSecrets()
 	if err != nil {
@@ -132,15 +150,16 @@ func runGateway(t *testing.T, g gateway, service string, volumes map[string]stri
 		}
 		ran := row.lacks != ""
 		if !ran {
-			s.figures = ""
+			s.figures, s.without = "", ""
 			row.passed = t.Run(c.name, func(t *testing.T) { ran = true; c.run(t, s) })
-			row.figures = s.figures
+			row.figures, row.without = s.figures, s.without
 		}
 		if !ran {
 			continue // -run chooses other cases
 		}
 		results = append(results, row)
 	}
+	return s
 }
 
 // enforce applies a policy to a route and waits until a response has the limit of its first rule. It returns the number of

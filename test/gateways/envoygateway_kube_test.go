@@ -78,12 +78,20 @@ func (g *envoyGatewayKube) prepare(t *testing.T) (err error) {
 	if err := lab.Await(ctx, "the Gateway API", func(context.Context) error { return g.applyAny(g.common()) }); err != nil { // the API server needs some time for new kinds
 		return err
 	}
+	if err := g.makeCertificates(); err != nil {
+		return err
+	}
+	return g.startControl(t.Context())
+}
+
+// makeCertificates makes the control plane's Secrets, as the Job of its chart does.
+func (g *envoyGatewayKube) makeCertificates() error {
 	cmd := exec.Command(g.program, "certgen", "--disable-topology-injector")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+g.kube.kubeconfig(), "ENVOY_GATEWAY_NAMESPACE="+envoyGatewayNamespace)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("envoy-gateway certgen: %w: %s", err, out)
 	}
-	return g.startControl(t.Context())
+	return nil
 }
 
 func (g *envoyGatewayKube) applyAny(all []any) error {
@@ -242,10 +250,19 @@ func (g *envoyGatewayKube) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g.data = &pod{Name: "gateway-envoy", Host: "gateway-envoy", System: true, User: c.SecurityContext.RunAsUser, Env: []string{"PATH=/bin"}, Mounts: map[string]string{"/envoy": g.envoy}}
+	g.data = g.dataPod(c, volumes)
+	if err := g.data.start(); err != nil {
+		return err
+	}
+	return g.awaitListener(ctx)
+}
+
+// dataPod returns the pod of Envoy by its container and the folders of its volumes.
+func (g *envoyGatewayKube) dataPod(c container, volumes map[string]string) *pod {
+	p := &pod{Name: "gateway-envoy", Host: "gateway-envoy", System: true, User: c.SecurityContext.RunAsUser, Env: []string{"PATH=/bin"}, Mounts: map[string]string{"/envoy": g.envoy}}
 	for _, m := range c.VolumeMounts {
 		if folder, ok := volumes[m.Name]; ok {
-			g.data.Mounts[m.MountPath] = folder
+			p.Mounts[m.MountPath] = folder
 		}
 	}
 	variables := map[string]string{}
@@ -253,19 +270,16 @@ func (g *envoyGatewayKube) start(ctx context.Context) error {
 		line, _ := v.resolve("envoy-0", g.ip) // fields of pods that the tests do not know, as the zone, are empty
 		name, value, _ := strings.Cut(line, "=")
 		variables[name] = value
-		g.data.Env = append(g.data.Env, v.Name+"="+value)
+		p.Env = append(p.Env, v.Name+"="+value)
 	}
-	g.data.Command = []string{"/envoy"}
+	p.Command = []string{"/envoy"}
 	for _, arg := range c.Args {
 		for name, value := range variables {
 			arg = strings.ReplaceAll(arg, "$("+name+")", value)
 		}
-		g.data.Command = append(g.data.Command, arg)
+		p.Command = append(p.Command, arg)
 	}
-	if err := g.data.start(); err != nil {
-		return err
-	}
-	return g.awaitListener(ctx)
+	return p
 }
 
 func (g *envoyGatewayKube) awaitListener(ctx context.Context) error {

@@ -138,8 +138,8 @@ type load struct {
 	errors   []error        // guarded by mu
 }
 
-// startLoad sends requests of clients in turn.
-func (s *suite) startLoad(route string, perSecond int, tenants []string) *load {
+// startLoad sends requests of clients in turn, with further headers.
+func (s *suite) startLoad(route string, perSecond int, tenants []string, headers ...string) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{stop: cancel, done: make(chan struct{}), admitted: map[string]int{}, codes: map[int]int{}}
 	client := newClient("")
@@ -169,7 +169,7 @@ func (s *suite) startLoad(route string, perSecond int, tenants []string) *load {
 		wait.Go(func() {
 			for range tokens {
 				tenant := tenants[int(next.Add(1))%len(tenants)]
-				a, err := s.get(client, route, clientHeader, tenant)
+				a, err := s.get(client, route, append([]string{clientHeader, tenant}, headers...)...)
 				l.record(tenant, a.status, err)
 			}
 		})
