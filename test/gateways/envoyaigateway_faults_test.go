@@ -2,8 +2,10 @@ package gateways
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +19,63 @@ const mended = "the gateway's fault is mended: let the cases use it, and change 
 func bucketRule(model string, limit uint, selector object) object {
 	rule := object{"quota": bucket(limit, "1d"), "clientSelectors": []any{selector}}
 	return object{"perModelQuotas": []any{modelQuota(model, object{"bucketRules": []any{rule}})}}
+}
+
+// testStaleFault requires that a QuotaPolicy for a route that exists reaches the members but not Envoy: the controller writes the HTTPRoute
+// without a change, which Envoy Gateway does not translate again. After an annotation it does.
+func testStaleFault(t *testing.T, s *suite, g *aiGateway) {
+	const route = "stale"
+	g.forget(s.route)
+	s.route = route
+	if err := g.applyQuota(route, aiRoute(route)); err != nil {
+		t.Fatal(err)
+	}
+	path, err := objectPath(httpRoute(route))
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := func(ctx context.Context) string {
+		var o struct {
+			Metadata struct {
+				Generation          int
+				Annotations, Labels map[string]string
+			}
+		}
+		if err := g.kube.get(ctx, path, &o); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(o.Metadata)
+	}
+	ctx, cancel := timeout(t, time.Minute)
+	defer cancel()
+	before := meta(ctx)
+	p := quotaPolicy(route, oneQuota(route, 600_001), route)
+	g.setRoute(route, append(aiRoute(route), p)...)
+	if err := errors.Join(g.write(), g.awaitAccepted([]object{p})); err != nil {
+		t.Fatal(err)
+	}
+	if err := lab.Await(ctx, "the controller's update of the route", func(ctx context.Context) error {
+		if behind, err := s.cluster.behind(ctx, "requests_per_unit=600001"); err != nil || len(behind) > 0 {
+			return fmt.Errorf("%v lack the rule (%v)", behind, err)
+		}
+		_, log, ok := strings.Cut(g.controller.process.Tail(200_000), `QuotaPolicy change	{"route": "`+route+`"`)
+		if _, log, ok = strings.Cut(log, `updating HTTPRoute	{"namespace": "default", "name": "`+route+`"}`); !ok || !strings.Contains(log, "syncing Gateway") {
+			return errors.New("it is not in the log")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if after := meta(ctx); after != before {
+		t.Fatalf("the update changed the HTTPRoute from %s to %s: %s", before, after, mended)
+	}
+	if a, body := s.chat(t, g, route, completion{Model: route}, 1); a.status != http.StatusOK || a.limit() != "" {
+		t.Errorf("status %d, limit %q: %s: %s", a.status, a.limit(), body, mended)
+	}
+	if err := g.touch(route); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, route, 600_001)
 }
 
 // testDistinctFault requires that the gateway counts the tokens of all values of a Distinct header together, under the name of the rule:

@@ -2,8 +2,10 @@ package gateways
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,6 +77,9 @@ func (g *aiGateway) createPod(ctx context.Context) (envoy, processor container, 
 	if len(list.Items) != 1 {
 		return envoy, processor, nil, fmt.Errorf("there are %d Deployments of Envoy", len(list.Items))
 	}
+	if err := g.rolledOut(ctx, list.Items[0]); err != nil {
+		return envoy, processor, nil, err
+	}
 	o := list.Items[0]["spec"].(object)["template"].(object)
 	o["apiVersion"], o["kind"] = "v1", "Pod"
 	meta := o["metadata"].(object)
@@ -109,6 +114,21 @@ func (g *aiGateway) createPod(ctx context.Context) (envoy, processor container, 
 	}
 	volumes, err = g.kube.folders(ctx, envoyGatewayNamespace, made.Spec.Volumes, g.dir("volumes"))
 	return envoy, processor, volumes, err
+}
+
+// rolledOut writes the status of a Deployment, as Kubernetes' controller does when all pods exist. The gateway's controller waits for it.
+func (g *aiGateway) rolledOut(ctx context.Context, d object) error {
+	meta := d["metadata"].(object)
+	name, _ := meta["name"].(string)
+	body, err := json.Marshal(object{
+		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": name, "namespace": envoyGatewayNamespace},
+		"status": object{"observedGeneration": meta["generation"], "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = g.kube.call(ctx, http.MethodPatch, "/apis/apps/v1/namespaces/"+envoyGatewayNamespace+"/deployments/"+name+"/status?fieldManager=tests&force=true", body)
+	return err
 }
 
 // emptyVolume returns a new folder that a user may write and several containers of the pod share.

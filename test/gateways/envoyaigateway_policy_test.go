@@ -114,16 +114,99 @@ func (g *aiGateway) apply(route string, p *policy) error {
 }
 
 // applyQuota applies the resources of a route, of which the last is an AIGatewayRoute, and its QuotaPolicies. A new route answers before
-// the policies exist: until the processor has loaded it, requests fail, and the policies would count them.
+// the policies exist: until the processor has loaded it, requests fail, and the policies would count them. When the controller has
+// accepted the policies, an annotation of its HTTPRoute makes Envoy Gateway ask it again: see testStaleFault.
 func (g *aiGateway) applyQuota(route string, resources []object, policies ...object) error {
+	last := resources[len(resources)-1]
 	if _, ok := g.routes[route]; !ok && g.running {
 		g.setRoute(route, resources...)
-		if err := errors.Join(g.write(), g.awaitRoute(route, resources[len(resources)-1])); err != nil {
+		if err := errors.Join(g.write(), g.awaitRoute(route, last)); err != nil {
 			return err
 		}
 	}
-	g.setRoute(route, append(slices.Clone(resources), policies...)...)
-	return g.write()
+	all := append(slices.Clone(resources), policies...)
+	g.setRoute(route, all...)
+	if err := g.write(); err != nil {
+		return err
+	}
+	if g.running {
+		if err := g.awaitAccepted(policies); err != nil {
+			return err
+		}
+	}
+	if !g.running { // it asks when it starts
+		return nil
+	}
+	return g.touch(route)
+}
+
+// touch makes Envoy Gateway translate a route again.
+func (g *aiGateway) touch(route string) error {
+	g.revision++
+	o := httpRoute(route)
+	o["metadata"].(object)["annotations"] = object{revisionAnnotation: fmt.Sprint(g.revision)}
+	return g.kube.apply(o)
+}
+
+// httpRoute returns the HTTPRoute that the controller makes of a route, without its content.
+func httpRoute(route string) object {
+	o := resource(gatewayAPI, "HTTPRoute", route, nil)
+	delete(o, "spec")
+	return o
+}
+
+// write applies the resources of all routes, and removes those of forgotten routes with what the controller has made of them, as
+// Kubernetes' garbage collector does.
+func (g *aiGateway) write() error {
+	before := maps.Clone(g.applied)
+	if err := g.envoyGatewayKube.write(); err != nil {
+		return err
+	}
+	for path, o := range before {
+		if _, ok := g.applied[path]; ok || o["kind"] != "AIGatewayRoute" {
+			continue
+		}
+		name := o["metadata"].(object)["name"].(string)
+		made := []object{httpRoute(name)}
+		for _, filter := range []string{"ai-eg-host-rewrite-", "ai-eg-route-not-found-response-"} {
+			made = append(made, resource(envoyAPI, "HTTPRouteFilter", filter+name, nil))
+		}
+		for _, m := range made {
+			if err := g.kube.remove(m); err != nil && !errors.Is(err, errNotFound) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// revisionAnnotation is one that Envoy Gateway copies from HTTPRoutes to the routes in Envoy.
+const revisionAnnotation = "gateway.envoyproxy.io/quota-revision"
+
+// awaitAccepted waits until the controller has accepted policies.
+func (g *aiGateway) awaitAccepted(policies []object) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return lab.Await(ctx, "the policies' acceptance", func(ctx context.Context) error {
+		for _, p := range policies {
+			path, err := objectPath(p)
+			if err != nil {
+				return err
+			}
+			var o struct {
+				Status struct {
+					Conditions []struct{ Type, Message string }
+				}
+			}
+			if err := g.kube.get(ctx, path, &o); err != nil {
+				return err
+			}
+			if c := o.Status.Conditions; len(c) == 0 || c[0].Type != "Accepted" {
+				return fmt.Errorf("%s: %v", path, c)
+			}
+		}
+		return nil
+	})
 }
 
 func (g *aiGateway) setRoute(route string, all ...object) {

@@ -31,6 +31,7 @@ type aiGateway struct {
 	processor    *pod            // the container that its webhook adds to the pod of Envoy
 	service      *clusterService // of Keyward
 	mountSecrets func()          // ends the updates of the processor's volume
+	revision     int             // of the annotations of routes
 }
 
 const (
@@ -149,7 +150,9 @@ func (g *aiGateway) gateway() []object {
 		"gatewayClassName": gatewayName, "listeners": []any{object{"name": "http", "protocol": "HTTP", "port": 8888}},
 	})}
 	for name, port := range openAIPorts {
-		all = append(all, resource(envoyAPI, "Backend", name, object{"endpoints": []any{object{"ip": object{"address": bridgeIP, "port": port}}}}))
+		names.setIn(gatewayNamespace, name, bridgeIP)
+		endpoint := object{"hostname": name + "." + gatewayNamespace + ".svc." + clusterDomain, "port": port}
+		all = append(all, resource(envoyAPI, "Backend", name, object{"endpoints": []any{object{"fqdn": endpoint}}}))
 	}
 	return all
 }
