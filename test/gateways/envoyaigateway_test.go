@@ -258,5 +258,9 @@ func (g *aiGateway) stop() error {
 	if g.mountSecrets != nil {
 		g.mountSecrets()
 	}
-	return errors.Join(g.data.stop(20*time.Second), g.processor.stop(20*time.Second), g.pod.stop(20*time.Second), g.controller.stop(20*time.Second))
+	err := g.data.stop(20 * time.Second)
+	if g.processor != nil && g.processor.process != nil {
+		g.processor.process.Kill() // it would wait 15 s for calls of the Envoy that has ended
+	}
+	return errors.Join(err, g.pod.stop(20*time.Second), g.controller.stop(20*time.Second))
 }
