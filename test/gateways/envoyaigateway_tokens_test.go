@@ -21,6 +21,7 @@ var aiCases = []struct {
 	run  func(*testing.T, *suite, *aiGateway)
 }{
 	{"rules of QuotaPolicies", testQuotaRules},
+	{"policy before its route", testPolicyFirst},
 	{"tokens of replies", testReplyTokens},
 	{"tokens of models", testModelTokens},
 	{"tokens of tenants", testTenantTokens},
@@ -177,6 +178,23 @@ func testQuotaRules(t *testing.T, s *suite, g *aiGateway) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// testPolicyFirst has a route that is created after its policy. Its HTTPRoute needs no annotation.
+func testPolicyFirst(t *testing.T, s *suite, g *aiGateway) {
+	g.forget(s.route)
+	s.route = "early"
+	all := aiRoute(s.route)
+	p := quotaPolicy(s.route, oneQuota(s.route, 600_002), s.route)
+	g.setRoute(s.route, all[0], p)
+	if err := errors.Join(g.write(), g.awaitAccepted([]object{p})); err != nil {
+		t.Fatal(err)
+	}
+	g.setRoute(s.route, all[0], p, all[1])
+	if err := g.write(); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, s.route, 600_002)
 }
 
 // testReplyTokens uses up a limit of tokens: a request counts as one, and its tokens count when the reply ends.
