@@ -122,13 +122,15 @@ func (s *suite) awaitTokens(t *testing.T, g *aiGateway, q tokenQuota) (now uint6
 	c := completion{Model: append(q.models, q.route)[0]}
 	ctx, cancel := timeout(t, time.Minute)
 	defer cancel()
+	last := ""
 	if err := lab.Await(ctx, "tokens of the model "+c.Model, func(ctx context.Context) error {
 		before, err := s.count(ctx, q.entries...)
 		if err != nil {
 			return err
 		}
 		if a, body := s.chat(t, g, q.route, c, tokens, q.headers...); a.status != http.StatusOK {
-			return fmt.Errorf("status %d: %s", a.status, body)
+			last = fmt.Sprintf("status %d: %s", a.status, body)
+			return errors.New(last)
 		}
 		for polls := 0; polls < 50; polls++ {
 			if now, err = s.count(ctx, q.entries...); err != nil || now == before+q.hits+tokens {
@@ -136,9 +138,10 @@ func (s *suite) awaitTokens(t *testing.T, g *aiGateway, q tokenQuota) (now uint6
 			}
 			pause(ctx, 20*time.Millisecond)
 		}
-		return fmt.Errorf("%d are counted after %d and a request of %d tokens", now, before, tokens)
+		last = fmt.Sprintf("%d are counted after %d and a request of %d tokens", now, before, tokens)
+		return errors.New(last)
 	}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%s: %v", last, err)
 	}
 	if err := lab.Await(ctx, "the same rules at all members", s.cluster.agree); err != nil {
 		t.Fatal(err)
