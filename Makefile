@@ -84,6 +84,7 @@ kube: ## The chart on a real Kubernetes of one node: rolling update, scale-up, J
 .PHONY: gateways
 gateways: build ## Real control planes of gateways with Keyward behind their Envoys, also the cases that take minutes: a table of gateways and cases (needs root)
 	@KEYWARD_LONG=1 scripts/gateways
+	@KEYWARD_LONG=1 scripts/kube '^TestFirst429$$'
 
 .PHONY: fuzz
 FUZZTIME ?= 30s

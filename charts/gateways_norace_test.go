@@ -74,6 +74,9 @@ func TestGatewayConfigs(t *testing.T) {
 	}
 	for _, f := range files {
 		for _, d := range documents(t, f, read(t, f)) {
+			if d["kind"] == "ConfigMap" { // not a custom resource; package snippet holds its content against Envoy's types
+				continue
+			}
 			for _, fault := range all.check(d) {
 				t.Errorf("%s: %s", f, fault)
 			}

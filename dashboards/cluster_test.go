@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -316,14 +317,33 @@ func (c *town) faults() {
 	c.must(b.Signal(syscall.SIGSTOP)) // longer than a member may be silent
 	c.wait(6 * time.Second)
 	c.must(b.Signal(syscall.SIGCONT))
-	c.pool.Kill() // long enough that floors are used up
-	c.wait(6 * time.Second)
+	c.pool.Kill()
+	c.outage(a)
 	c.must(c.RestartCoordinator(c.pool))
 	c.noise(a) // again: Prometheus detects an increase only in an existing series
 	c.rules(fmt.Sprintf(liveRules, 320), victim)
 	c.must(c.Restart(victim)) // it starts with rules that no other member has
 	c.wait(5 * time.Second)
 }
+
+// outage waits until what the region had leased is used up and a member admits hits of its own above the floors, at the
+// latest when the next minute begins, and until Prometheus has seen it.
+func (c *town) outage(s *lab.Sidecar) {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Minute)
+	defer cancel()
+	c.must(lab.Await(ctx, "hits above the floors", func(ctx context.Context) error {
+		page, err := lab.Get(ctx, "http://"+s.Metrics+"/metrics")
+		if err == nil && !aboveFloors.Match(page) {
+			err = errors.New("none yet")
+		}
+		return err
+	}))
+	c.wait(5 * time.Second)
+}
+
+// aboveFloors matches the sample of hits that a member admitted above the floors.
+var aboveFloors = regexp.MustCompile(`(?m)^keyward_overadmission_bound_by_cause\{cause="outage"\} [1-9]`)
 
 // refusals sends traffic that is refused: a message that is too long, garbage on the peer port, and the rejection of an
 // xDS update.

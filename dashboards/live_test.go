@@ -39,6 +39,7 @@ var flat = map[string]string{
 	"keyward_handoff_incomplete_total":    "a transfer takes milliseconds; test/sim interrupts them",
 	"keyward_drains_incomplete_total":     "reported moments before the process ends",
 	"keyward_waits_refused_total":         "needs more waiting requests than this load has",
+	"keyward_share_taken_back_hits_total": "needs an owner that charges requests after its silence; see the tests of peer",
 	"keyward_share_untold_hits_total":     "needs more keys admitted from shares than fit in memory",
 	"keyward_charges_refused_total":       "needs more unreplicated charges than fit in memory",
 	"keyward_lease_violations_total":      "0 unless a clock steps or the code has a bug",

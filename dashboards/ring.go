@@ -165,11 +165,12 @@ func handoffs() []panel {
 		}, {
 			Kind: seriesPanel, Title: "Replicas for successors", Unit: "ops", Width: 12, Runbook: "KeywardOverflow",
 			About: "Batches of replicas by result; counters of other members that found no room; hits admitted from " +
-				"shares that will not be reported to the owner.",
+				"shares that will not be reported to the owner, or were given back because the owner has charged them, too.",
 			Queries: []query{
 				ask(`sum by (result) (rate(keyward_replica_batches_total{@}[~]))`, "{{result}}"),
 				ask(`sum(rate(keyward_copies_total{@,result="dropped"}[~]))`, "replicas dropped"),
 				ask(`sum(rate(keyward_share_untold_hits_total{@}[~]))`, "unreported hits"),
+				ask(`sum(rate(keyward_share_taken_back_hits_total{@}[~]))`, "hits given back"),
 			},
 		},
 	}

@@ -119,6 +119,7 @@ func (m *Machine) SetMembership(now int64, v *membership.View) []protocol.Outbou
 	if r == nil {
 		r = ring.New(nil)
 	}
+	outs := m.revokeIfIsolated(now)
 	same := m.seq > 0 && r.Fingerprint() == m.view.ring.Fingerprint()
 	m.membership = v
 	before := m.peers
@@ -141,7 +142,7 @@ func (m *Machine) SetMembership(now int64, v *membership.View) []protocol.Outbou
 		}
 	}
 	m.advance(now)
-	return m.pingPeers(now, true)
+	return append(outs, m.pingPeers(now, true)...)
 }
 
 // setPeers sets the live members of the membership. State of members with an unchanged boot ID is kept.
@@ -164,7 +165,7 @@ func (m *Machine) setPeers() {
 // adoptRing makes r the current ring. Ownership does not change.
 func (m *Machine) adoptRing(now int64, r *ring.Ring) {
 	v := *m.view
-	before := v.ring
+	before, full := v.ring, v.confirmations.fullUntil()
 	v.ring, v.self = r, r.Index(m.opts.Self)
 	m.startAdoption(now, r)
 	m.history = append([]*ring.Ring{r}, m.history...)
@@ -181,9 +182,14 @@ func (m *Machine) adoptRing(now int64, r *ring.Ring) {
 		p.restart()
 		p.needsAck = true
 		p.sending.restart(i >= 0)
-		// New members own nothing, so this member may decide before their first confirmation.
-		if i >= 0 && (m.neverOwned || p.added && p.neverOwned && p.reported) {
+		// New members own nothing, so this member may decide before their first confirmation, but not for longer than
+		// without them: what they reported may be old.
+		switch {
+		case i < 0:
+		case m.neverOwned:
 			p.confirmedAt = max(p.confirmedAt, now)
+		case p.added && p.neverOwned && p.reported:
+			p.confirmedAt = max(p.confirmedAt, min(now, full-m.ttl(p)))
 		}
 		if i >= 0 && p.NoHandoff {
 			v.steps[len(v.steps)-1].released[i] = true // it takes over its keys without a request
@@ -302,6 +308,11 @@ func (m *Machine) Step(now int64, from ring.ID, bootID uint64, msg *protocol.Mes
 	if p == nil || p.BootID != bootID {
 		return nil
 	}
+	outs := m.revokeIfIsolated(now)
+	return append(outs, m.step(now, p, msg)...)
+}
+
+func (m *Machine) step(now int64, p *peer, msg *protocol.Message) []protocol.Outbound {
 	switch msg.Kind {
 	case protocol.Ping:
 		return m.handlePing(now, p, msg)
@@ -332,8 +343,8 @@ func (m *Machine) Step(now int64, from ring.ID, bootID uint64, msg *protocol.Mes
 // that are due.
 func (m *Machine) Tick(now int64) []protocol.Outbound {
 	m.publishConfirmations()
-	if was := m.unconfirmed; m.checkIsolation(now) && !was {
-		return m.RevokeAll(now)
+	if outs := m.revokeIfIsolated(now); outs != nil {
+		return outs
 	}
 	for _, p := range m.sortedPeers {
 		m.releaseTo(now, p)

@@ -483,29 +483,6 @@ func TestRepeatedReleaseIsNotNew(t *testing.T) {
 	}
 }
 
-func TestStoppedMemberLosesItsOwnership(t *testing.T) {
-	c := newCluster(t, "a", "b", "c")
-	whole := c.ring()
-	b := c.machines["b"]
-	delete(c.machines, "b")
-	c.run(3 * time.Second)
-	c.adoptAll()
-	c.run(3 * time.Second)
-	c.steady()
-	c.machines["b"] = b
-	c.check(1) // it runs again and has not processed anything yet
-	c.send("b", b.Tick(c.now))
-	c.pump()
-	c.check(1)
-	for _, id := range []ring.ID{"a", "c"} {
-		c.adopt(id, whole)
-		c.pump()
-		c.check(0)
-	}
-	c.run(2 * time.Second)
-	c.steady()
-}
-
 // deliver delivers, loses or duplicates a random message, or ends transfers.
 func (c *cluster) deliver(rnd *rand.Rand) {
 	if rnd.IntN(3) == 0 {

@@ -9,6 +9,16 @@ func (m *Machine) checkIsolation(now int64) bool {
 	return m.unconfirmed
 }
 
+// revokeIfIsolated revokes all ownership at the end of the last confirmation. Tick calls it, and so does everything that
+// arrives: after a stop, the messages and views that waited come first, and none of them proves more than what was true
+// when it was sent.
+func (m *Machine) revokeIfIsolated(now int64) []protocol.Outbound {
+	if was := m.unconfirmed; m.checkIsolation(now) && !was {
+		return m.RevokeAll(now)
+	}
+	return nil
+}
+
 // partitioned reports whether enough members have stopped confirming this one that they may have taken over its keys:
 // half of N_ref. Fewer are harmless: they are the smaller side, which gives way.
 func (m *Machine) partitioned(now int64) bool {

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"math"
 	"slices"
 
 	"github.com/keyward/keyward/internal/policy"
@@ -235,6 +236,21 @@ func (v *OwnershipView) Extent(now int64, p policy.Partition) (r Extent, num, de
 	return v.confirmations.extent(now, p)
 }
 
+// fullUntil returns until when the confirmations allow the complete limit, whatever the policy; math.MaxInt64 if they are
+// not needed, 0 if there are too few.
+func (r *confirmations) fullUntil() int64 {
+	switch need := r.needed(); {
+	case need <= 0:
+		return math.MaxInt64
+	case need <= len(r.until):
+		return r.until[need-1]
+	}
+	return 0
+}
+
+// needed returns how many members must confirm this one for the complete limit.
+func (r *confirmations) needed() int { return max(1, r.nref) - 1 - tolerated(r.nref) - r.noHandoff }
+
 // isolated reports whether no peer confirms this member at now, although there are peers on the ring that could.
 func (r *confirmations) isolated(now int64) bool {
 	return r.others > 0 && r.noHandoff == 0 && (len(r.until) == 0 || r.until[0] < now)
@@ -244,8 +260,7 @@ func (r *confirmations) extent(now int64, p policy.Partition) (Extent, uint32, u
 	if r.isolated(now) {
 		return ExtentNone, 0, 1
 	}
-	need := max(1, r.nref) - 1 - tolerated(r.nref) - r.noHandoff
-	if need <= 0 || need <= len(r.until) && r.until[need-1] >= now {
+	if r.fullUntil() >= now {
 		return ExtentFull, 1, 1
 	}
 	n := r.members(now)

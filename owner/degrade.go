@@ -112,8 +112,8 @@ func (s *shard) usedAgainstShare(op *shardOp) uint64 {
 	if charged, refunded, found := s.counters.Recorded(e, t.Window, s.bootID); found {
 		mine = saturatingSub(limit.SaturatingAdd(mine, charged), refunded)
 	}
-	if charged, _, found := s.counters.Recorded(e, t.Window, s.share()); found {
-		all = saturatingSub(all, charged) // the share has counted these, too
+	if charged, refunded, found := s.counters.Recorded(e, t.Window, s.share()); found {
+		all = saturatingSub(all, saturatingSub(charged, refunded)) // the share has counted these, too
 	}
 	return max(mine, saturatingSub(all, uint64(r.Limit-op.rule.Limit)))
 }

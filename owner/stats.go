@@ -100,6 +100,7 @@ type counts struct {
 	PoolLent        uint64    // hits of pools that were lent to regions
 	FairRefused     uint64    // hits that a federated limit had room for, left to other tenants. It is a part of Stats.Fair
 	Refused         uint64    // charges refused because there was no room for their records
+	ShareTakenBack  uint64    // hits admitted from local shares that the owner has charged, too: given back by TakeBack
 	ShareUnreported uint64    // hits admitted from local shares that are never reported to the owner, for lack of room
 	Holds           holdCounts
 	PendingRefused  uint64 // requests that could not wait, because too many did
@@ -216,6 +217,7 @@ func (c *counts) add(o *counts) {
 	c.PoolLent += o.PoolLent
 	c.FairRefused += o.FairRefused
 	c.Refused += o.Refused
+	c.ShareTakenBack += o.ShareTakenBack
 	c.ShareUnreported += o.ShareUnreported
 	c.PendingRefused += o.PendingRefused
 	c.Holds.add(&o.Holds)

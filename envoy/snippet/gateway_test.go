@@ -17,6 +17,22 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+// ownPatch is a user's EnvoyFilter whose virtual host has rate_limits.
+const ownPatch = `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: limits, namespace: istio-ingress}
+spec:
+  configPatches:
+  - applyTo: VIRTUAL_HOST
+    match: {context: GATEWAY, routeConfiguration: {vhost: {name: "shop.example.com:80"}}}
+    patch:
+      operation: MERGE
+      value:
+        rate_limits:
+        - actions:
+          - {request_headers: {header_name: x-api-key, descriptor_key: api_key}}
+`
+
 // forGateways are the golden files of Generate for gateways. Tests in charts/ compare them with the gateways' own
 // schemas.
 func forGateways(t testing.TB) map[string]struct {
@@ -35,6 +51,7 @@ func forGateways(t testing.TB) map[string]struct {
 		"for-istio":             {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Rules: load(t, rich, other), From: all, FailureModeDeny: true}},
 		"for-istio-plaintext":   {gatewayIstio, Kube{Plaintext: true, Selector: "istio=edge", Release: "limits", Namespace: "edge"}, Options{Rules: load(t, simple), From: key}},
 		"for-istio-plain":       {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, EnvoyVersion: "1.40"}},
+		"for-istio-own":         {gatewayIstio, Kube{}, Options{Rules: load(t, simple), Envoy: []byte(ownPatch)}},
 		"for-istio-hot":         {gatewayIstio, Kube{}, Options{Rules: load(t, simple), From: key, HotECDS: true}},
 		"for-istio-caps":        {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, Caps: true}},
 		"for-envoy-gateway-hot": {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}, HotECDS: true}},
@@ -110,6 +127,13 @@ func holdPatches(t *testing.T, name string, d map[string]any) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if d["kind"] == "ConfigMap" {
+		var boot any
+		if err := yamlv3.Unmarshal([]byte(d["data"].(map[string]any)["custom_bootstrap.json"].(string)), &boot); err != nil {
+			t.Fatal(err)
+		}
+		hold(boot, &bootstrap.Bootstrap{})
+	}
 	patches, _ := spec["configPatches"].([]any)
 	for _, p := range patches {
 		p := p.(map[string]any)
@@ -122,8 +146,6 @@ func holdPatches(t *testing.T, name string, d map[string]any) {
 		case "VIRTUAL_HOST":
 			value.(map[string]any)["name"], value.(map[string]any)["domains"] = "a", []any{"*"}
 			hold(value, &route.VirtualHost{})
-		case "BOOTSTRAP":
-			hold(value, &bootstrap.Bootstrap{})
 		default:
 			t.Errorf("%s: a patch of %v", name, p["applyTo"])
 		}

@@ -139,10 +139,10 @@ func address(a string) (string, error) {
 // TLS reports whether certificates are given.
 func (g *generator) TLS() bool { return g.TLSCert != "" }
 
-// KeepActions reports whether the user's own routes keep their rate_limits. Routes from xDS have none, and
-// those of routes cannot hold hits: Envoy then ignores them.
+// KeepActions reports whether the user's own routes keep their rate_limits: the output is added to the configuration
+// that has them. Routes from xDS have none, and those of routes cannot hold hits: Envoy then ignores them.
 func (g *generator) KeepActions() bool {
-	return g.keepActions && g.Part == partFilter && !g.HotRoutes && !g.Holds()
+	return g.keepActions && (g.Part == partFilter || g.Gateway == gatewayIstio) && !g.HotRoutes && !g.Holds()
 }
 
 // RetryAfter reports whether every supported Envoy version can write Retry-After.

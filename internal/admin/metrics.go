@@ -54,6 +54,7 @@ func decisionMetrics() []metric {
 		{"fair_requests_total", "Requests of fair rules whose tenant shares a row with others, or has none: then the limit alone decides.", "result", false, func(s *owner.Stats) map[string]uint64 {
 			return map[string]uint64{"shared": s.Fair.Shared, "untracked": s.Fair.Untracked}
 		}},
+		counter("share_taken_back_hits_total", "Hits admitted from a local share and given back, because the owner, which was silent, has charged the same requests.", func(s *owner.Stats) uint64 { return s.ShareTakenBack }),
 		counter("share_untold_hits_total", "Hits admitted from a local share that are never reported to the owner, for lack of room.", func(s *owner.Stats) uint64 { return s.ShareUnreported }),
 	}
 }

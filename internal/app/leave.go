@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/internal/api"
+	"github.com/keyward/keyward/internal/membership"
 )
 
 // How long the steps of leaving may take. Together they stay below the 30 s that Kubernetes gives a pod.
@@ -16,6 +17,8 @@ const (
 
 	quietAfter = 2 * time.Second        // without a call, if there have been any
 	quietIdle  = 500 * time.Millisecond // without a call, if there have been none
+
+	handoffPoll = 50 * time.Millisecond // how often a member that lingers looks whether it has handed over its counters
 )
 
 // drain is a member's departure from the ring. It happens once.
@@ -26,7 +29,8 @@ type drain struct {
 	mu       sync.Mutex // guards all below
 	began    time.Time  // zero before the drain
 	ended    time.Time  // zero until the member has drained, or given up
-	complete bool       // all counters were sent
+	complete bool       // all counters were sent, or there was no member to send them to
+	last     bool       // no member was left on the ring
 	sent     uint64     // counters sent before the drain
 	calls    uint64     // calls of Envoys so far
 	lastCall time.Time  // when calls last grew
@@ -67,7 +71,8 @@ func (m *sidecar) awaitDrained(ctx context.Context) {
 	d.ended = time.Now()
 	select {
 	case <-c.Drained():
-		d.complete = true
+		v := c.View()
+		d.complete, d.last = true, v.Leaving() && v.Ring.Len() == 0
 	default:
 	}
 	d.mu.Unlock()
@@ -138,12 +143,24 @@ func (d *drain) quietIn(now time.Time) time.Duration {
 	return quietAfter - now.Sub(d.lastCall)
 }
 
-// linger forwards calls until Envoys have found other members.
+// restsIn returns the time until the member may stop, if nothing changes. It is not positive if it may now. If it was the
+// last member, another one that has joined since takes over its counters first.
+func (d *drain) restsIn(now time.Time, v *membership.View) time.Duration {
+	wait := d.quietIn(now)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last && !v.SelfMember().HandedOff {
+		return max(wait, handoffPoll)
+	}
+	return wait
+}
+
+// linger forwards calls until Envoys have found other members, and continues the handoff if it was the last member.
 func (m *sidecar) linger(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lingerTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
-		wait := m.drain.quietIn(time.Now())
+		wait := m.drain.restsIn(time.Now(), m.cluster.Load().View())
 		if wait <= 0 {
 			return
 		}
@@ -154,7 +171,7 @@ func (m *sidecar) linger(ctx context.Context) {
 		}
 		timer.Stop()
 	}
-	m.Log.Info("clients still send calls after the drain; stopping")
+	m.Log.Info("clients still send calls after the drain, or a member is still taking over counters; stopping")
 }
 
 // leave ends a running member: it drains, unless it already has, forwards calls until they stop, and stops.

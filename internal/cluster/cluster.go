@@ -297,7 +297,8 @@ func (c *Cluster) announce(now time.Time, o *outcome) {
 	c.gossip.announce(time.Nanosecond)
 }
 
-// checkDrained closes drained when every other member uses a ring without this one and has all of its counters.
+// checkDrained closes drained when every other member uses a ring without this one and has all of its counters. If no
+// member is on the ring, one that is joining will be, and takes them over.
 func (c *Cluster) checkDrained(o *outcome, t *handoffStatus) {
 	select {
 	case <-c.drained:
@@ -308,9 +309,19 @@ func (c *Cluster) checkDrained(o *outcome, t *handoffStatus) {
 	dropped := o.self.State == membership.Leaving && v.Ring.Index(v.Self) < 0 && v.DifferingRings() == 0
 	// There is nothing to hand off, or no member to wait for.
 	nothing := v.Standalone || o.self.Role == membership.RoleObserver || o.nameConflict != nil
-	if t.draining && nothing || dropped && (o.self.HandedOff || v.Ring.Len() == 0) {
+	if t.draining && nothing || dropped && (o.self.HandedOff || v.Ring.Len() == 0 && !nextJoins(v)) {
 		close(c.drained)
 	}
+}
+
+// nextJoins reports whether a live member is joining that can take over counters.
+func nextJoins(v *membership.View) bool {
+	for m := range v.Peers() {
+		if m.State == membership.Joining && m.SupportsHandoff() {
+			return true
+		}
+	}
+	return false
 }
 
 // checkNameConflict probes another boot of this member's name. It may be a boot whose death has not been detected

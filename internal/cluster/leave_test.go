@@ -62,6 +62,49 @@ func TestAllLeaveTogether(t *testing.T) {
 	})
 }
 
+// The last member of a ring waits for one that is joining, which takes over its counters.
+func TestLastMemberWaitsForTheNext(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		o := options("a-0")
+		o.Handoff = true
+		a := up(t, o)
+		eventually(t, "a ring of one", func() bool { return whole(a) })
+		complete(a)
+		o = options("b", a.Gossip())
+		o.Handoff = true
+		b := up(t, o)
+		eventually(t, "joining, without replicas", func() bool {
+			m, ok := a.View().Find("b")
+			return ok && m.State == membership.Joining && b.View().Joined
+		})
+		drained := func() bool {
+			select {
+			case <-a.Drained():
+				return true
+			default:
+				return false
+			}
+		}
+		a.Drain()
+		throughout(t, "waiting for the next member", func() bool { return !drained() },
+			func() bool { return whole(b) && a.View().Ring.Fingerprint() == b.View().Ring.Fingerprint() })
+		throughout(t, "waiting until it has all counters", func() bool { return !drained() }, rounds(a, 2))
+		a.SetProgress(membership.Progress{HandedOff: true})
+		eventually(t, "drained", drained)
+		a.Leave(t.Context())
+		b.SetProgress(membership.Progress{CompleteRing: b.View().Ring.Fingerprint()})
+		b.Drain()
+		eventually(t, "drained without another member", func() bool {
+			select {
+			case <-b.Drained():
+				return b.View().Ring.Len() == 0
+			default:
+				return false
+			}
+		})
+	})
+}
+
 func TestCrashAndRestart(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		all := three(t, withFastProbes)

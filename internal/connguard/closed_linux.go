@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clientClosed reports whether the client of c has closed its side, even if input has not been read yet.
-func clientClosed(c net.Conn) (is bool) {
+// ClientClosed reports whether the client of c has closed its side, even if input has not been read yet.
+func ClientClosed(c net.Conn) (is bool) {
 	s, ok := c.(syscall.Conn)
 	if !ok {
 		return false

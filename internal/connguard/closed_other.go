@@ -4,5 +4,5 @@ package connguard
 
 import "net"
 
-// clientClosed always returns false: this system cannot tell without reading all input.
-func clientClosed(net.Conn) bool { return false }
+// ClientClosed always returns false: this system cannot tell without reading all input.
+func ClientClosed(net.Conn) bool { return false }

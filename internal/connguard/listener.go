@@ -62,7 +62,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 	c := &conn{Conn: raw, listener: l, turnCredit: turnCredit{queue: l.turns}}
 	c.credit.Store(initialCredit)
-	c.gone = func() bool { return clientClosed(raw) }
+	c.gone = func() bool { return ClientClosed(raw) }
 	c.cut = func() { c.Close() }
 	c.lastRead.Store(l.accepted.Add(1))
 	l.pauseInFlood()

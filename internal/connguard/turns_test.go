@@ -172,11 +172,11 @@ func TestGone(t *testing.T) {
 	if _, err := io.WriteString(c, "said before"); err != nil {
 		t.Fatal(err)
 	}
-	if clientClosed(in) {
+	if ClientClosed(in) {
 		t.Error("a client that is there has gone")
 	}
 	c.Close()
-	eventually(t, "gone", func() bool { return clientClosed(in) })
+	eventually(t, "gone", func() bool { return ClientClosed(in) })
 }
 
 // A few calls make up for any earlier cost, and a connection with calls never waits.

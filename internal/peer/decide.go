@@ -12,7 +12,8 @@ import (
 // slow, the request is refused. results must be as long as reqs; afterwards every result has Kind Decided.
 //
 // At most one member charges a request, with one exception: if the owner is lost after the request was sent, the owner
-// and this member's local share may both charge it. This can refuse more requests, and never admits more.
+// and this member's local share may both charge it. This can refuse more requests, and never admits more. If the owner
+// was only silent, its late reply corrects the charge: see doubt.
 //
 // With stop, the requests are all-or-nothing: if one exceeds its limit, the others are not charged. Of a call that is
 // whole (owner.IsWhole), nothing at all is charged. If several members own the keys, all of them charge at once, and what

@@ -25,8 +25,14 @@ type delay struct {
 // tooLate reports whether a group with this ttl was read more than ttl late: sent is by the requester's clock, now by
 // ours.
 func (d *delay) tooLate(now, sent int64, ttl time.Duration) bool {
+	late, known := d.of(now, sent)
+	return known && late > ttl+delaySlack
+}
+
+// of returns how late a group was read. It returns false if sent is not of a valid clock.
+func (d *delay) of(now, sent int64) (late time.Duration, known bool) {
 	if sent < 0 || sent > math.MaxInt64/2 {
-		return false // not a valid clock
+		return 0, false
 	}
 	diff := now - sent
 	if !d.seen {
@@ -36,5 +42,5 @@ func (d *delay) tooLate(now, sent int64, ttl time.Duration) bool {
 		d.began, d.prevLeast, d.least = now, d.least, math.MaxInt64
 	}
 	d.least = min(d.least, diff)
-	return diff-min(d.least, d.prevLeast) > int64(ttl+delaySlack)
+	return time.Duration(diff - min(d.least, d.prevLeast)), true
 }

@@ -71,6 +71,7 @@ type link struct {
 	out            []byte              // guarded by mu: frames to write
 	queuedRequests int                 // guarded by mu: requests in out
 	sentGroups     sentGroups          // guarded by mu: groups without a reply
+	doubts         map[uint64]*doubt   // guarded by mu: groups that were given up, by ID
 	pace           int64               // guarded by mu: average nanoseconds for one more group in a queue
 	writers        counterwire.Writers // guarded by mu: scratch
 	heldHeartbeats [2]protocol.Message // guarded by mu: the last Ping and Pong without a stream, for the next
@@ -132,12 +133,19 @@ func (l *link) unresponsive(now int64) bool {
 	return l.timeouts.Load() >= unresponsiveTimeouts && now-l.lastRead.Load() > int64(unresponsiveSilence)
 }
 
-// forgetGroup drops a group whose caller has given up.
-func (l *link) forgetGroup(id uint64) {
-	l.timeouts.Add(1)
+// forgetGroup drops a group whose caller gives up, and keeps d, unless it is nil, for a late reply. It returns false if
+// the group's reply has been read or its stream has ended, which is about to complete the group.
+func (l *link) forgetGroup(id uint64, d *doubt) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sentGroups.take(id)
+	if _, known := l.sentGroups.take(id); !known {
+		return false
+	}
+	l.timeouts.Add(1)
+	if d != nil {
+		l.addDoubt(id, d)
+	}
+	return true
 }
 
 // run keeps the link connected until ctx ends.
@@ -213,6 +221,7 @@ func (l *link) disconnected() {
 	l.live, l.since = false, time.Now()
 	l.connected.Store(false)
 	lost := l.sentGroups.drain()
+	l.doubts = nil
 	l.mu.Unlock()
 	l.m.connected.Dec()
 	wake(l.changed)
@@ -272,11 +281,17 @@ func (l *link) completeGroup(now int64, payload []byte) error {
 	}
 	l.mu.Lock()
 	t, known := l.sentGroups.take(h.id)
+	var late *doubt
 	if known {
 		l.recordPace(now-t.sent, t.ahead)
+	} else {
+		late = l.takeDoubt(h.id)
 	}
 	l.mu.Unlock()
-	if !known {
+	switch {
+	case late != nil:
+		return late.settle(h, &records)
+	case !known:
 		return nil // the caller has given up
 	}
 	return t.call.handleReply(&t, now, h, &records)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/keyward/keyward/internal/connguard"
 	"github.com/keyward/keyward/internal/wire"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -93,7 +94,7 @@ func (p *Peer) serveConn(ctx context.Context, conn net.Conn) {
 		p.m.refusals.WithLabelValues("too_old").Inc()
 		conn.Close()
 	}).Stop()
-	s := server{p: p, conn: stream, in: frames{src: stream}, from: h.from, fromBoot: h.fromBoot, toBoot: h.toBoot}
+	s := server{p: p, conn: stream, raw: conn, in: frames{src: stream}, from: h.from, fromBoot: h.fromBoot, toBoot: h.toBoot}
 	defer s.stopLateWriter()
 	if err := s.run(); !errors.Is(err, io.EOF) && ctx.Err() == nil {
 		p.log.Info("peer disconnected", "peer", h.from, "transfer", h.purpose == forTransfer, "error", err)
@@ -190,6 +191,7 @@ func (p *Peer) rejectConn(reason string, conn net.Conn, err error) {
 type server struct {
 	p        *Peer
 	conn     net.Conn
+	raw      net.Conn // conn without TLS; nil if not known
 	in       frames
 	from     ring.ID
 	fromBoot uint64 // boot ID of from
@@ -285,7 +287,7 @@ func (s *server) serveGroup(mono, now int64, payload []byte) error {
 	if err != nil {
 		return fmt.Errorf("request group: %w", err)
 	}
-	late := s.delay.tooLate(mono, g.sent, g.ttl)
+	late := s.abandoned(mono, &g)
 	s.grow(g.count)
 	outcome := byte(groupServed)
 	for i := range s.reqs {
@@ -310,6 +312,20 @@ func (s *server) serveGroup(mono, now int64, payload []byte) error {
 	}
 	s.reply(g.id, outcome)
 	return nil
+}
+
+// abandoned reports whether the requester of a group has given up: its time has passed, or it has closed the stream
+// because this member was silent. It has decided the requests from its local share then.
+func (s *server) abandoned(mono int64, g *requestGroup) bool {
+	first := !s.delay.seen // how late it is cannot be known yet
+	late, known := s.delay.of(mono, g.sent)
+	switch {
+	case known && late > g.ttl+delaySlack:
+		return true
+	case first, known && late > aliveFor:
+		return s.raw != nil && connguard.ClientClosed(s.raw)
+	}
+	return false
 }
 
 // grow makes room for n requests and results.

@@ -95,10 +95,11 @@ func (c *call) expireGroup(n int) (next int64) {
 		}
 		status = forwardLate
 	}
-	if g.stage == groupSent {
-		l.forgetGroup(g.id)
-	} else {
+	switch {
+	case g.stage == groupUnsent:
 		c.unsent--
+	case !l.forgetGroup(g.id, c.doubt(g, status)):
+		return c.now + int64(resolveTime) // its result is about to arrive
 	}
 	c.completeGroup(n, status)
 	return math.MaxInt64

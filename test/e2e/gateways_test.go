@@ -65,8 +65,14 @@ func writeSecrets(t *testing.T, o snippet.Options) {
 	}
 }
 
-// generated are the specs of the objects for a gateway.
-func generated(t *testing.T, gateway snippet.Gateway, o snippet.Options) (specs []object) {
+// gatewayResource is an object of Kubernetes.
+type gatewayResource struct {
+	Spec object
+	Data map[string]string // of a ConfigMap
+}
+
+// generated are the objects for a gateway.
+func generated(t *testing.T, gateway snippet.Gateway, o snippet.Options) (all []gatewayResource) {
 	t.Helper()
 	o.Gateway = gateway
 	text, _, err := snippet.Generate(o)
@@ -74,13 +80,13 @@ func generated(t *testing.T, gateway snippet.Gateway, o snippet.Options) (specs 
 		t.Fatal(err)
 	}
 	for doc := range strings.SplitSeq(string(text), "\n---\n") {
-		var d struct{ Spec object }
+		var d gatewayResource
 		if err := yaml.Unmarshal([]byte(doc), &d); err != nil {
 			t.Fatal(err)
 		}
-		specs = append(specs, d.Spec)
+		all = append(all, d)
 	}
-	return specs
+	return all
 }
 
 func appRules(t *testing.T) *config.Rules {
@@ -92,15 +98,21 @@ func appRules(t *testing.T) *config.Rules {
 	return rules
 }
 
-// istioPatches are the values of the EnvoyFilters.
+// istioPatches are the values of the EnvoyFilters, and the clusters of the file for the bootstrap.
 func istioPatches(t *testing.T, o snippet.Options) (clusters []any, filter object) {
 	o.Rules = appRules(t)
-	for _, spec := range generated(t, "istio", o) {
-		for _, p := range spec["configPatches"].([]any) {
+	for _, d := range generated(t, "istio", o) {
+		if text := d.Data["custom_bootstrap.json"]; text != "" {
+			var boot object
+			if err := yaml.Unmarshal([]byte(text), &boot); err != nil {
+				t.Fatal(err)
+			}
+			clusters = append(clusters, boot["static_resources"].(object)["clusters"].([]any)...)
+			continue
+		}
+		for _, p := range d.Spec["configPatches"].([]any) {
 			value := p.(object)["patch"].(object)["value"].(object)
 			switch p.(object)["applyTo"] {
-			case "BOOTSTRAP":
-				clusters = append(clusters, value["static_resources"].(object)["clusters"].([]any)...)
 			case "CLUSTER":
 				clusters = append(clusters, value)
 			case "HTTP_FILTER":
@@ -120,8 +132,8 @@ func envoyGatewayPatches(t *testing.T, o snippet.Options) (clusters []any, filte
 		}
 		return patch
 	}
-	patches := specs[1]["jsonPatches"].([]any)
-	clusters = append(clusters, value(specs[0]["bootstrap"].(object)["jsonPatches"].([]any)[0], "value"), value(patches[0], "operation", "value"))
+	patches := specs[1].Spec["jsonPatches"].([]any)
+	clusters = append(clusters, value(specs[0].Spec["bootstrap"].(object)["jsonPatches"].([]any)[0], "value"), value(patches[0], "operation", "value"))
 	return clusters, object{"name": "envoy.filters.http.ratelimit", "typed_config": object{
 		"@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit", "domain": "app", "failure_mode_deny": true,
 		"timeout":            value(patches[2], "operation", "value"),

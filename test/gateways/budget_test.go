@@ -14,6 +14,7 @@ import (
 // The rules of testBudget, for the members' environment.
 const (
 	budgetRoute    = "budget"
+	budgetReserve  = 100
 	budgetDefaults = `KEYWARD_RULE_DEFAULTS={"` + gatewayNamespace + "/" + budgetRoute + `": {"reserve": 100, "settle": "addend", "lapse": "release"}}`
 )
 

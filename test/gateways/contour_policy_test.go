@@ -166,9 +166,8 @@ func (g *contour) counter(route, client string) (domain string, entries []string
 }
 
 // testContourDefault sends requests for a route without descriptors: those of the tool's ContourConfiguration apply.
-func testContourDefault(t *testing.T, g *contour) {
-	s := &suite{gateway: g, client: newClient("")}
-	if err := g.apply("default", &policy{}); err != nil {
+func testContourDefault(t *testing.T, s *suite) {
+	if err := s.gateway.apply("default", &policy{}); err != nil {
 		t.Fatal(err)
 	}
 	s.await(t, "default", defaultLimit, clientHeader, "alice")

@@ -149,18 +149,47 @@ func (g *contour) certificates(who string) map[string]string {
 
 // volumes returns the folders of the volumes of the chart's pods.
 func (g *contour) volumes(ctx context.Context) (map[string]string, error) {
-	all, err := presetVolumes(ctx, g.kube, g.chart, contourNamespace, g.dir("volumes"))
+	var set deployment
+	if err := decode(ofKind(g.chart, "StatefulSet")[0], &set); err != nil {
+		return nil, err
+	}
+	all, err := g.kube.folders(ctx, contourNamespace, set.Spec.Template.Spec.Volumes, g.dir("volumes"))
 	if err == nil {
 		all["keyward-rules"] = g.dir("rules")
 	}
 	return all, err
 }
 
-// workload implements gateway.
+// workload implements gateway: the container of the chart's StatefulSet.
 func (g *contour) workload() (w workload, err error) {
-	w, err = presetWorkload(g.chart)
-	w.found = g.publish
-	return w, err
+	var set deployment
+	found := ofKind(g.chart, "StatefulSet")
+	if len(found) != 1 {
+		return w, fmt.Errorf("the chart has %d StatefulSets", len(found))
+	}
+	if err := decode(found[0], &set); err != nil {
+		return w, err
+	}
+	c := set.Spec.Template.Spec.Containers[0]
+	w = workload{
+		command: c.Command, user: set.Spec.Template.Spec.SecurityContext.RunAsUser, mounts: map[string]string{},
+		readiness: ":9090/readyz", metrics: ":9090", found: g.publish,
+	}
+	for _, from := range c.EnvFrom {
+		for _, o := range ofKind(g.chart, "ConfigMap") {
+			if o["metadata"].(object)["name"] != from.ConfigMapRef.Name {
+				continue
+			}
+			for name, value := range o["data"].(object) {
+				w.env = append(w.env, envVar{Name: name, Value: fmt.Sprint(value)})
+			}
+		}
+	}
+	w.env = append(w.env, c.Env...)
+	for _, m := range c.VolumeMounts {
+		w.mounts[m.MountPath] = m.Name
+	}
+	return w, nil
 }
 
 // publish makes Contour find these members.

@@ -51,11 +51,11 @@ func (g *aiGateway) start(ctx context.Context) error {
 	if err := g.awaitProcessor(ctx); err != nil {
 		return err
 	}
-	g.data = g.dataPod(envoy, volumes)
+	g.data = g.envoyPod(envoy, volumes, dataPod, g.ip)
 	if err := g.data.start(); err != nil {
 		return err
 	}
-	return g.awaitListener(ctx)
+	return awaitListener(ctx, g.data, g.address())
 }
 
 // createPod creates the pod of the Deployment on the API server, which asks the webhook, and returns its containers and the folders of

@@ -24,7 +24,8 @@ type aiGateway struct {
 
 	programs map[string]string // controller and extproc
 	module   string            // folder of its module
-	release  string            // its version
+	tag      string            // its version
+	members  *release          // of Keyward
 
 	installation []object // of its chart
 	controller   *pod
@@ -50,8 +51,8 @@ const (
 func newAIGateway() *aiGateway {
 	return &aiGateway{
 		envoyGatewayKube: newEnvoyGatewayKube(),
-		programs:         map[string]string{"controller": os.Getenv("KEYWARD_GATEWAYS_AI_CONTROLLER"), "extproc": os.Getenv("KEYWARD_GATEWAYS_AI_EXTPROC")},
-		module:           os.Getenv("KEYWARD_GATEWAYS_ENVOY_AI_GATEWAY_SOURCE"), release: os.Getenv("KEYWARD_GATEWAYS_ENVOY_AI_GATEWAY_VERSION"),
+		programs:         map[string]string{"controller": os.Getenv("KEYWARD_GATEWAYS_ENVOY_AI_GATEWAY_CONTROLLER"), "extproc": os.Getenv("KEYWARD_GATEWAYS_ENVOY_AI_GATEWAY_EXTPROC")},
+		module:           os.Getenv("KEYWARD_GATEWAYS_ENVOY_AI_GATEWAY_SOURCE"), tag: os.Getenv("KEYWARD_GATEWAYS_ENVOY_AI_GATEWAY_VERSION"),
 	}
 }
 
@@ -59,7 +60,7 @@ func (g *aiGateway) name() string { return "envoy-ai-gateway" }
 
 func (g *aiGateway) about() string {
 	return fmt.Sprintf("Envoy AI Gateway %s, Envoy Gateway %s, API server without nodes, Envoy %s",
-		strings.TrimPrefix(g.release, "v"), strings.TrimPrefix(g.version, "v"), g.proxy)
+		strings.TrimPrefix(g.tag, "v"), strings.TrimPrefix(g.version, "v"), g.proxy)
 }
 
 func (g *aiGateway) lacks(f feature) string {
@@ -93,7 +94,8 @@ func (g *aiGateway) prepare(t *testing.T) (err error) {
 	if err := startOpenAI(t); err != nil {
 		return err
 	}
-	if g.chart, err = renderChart(envoyGatewayNamespace, "--set", "preset=envoy-ai-gateway"); err != nil {
+	g.members = &release{kube: g.kube, namespace: envoyGatewayNamespace, dir: g.dir()}
+	if g.members.objects, err = renderChart(envoyGatewayNamespace, "--set", "preset=envoy-ai-gateway"); err != nil {
 		return err
 	}
 	if g.installation, err = renderRelease("ai-gateway", filepath.Join(g.module, "manifests/charts/ai-gateway-helm"), aiNamespace); err != nil {
@@ -102,7 +104,7 @@ func (g *aiGateway) prepare(t *testing.T) (err error) {
 	if err := errors.Join(g.writeConfiguration(), g.install(t)); err != nil {
 		return err
 	}
-	if err := g.makeCertificates(); err != nil {
+	if err := g.certgen(); err != nil {
 		return err
 	}
 	if err := g.startController(t.Context()); err != nil {
@@ -113,13 +115,11 @@ func (g *aiGateway) prepare(t *testing.T) (err error) {
 
 // install applies the definitions, the objects of both charts, and the Gateway.
 func (g *aiGateway) install(t *testing.T) (err error) {
-	crds := filepath.Join(g.source, "charts/gateway-helm/charts/crds/crds")
 	if err := errors.Join(
 		g.kube.apply(kubeNamespace(envoyGatewayNamespace), kubeNamespace(aiNamespace)),
-		g.kube.applyFiles(filepath.Join(crds, "*.yaml"), "CustomResourceDefinition"),
-		g.kube.applyFiles(filepath.Join(crds, "generated/*.yaml"), "CustomResourceDefinition"),
+		g.applyDefinitions(),
 		g.kube.applyFiles(filepath.Join(g.module, "manifests/charts/ai-gateway-crds-helm/templates/*.yaml"), "CustomResourceDefinition"),
-		g.kube.apply(envoyGatewayInstallation()...), g.kube.apply(ofKind(g.chart, "Secret", "ConfigMap", "Service")...),
+		g.kube.apply(envoyGatewayInstallation()...), g.kube.apply(ofKind(g.members.objects, "Secret", "ConfigMap", "Service")...),
 		g.kube.apply(g.installation...),
 	); err != nil {
 		return err
@@ -245,13 +245,16 @@ func (g *aiGateway) writeAccount(ctx context.Context, dir string) error {
 
 // workload implements gateway: the container of the preset's StatefulSet.
 func (g *aiGateway) workload() (w workload, err error) {
-	w, err = presetWorkload(g.chart)
+	w, err = g.members.workload()
 	w.found = func(ready []string) error {
 		g.service.set(ready...)
 		return nil
 	}
 	return w, err
 }
+
+// former implements upgradable: no former version is built.
+func (g *aiGateway) former() string { return "" }
 
 func (g *aiGateway) stop() error {
 	g.running = false

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,17 +24,31 @@ type envoyGatewayKube struct {
 
 	kube    *kubernetes
 	chart   []object          // of Keyward
-	data    *pod              // Envoy
+	data    *pod              // Envoy that requests are sent to
+	host    atomic.Value      // its host, a string
 	volumes map[string]string // folders of the volumes of Keyward's pods
 	applied map[string]object // of routes and of calls to owners, by paths
 	control string            // address of the control plane
 	running bool              // the control plane runs
+
+	generation int // of Envoy's Deployment before an upgrade
 }
 
 const envoyGatewayNamespace = "envoy-gateway-system"
 
+// envoyHosts are the hosts of Envoy and of the one that replaces it.
+var envoyHosts = []string{"gateway-envoy", "gateway-envoy-2"}
+
 func newEnvoyGatewayKube() *envoyGatewayKube {
-	return &envoyGatewayKube{envoyGateway: newEnvoyGateway()}
+	g := &envoyGatewayKube{envoyGateway: newEnvoyGateway()}
+	g.host.Store("gateway-envoy")
+	return g
+}
+
+// address implements gateway. It is safe for concurrent use.
+func (g *envoyGatewayKube) address() string {
+	ip, _ := addHost(g.host.Load().(string)) // exists: prepare has added it
+	return ip + ":" + listenerPort
 }
 
 func (g *envoyGatewayKube) name() string { return "envoy-gateway (API server)" }
@@ -57,19 +69,18 @@ func (g *envoyGatewayKube) prepare(t *testing.T) (err error) {
 	if g.control, err = addHost("gateway-control"); err != nil {
 		return err
 	}
-	if g.ip, err = addHost("gateway-envoy"); err != nil {
-		return err
+	for _, host := range envoyHosts {
+		if _, err := addHost(host); err != nil {
+			return err
+		}
 	}
 	names.set("envoy-gateway", g.control)
 	if g.chart, err = renderChart(envoyGatewayNamespace, "--set", "preset=envoy-gateway", "--set", "xds.enabled=true"); err != nil {
 		return err
 	}
-	crds := filepath.Join(g.source, "charts/gateway-helm/charts/crds/crds")
 	if err := errors.Join(
 		g.writeConfiguration(), g.generate(), g.kube.apply(kubeNamespace(envoyGatewayNamespace)),
-		g.kube.applyFiles(filepath.Join(crds, "*.yaml"), "CustomResourceDefinition"),
-		g.kube.applyFiles(filepath.Join(crds, "generated/*.yaml"), "CustomResourceDefinition"),
-		g.kube.apply(envoyGatewayInstallation()...), g.kube.apply(ofKind(g.chart, "Secret", "ConfigMap")...),
+		g.applyDefinitions(), g.kube.apply(envoyGatewayInstallation()...), g.kube.apply(ofKind(g.chart, "Secret", "ConfigMap")...),
 	); err != nil {
 		return err
 	}
@@ -78,20 +89,10 @@ func (g *envoyGatewayKube) prepare(t *testing.T) (err error) {
 	if err := lab.Await(ctx, "the Gateway API", func(context.Context) error { return g.applyAny(g.common()) }); err != nil { // the API server needs some time for new kinds
 		return err
 	}
-	if err := g.makeCertificates(); err != nil {
+	if err := g.certgen(); err != nil {
 		return err
 	}
 	return g.startControl(t.Context())
-}
-
-// makeCertificates makes the control plane's Secrets, as the Job of its chart does.
-func (g *envoyGatewayKube) makeCertificates() error {
-	cmd := exec.Command(g.program, "certgen", "--disable-topology-injector")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+g.kube.kubeconfig(), "ENVOY_GATEWAY_NAMESPACE="+envoyGatewayNamespace)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("envoy-gateway certgen: %w: %s", err, out)
-	}
-	return nil
 }
 
 func (g *envoyGatewayKube) applyAny(all []any) error {
@@ -246,50 +247,63 @@ func (g *envoyGatewayKube) start(ctx context.Context) error {
 			return err
 		}
 	}
-	c, volumes, err := g.deployment(ctx, "labelSelector=gateway.envoyproxy.io%2Fowning-gateway-name%3D"+gatewayName, "envoy")
-	if err != nil {
-		return err
-	}
-	g.data = g.dataPod(c, volumes)
-	if err := g.data.start(); err != nil {
-		return err
-	}
-	return g.awaitListener(ctx)
+	envoy, err := g.startEnvoy(ctx, g.host.Load().(string))
+	g.data = envoy
+	return err
 }
 
-// dataPod returns the pod of Envoy by its container and the folders of its volumes.
-func (g *envoyGatewayKube) dataPod(c container, volumes map[string]string) *pod {
-	p := &pod{Name: "gateway-envoy", Host: "gateway-envoy", System: true, User: c.SecurityContext.RunAsUser, Env: []string{"PATH=/bin"}, Mounts: map[string]string{"/envoy": g.envoy}}
+const envoyDeployment = "labelSelector=gateway.envoyproxy.io%2Fowning-gateway-name%3D" + gatewayName
+
+// startEnvoy starts an Envoy as the control plane's Deployment describes it, and waits for its listener.
+func (g *envoyGatewayKube) startEnvoy(ctx context.Context, host string) (*pod, error) {
+	c, volumes, err := g.deployment(ctx, envoyDeployment, "envoy")
+	if err != nil {
+		return nil, err
+	}
+	ip, err := addHost(host)
+	if err != nil {
+		return nil, err
+	}
+	envoy := g.envoyPod(c, volumes, host, ip)
+	if err := envoy.start(); err != nil {
+		return nil, err
+	}
+	return envoy, awaitListener(ctx, envoy, ip+":"+listenerPort)
+}
+
+// envoyPod returns the pod of Envoy by its container and the folders of its volumes.
+func (g *envoyGatewayKube) envoyPod(c container, volumes map[string]string, host, ip string) *pod {
+	envoy := &pod{Name: host, Host: host, System: true, User: c.SecurityContext.RunAsUser, Env: []string{"PATH=/bin"}, Mounts: map[string]string{"/envoy": g.envoy}}
 	for _, m := range c.VolumeMounts {
 		if folder, ok := volumes[m.Name]; ok {
-			p.Mounts[m.MountPath] = folder
+			envoy.Mounts[m.MountPath] = folder
 		}
 	}
 	variables := map[string]string{}
 	for _, v := range c.Env {
-		line, _ := v.resolve("envoy-0", g.ip) // fields of pods that the tests do not know, as the zone, are empty
+		line, _ := v.resolve(host, ip) // fields of pods that the tests do not know, as the zone, are empty
 		name, value, _ := strings.Cut(line, "=")
 		variables[name] = value
-		p.Env = append(p.Env, v.Name+"="+value)
+		envoy.Env = append(envoy.Env, v.Name+"="+value)
 	}
-	p.Command = []string{"/envoy"}
+	envoy.Command = []string{"/envoy"}
 	for _, arg := range c.Args {
 		for name, value := range variables {
 			arg = strings.ReplaceAll(arg, "$("+name+")", value)
 		}
-		p.Command = append(p.Command, arg)
+		envoy.Command = append(envoy.Command, arg)
 	}
-	return p
+	return envoy
 }
 
-func (g *envoyGatewayKube) awaitListener(ctx context.Context) error {
+func awaitListener(ctx context.Context, envoy *pod, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	return lab.Await(ctx, "the listener", func(ctx context.Context) error {
-		if !g.data.process.Running() {
-			return fmt.Errorf("Envoy has ended: %s", g.data.process.Tail(3000))
+		if !envoy.process.Running() {
+			return fmt.Errorf("Envoy has ended: %s", envoy.process.Tail(3000))
 		}
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", g.address())
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		if err == nil {
 			c.Close()
 		}
@@ -304,7 +318,12 @@ func (g *envoyGatewayKube) stop() error {
 
 // stat implements gateway.
 func (g *envoyGatewayKube) stat(ctx context.Context, suffix string) (float64, error) {
-	client := &http.Client{Transport: &http.Transport{DialContext: dialerIn("gateway-envoy"), DisableKeepAlives: true}}
+	return envoyStat(ctx, g.data, suffix)
+}
+
+// envoyStat returns the sum of an Envoy's statistics whose names end with suffix.
+func envoyStat(ctx context.Context, envoy *pod, suffix string) (float64, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: dialerIn(envoy.Host), DisableKeepAlives: true}}
 	return statSum(ctx, client, "127.0.0.1:19000", suffix)
 }
 

@@ -24,6 +24,8 @@ type cluster struct {
 	extra   []string          // variables of all members in addition to those of the gateway
 	members []*member
 	started int
+
+	programs string // folder of the programs of members that are added
 }
 
 // member is a pod of Keyward.
@@ -36,7 +38,7 @@ type member struct {
 
 // newCluster starts n members, which are the first.
 func newCluster(ctx context.Context, w workload, service string, volumes map[string]string, n int, extra ...string) (*cluster, error) {
-	c := &cluster{workload: w, service: service, volumes: volumes, extra: extra}
+	c := &cluster{workload: w, service: service, volumes: volumes, extra: extra, programs: programs}
 	for range n {
 		if _, err := c.add(); err != nil {
 			return nil, err
@@ -47,13 +49,13 @@ func newCluster(ctx context.Context, w workload, service string, volumes map[str
 
 // add starts one more member.
 func (c *cluster) add() (*member, error) {
-	name := fmt.Sprintf("%s-%c", c.service, 'a'+c.started)
+	name := fmt.Sprintf("%s-%d", c.service, c.started)
 	c.started++
 	ip, err := addHost(name)
 	if err != nil {
 		return nil, err
 	}
-	p := &pod{Name: name, Host: name, Command: c.command, User: c.user, Mounts: map[string]string{c.command[0]: filepath.Join(programs, "sidecar")}}
+	p := &pod{Name: name, Host: name, Command: c.command, User: c.user, Mounts: map[string]string{c.command[0]: filepath.Join(c.programs, "sidecar")}}
 	for path, volume := range c.mounts {
 		p.Mounts[path] = c.volumes[volume]
 	}
@@ -126,6 +128,22 @@ func (c *cluster) awaitReady(ctx context.Context) error {
 func (c *cluster) remove(m *member) error {
 	c.members = slices.DeleteFunc(c.members, func(o *member) bool { return o == m })
 	return errors.Join(c.publish(), m.stop(40*time.Second))
+}
+
+// replace replaces all members, one after the other: it adds one, waits until it is ready, and removes one.
+func (c *cluster) replace(ctx context.Context) error {
+	for _, m := range slices.Clone(c.members) {
+		if _, err := c.add(); err != nil {
+			return err
+		}
+		if err := c.awaitReady(ctx); err != nil {
+			return err
+		}
+		if err := c.remove(m); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stop ends all members at the same time.

@@ -215,16 +215,8 @@ func testRoll(t *testing.T, s *suite) {
 	}
 	begin := time.Now()
 	l := s.startLoad("rolled", 500, tenants)
-	for _, m := range slices.Clone(s.cluster.members) {
-		if _, err := s.cluster.add(); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.cluster.awaitReady(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.cluster.remove(m); err != nil {
-			t.Error(err)
-		}
+	if err := s.cluster.replace(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	took := time.Since(begin)
 	for pauses := 0; pauses < 300 && l.total() < 2*limit*len(tenants); pauses++ { // all clients have reached their limits

@@ -5,9 +5,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 var update = flag.Bool("update", false, "write the outcomes into the table of docs/gateways/README.md")
@@ -81,10 +84,54 @@ func checkTable() error {
 		t.set(r.gateway, versionsRow, r.about)
 		t.set(r.gateway, r.name, r.verdict())
 	}
-	if !*update {
-		return errors.Join(errs...)
+	for _, g := range t.gateways {
+		if i := slices.IndexFunc(results, func(r result) bool { return r.gateway == g }); i >= 0 {
+			errs = append(errs, checkGatewayPage(results[i]))
+		}
 	}
-	return os.WriteFile(page, []byte(t.String()), 0o644)
+	if *update {
+		errs = append(errs, os.WriteFile(page, []byte(t.String()), 0o644))
+	}
+	return errors.Join(errs...)
+}
+
+// ranAll reports whether this run has the outcomes of all cases with a gateway.
+func ranAll(gateway string) bool {
+	for _, c := range cases {
+		if !slices.ContainsFunc(results, func(r result) bool { return r.gateway == gateway && r.name == c.name }) {
+			return false
+		}
+	}
+	return true
+}
+
+// testedOn is how the page of a gateway begins the paragraph with what was tested, and when.
+var testedOn = regexp.MustCompile(`\bTested on \d{4}-\d\d-\d\d with `)
+
+// checkGatewayPage requires that the page of a gateway names the versions of this run and the command that repeats it, and
+// writes the date of this run there with -update, if it was a run of all cases.
+func checkGatewayPage(r result) error {
+	name, _, _ := strings.Cut(r.gateway, " ")
+	path := filepath.Join(filepath.Dir(page), name+".md")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if !testedOn.Match(text) || !strings.Contains(string(text), "scripts/gateways ") {
+		return fmt.Errorf("%s does not say when it was tested (%s), or by which command", path, testedOn)
+	}
+	flat := strings.Join(strings.Fields(string(text)), " ")
+	for _, part := range strings.Split(r.about, ", ") {
+		part, _, _ = strings.Cut(part, " (") // a commit
+		if regexp.MustCompile(`\d`).MatchString(part) && !strings.Contains(flat, part) {
+			return fmt.Errorf("%s does not name the version tested: %s", path, part)
+		}
+	}
+	if !*update || !ranAll(r.gateway) {
+		return nil
+	}
+	text = testedOn.ReplaceAll(text, []byte("Tested on "+time.Now().UTC().Format(time.DateOnly)+" with "))
+	return os.WriteFile(path, text, 0o644)
 }
 
 // requireColumn skips a test of a gateway that the page does not list yet, unless the run writes the page.

@@ -61,7 +61,7 @@ func pictures(ctx context.Context) ([]image, error) {
 	}, nil
 }
 
-// bringImages imports all of them in one stream.
+// bringImages imports the images of all tests.
 func bringImages() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -69,6 +69,11 @@ func bringImages() error {
 	if err != nil {
 		return err
 	}
+	return importImages(ctx, all)
+}
+
+// importImages imports images in one stream.
+func importImages(ctx context.Context, all []image) error {
 	cmd := exec.CommandContext(ctx, "ctr", "--address", crSocket, "--namespace", "k8s.io", "images", "import", "-")
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said

@@ -266,58 +266,10 @@ func (o *oracle) stepped() {
 	o.current(func(_ *account, x *span) { x.allowance += x.limit })
 }
 
-// left records that a member has left after a complete handoff: others have all of its counters. If it was the last
-// member, the next one starts a cluster with the full limit.
-func (o *oracle) left(m *member) {
-	alone := true
-	for _, other := range o.w.running() {
-		if other == m || other.view.Ring == nil {
-			continue
-		}
-		alone = alone && other.view.Ring.Len() == 0 && other.table[other.slot].state == joining
-		if other.view.Ring.Len() == 0 {
-			continue
-		}
-		o.current(func(a *account, x *span) {
-			if x.last == m || x.successor == m {
-				o.setSuccessors(a, x, other)
-			}
-		})
-		return
-	}
-	if alone {
-		o.current(func(_ *account, x *span) {
-			x.allowance += x.limit
-			x.faults |= faultCrash // the counters start at 0
-		})
-	}
-}
-
 // lagged records that the clock of a moved machine was corrected. With a clock that was behind, it has taken over no
 // counters of windows that had not begun for it.
 func (o *oracle) lagged() {
 	o.current(func(_ *account, x *span) { x.allowance += x.limit })
-}
-
-// setSuccessors records which members know x after a graceful leave, according to m's ring.
-func (o *oracle) setSuccessors(a *account, x *span, m *member) {
-	for v := len(o.w.rules) - 1; v >= 0; v-- {
-		for _, r := range o.w.rules[v] {
-			if r.digest != a.key {
-				continue
-			}
-			x.last = o.w.slots[slotOf(m.view.Ring.At(m.view.Ring.Owner(r.owner)).ID)].now
-			if x.spare = nil; o.w.o.Zones > 0 {
-				if i := m.view.Ring.ZoneReplica(r.owner); i >= 0 {
-					x.spare = o.w.slots[slotOf(m.view.Ring.At(i).ID)].now
-				}
-			}
-			if i := m.view.Ring.Successor(r.owner); i >= 0 {
-				x.successor = o.w.slots[slotOf(m.view.Ring.At(i).ID)].now
-			}
-			return
-		}
-	}
 }
 
 // sent checks an outgoing message: a slot is written by its writer only, and only grows (I1). With holds, the next owner

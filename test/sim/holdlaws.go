@@ -209,9 +209,9 @@ func (o *oracle) checkHolds(a *account, x *span, q *request, v *decision) {
 		}
 	}
 	if x.faults&^faultCrash == 0 && v.earliest == v.latest && x.split == 0 && q.admits() && !o.clockFarOff(x) {
-		slack := o.bound(a, x)
+		slack := o.bound(a, x) - x.forgotten // holds that are forgotten are not in floor
 		if y := a.before(x); y != nil && alg == limit.InFlight {
-			slack += o.bound(a, y)
+			slack += o.bound(a, y) - y.forgotten
 		}
 		if o.w.stats.count("hold: count checked"); v.result.Before+slack < floor {
 			o.w.fail("H1: request #%d on %04x (%v): %s counts %d, but %d of %d hits and holds are in use, bound %d: %s", q.id,
@@ -231,9 +231,9 @@ func (o *oracle) checkSlots(a *account, x *span, q *request, v *decision) {
 			held += h.low
 		}
 	}
-	most := x.limit + o.bound(a, x)
+	most := x.limit + o.bound(a, x) - x.forgotten // holds that are forgotten are not in held
 	if y := a.before(x); y != nil {
-		most += o.bound(a, y)
+		most += o.bound(a, y) - y.forgotten
 	}
 	if held > most {
 		o.w.fail("H2: request #%d on %04x: %d slots are in use, limit %d, bound %d: %s", q.id, a.key[0]>>48, held, x.limit,

@@ -85,6 +85,8 @@ func (w *world) sabotageCounter(c *protocol.CounterRecord, k protocol.MessageKin
 		c.State.Slots = nil
 	case w.bug == bugCapSlots && (k == protocol.Chunk || k == protocol.OwnershipReply):
 		c.State.Slots = c.State.Slots[:min(1, len(c.State.Slots))]
+	case w.bug == bugForgetSlots && c.Rule.Algorithm == limit.InFlight && (k == protocol.Chunk || k == protocol.OwnershipReply):
+		c.State.Slots = nil
 	case w.bug == bugDropShares:
 		c.State.Slots = slices.DeleteFunc(c.State.Slots, func(s limit.Slot) bool { return s.Writer%2 == 0 })
 	case w.bug == bugKeepAssumption:

@@ -15,12 +15,14 @@ const (
 	bugForgetMarks                    // members do not learn that holds are settled
 	bugGiveUnknown                    // a release of an unknown hold gives back
 	bugGiveTwice                      // a settlement gives back although the hold was settled before
+	bugForgetSlots                    // a handoff omits the requests in flight
 )
 
 // holdBugs are the bugs of holds, by name.
 var holdBugs = map[string]bug{
 	"give back before the mark": bugEarlyGiveBack, "forget marks": bugForgetMarks,
 	"unknown holds give back": bugGiveUnknown, "settled holds give back again": bugGiveTwice,
+	"a handoff omits requests in flight": bugForgetSlots,
 }
 
 // dropMarks removes the marks of settled holds from c.

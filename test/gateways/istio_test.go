@@ -1,0 +1,227 @@
+package gateways
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/internal/lab"
+)
+
+// istio is Istio's control plane on an API server without nodes, and the Envoy of an ingress gateway.
+type istio struct {
+	*release
+	program string // of the control plane
+	module  string // folder of its module
+	version string // of Istio
+	envoy   string // path of Envoy
+	proxy   string // version of Envoy
+
+	control   *pod
+	data      *pod // Envoy
+	controlIP string
+	ip        string
+	source    string // option by which the tool finds the sources of values: virtual hosts that have rate_limits, or a list
+	owners    bool   // Envoy calls owners
+	forgotten string // a route whose objects the next call of apply removes
+}
+
+const (
+	istioNamespace = "istio-ingress"
+	istioSystem    = "istio-system"
+	istioPort      = "8080" // of the listener
+)
+
+func newIstio() *istio {
+	g := &istio{
+		program: os.Getenv("KEYWARD_GATEWAYS_ISTIO"), module: os.Getenv("KEYWARD_GATEWAYS_ISTIO_SOURCE"), envoy: os.Getenv("ENVOY_BIN"),
+		proxy: os.Getenv("KEYWARD_GATEWAYS_ENVOY_VERSION"),
+	}
+	g.release = &release{namespace: istioNamespace, dir: file("files", "istio"), client: clientKey, levels: istioLevels, routes: map[string]*policy{}}
+	g.source = "--envoy=" + g.path("own.yaml")
+	return g
+}
+
+func (g *istio) name() string    { return "istio" }
+func (g *istio) address() string { return g.ip + ":" + istioPort }
+
+// about names the commit, too: the newest version of the module is not a release.
+func (g *istio) about() string {
+	commit := os.Getenv("KEYWARD_GATEWAYS_ISTIO_VERSION")
+	commit = commit[strings.LastIndex(commit, "-")+1:]
+	return fmt.Sprintf("Istio %s (%.7s), API server without nodes, Envoy %s", g.version, commit, g.proxy)
+}
+
+func (g *istio) lacks(feature) string { return "" }
+
+// prepare starts the API server and creates all objects but those of routes.
+func (g *istio) prepare(t *testing.T) error {
+	version, err := os.ReadFile(filepath.Join(g.module, "VERSION"))
+	if err != nil {
+		return err
+	}
+	g.version = strings.TrimSpace(string(version))
+	g.kube = startKubernetes(t, "istio-kubernetes")
+	if g.controlIP, err = addHost("istiod"); err != nil {
+		return err
+	}
+	if g.ip, err = addHost("istio-envoy"); err != nil {
+		return err
+	}
+	if err := errors.Join(
+		g.checkInjection(), g.kube.apply(kubeNamespace(istioSystem)), g.install("istio"),
+		g.kube.applyFiles(filepath.Join(g.module, "manifests/charts/base/files/crd-all.gen.yaml"), "CustomResourceDefinition"),
+		os.Chmod(g.kube.kubeconfig(), 0o644), // the control plane's user reads it
+		writeYAML(g.path("mesh/mesh"), object{"enableAutoMtls": false}),
+		writeYAML(g.path("own.yaml"), istioPatch("example", object{"rate_limits": []any{object{"actions": istioActions("example", 0, rule{header: clientHeader})}}})),
+	); err != nil {
+		return err
+	}
+	if err := g.applyNew(t.Context(), istioObject("networking.istio.io/v1", "Gateway", gatewayName, object{
+		"selector": object{"istio": "ingressgateway"},
+		"servers":  []any{object{"port": object{"number": 8080, "name": "http", "protocol": "HTTP"}, "hosts": []any{"*"}}},
+	}), istioScripts()); err != nil {
+		return err
+	}
+	return g.applyTool()
+}
+
+// start implements gateway. The variables are those of the Deployments in Istio's charts, except that Istio must not use what only
+// its own build of Envoy has.
+func (g *istio) start(ctx context.Context) error {
+	g.control = &pod{
+		Name: "istiod", Host: "istiod", User: 1337,
+		Command: []string{"/pilot-discovery", "discovery", "--kubeconfig=/kubeconfig", "--meshConfig=/mesh/mesh", "--domain=" + clusterDomain, "--log_output_level=default:info"},
+		Env: []string{
+			"PATH=/bin", "HOME=/tmp", "POD_NAME=istiod", "POD_NAMESPACE=" + istioSystem, "SERVICE_ACCOUNT=istiod", "CLUSTER_ID=Kubernetes", "REVISION=default",
+			"PILOT_ENABLE_METADATA_EXCHANGE=false", "PILOT_ENABLE_ALPN_FILTER=false", "PILOT_CERT_PROVIDER=none", "INJECTION_WEBHOOK_CONFIG_NAME=", "VALIDATION_WEBHOOK_CONFIG_NAME=",
+		},
+		Mounts: map[string]string{"/pilot-discovery": g.program, "/kubeconfig": g.kube.kubeconfig(), "/mesh": g.path("mesh")},
+	}
+	if err := g.control.start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := lab.Await(ctx, "Istio", func(ctx context.Context) error {
+		if !g.control.process.Running() {
+			return fmt.Errorf("it has ended: %s", g.control.process.Tail(5000))
+		}
+		_, err := lab.Get(ctx, "http://"+g.controlIP+":8080/ready")
+		return err
+	}); err != nil {
+		return err
+	}
+	return g.startEnvoy(ctx)
+}
+
+// startEnvoy starts Envoy and waits for its listener.
+func (g *istio) startEnvoy(ctx context.Context) error {
+	if err := g.writeBootstrap(); err != nil {
+		return err
+	}
+	volumes, err := g.volumes(ctx)
+	if err != nil {
+		return err
+	}
+	if volumes["keyward-sds"], err = g.kube.folder(ctx, g.namespace, "configmaps", "keyward-sds", g.path("volumes")); err != nil {
+		return err
+	}
+	g.data = &pod{
+		Name: "istio-envoy", Host: "istio-envoy", User: 1337, System: true, Env: []string{"PATH=/usr/bin:/bin"},
+		Command: []string{"/envoy", "-c", "/bootstrap/envoy.yaml", "--log-level", "info", "--concurrency", "2"},
+		Mounts: map[string]string{
+			"/envoy": g.envoy, "/bootstrap": g.path("bootstrap"), "/etc/keyward/tls": volumes["keyward-envoy-tls"], "/etc/keyward/sds": volumes["keyward-sds"],
+		},
+	}
+	addition, err := g.bootstrapAddition()
+	if err != nil {
+		return err
+	}
+	if addition != "" {
+		g.data.Command = append(g.data.Command, "--config-yaml", addition)
+	}
+	if err := g.data.start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return lab.Await(ctx, "the listener", func(ctx context.Context) error {
+		if !g.data.process.Running() {
+			return fmt.Errorf("Envoy has ended: %s", g.data.process.Tail(5000))
+		}
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", g.address())
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+}
+
+// bootstrapAddition returns the content of the ConfigMap that the tool prints, which pilot-agent passes to Envoy in addition to the
+// bootstrap that it writes, or an empty string if Envoy calls any member.
+func (g *istio) bootstrapAddition() (string, error) {
+	if !g.owners {
+		return "", nil
+	}
+	objects, err := g.printed()
+	if err != nil {
+		return "", err
+	}
+	for _, o := range ofKind(objects, "ConfigMap") {
+		if text, ok := o["data"].(object)["custom_bootstrap.json"].(string); ok {
+			return text, nil
+		}
+	}
+	return "", errors.New("the tool prints no addition to the bootstrap")
+}
+
+// writeBootstrap writes what Envoy needs of the bootstrap that pilot-agent writes.
+func (g *istio) writeBootstrap() error {
+	server := object{
+		"name": "xds-grpc", "type": "STATIC", "connect_timeout": "1s",
+		"typed_extension_protocol_options": object{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": object{
+			"@type":                "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+			"explicit_http_config": object{"http2_protocol_options": object{}},
+		}},
+		"load_assignment": object{"cluster_name": "xds-grpc", "endpoints": []any{object{"lb_endpoints": []any{object{"endpoint": object{"address": socketAddress(g.controlIP, 15010)}}}}}},
+	}
+	ads := object{"ads": object{}, "resource_api_version": "V3"}
+	return writeYAML(g.path("bootstrap/envoy.yaml"), object{
+		"node": object{
+			"id": "router~" + g.ip + "~gateway." + istioNamespace + "~" + istioNamespace + ".svc." + clusterDomain, "cluster": "ingressgateway",
+			"metadata": object{
+				"LABELS": object{"istio": "ingressgateway"}, "NAMESPACE": istioNamespace, "ISTIO_VERSION": g.version + ".0", "CLUSTER_ID": "Kubernetes", "INSTANCE_IPS": g.ip,
+			},
+		},
+		"admin": object{"address": socketAddress("127.0.0.1", 15000)},
+		"dynamic_resources": object{
+			"lds_config": ads, "cds_config": ads,
+			"ads_config": object{
+				"api_type": "DELTA_GRPC", "transport_api_version": "V3", "set_node_on_first_message_only": true,
+				"grpc_services": []any{object{"envoy_grpc": object{"cluster_name": "xds-grpc"}}},
+			},
+		},
+		"static_resources": object{"clusters": []any{server}},
+	})
+}
+
+func socketAddress(ip string, port int) object {
+	return object{"socket_address": object{"address": ip, "port_value": port}}
+}
+
+func (g *istio) stop() error {
+	return errors.Join(g.data.stop(20*time.Second), g.control.stop(20*time.Second))
+}
+
+func (g *istio) stat(ctx context.Context, suffix string) (float64, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: dialerIn("istio-envoy"), DisableKeepAlives: true}}
+	return statSum(ctx, client, "127.0.0.1:15000", suffix)
+}

@@ -1,0 +1,184 @@
+package gateways
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/internal/lab"
+)
+
+// kgateway is kgateway on an API server without nodes: it makes the Deployment of Envoy, whose program the tests start.
+type kgateway struct {
+	*release
+	program string // of the control plane
+	source  string // folder of its module
+	envoy   string // path of Envoy
+	proxy   string // version of Envoy
+
+	control   *pod
+	data      *pod // Envoy
+	ip        string
+	controlIP string
+	forgotten string // a route whose objects the next call of apply removes
+}
+
+const (
+	kgatewayNamespace = "kgateway-system"
+	kgatewayName      = "http" // of the Gateway
+	kgatewayPort      = 8080   // of the listener
+	kgatewayPod       = kgatewayName + "-0"
+	kgatewayAPI       = "gateway.kgateway.dev/v1alpha1"
+)
+
+func newKgateway() *kgateway {
+	g := &kgateway{
+		program: os.Getenv("KEYWARD_GATEWAYS_KGATEWAY"), source: os.Getenv("KEYWARD_GATEWAYS_KGATEWAY_SOURCE"), envoy: os.Getenv("ENVOY_BIN"),
+		proxy: os.Getenv("KEYWARD_GATEWAYS_ENVOY_VERSION"),
+	}
+	g.release = &release{namespace: kgatewayNamespace, dir: file("files", "kgateway"), client: clientHeader, levels: kgatewayLevels, routes: map[string]*policy{}}
+	return g
+}
+
+func (g *kgateway) name() string    { return "kgateway" }
+func (g *kgateway) address() string { return fmt.Sprintf("%s:%d", g.ip, kgatewayPort) }
+
+func (g *kgateway) about() string {
+	return fmt.Sprintf("kgateway %s, API server without nodes, Envoy %s", strings.TrimPrefix(os.Getenv("KEYWARD_GATEWAYS_KGATEWAY_VERSION"), "v"), g.proxy)
+}
+
+func (g *kgateway) lacks(f feature) string {
+	switch f {
+	case requestCost, responseCost, numberCost:
+		return "counts each request as one hit: descriptors of a TrafficPolicy have no cost"
+	case limitOfMetadata:
+		return "sends no limits: descriptors of a TrafficPolicy have only entries"
+	case ownerDirect:
+		return "cannot add a header, which Envoy would hash, to the calls of a GatewayExtension"
+	}
+	return ""
+}
+
+// prepare starts the API server and creates all objects but those of routes.
+func (g *kgateway) prepare(t *testing.T) (err error) {
+	g.kube = startKubernetes(t, "kgateway-kubernetes")
+	if g.controlIP, err = addHost("kgateway"); err != nil {
+		return err
+	}
+	if g.ip, err = addHost("kgateway-envoy"); err != nil {
+		return err
+	}
+	names.set("kgateway", g.controlIP)
+	gatewayDefinitions := filepath.Join(os.Getenv("KEYWARD_GATEWAYS_ENVOY_GATEWAY_SOURCE"), "charts/gateway-helm/charts/crds/crds/gatewayapi-crds.yaml")
+	if err := errors.Join(
+		g.install("kgateway"), os.Chmod(g.kube.kubeconfig(), 0o644), // the control plane's user reads it
+		g.kube.applyFiles(gatewayDefinitions, "CustomResourceDefinition"),
+		g.kube.applyFiles(filepath.Join(g.source, "install/helm/kgateway-crds/templates/*.yaml"), "CustomResourceDefinition"),
+	); err != nil {
+		return err
+	}
+	extensions := ofKind(g.objects, "GatewayExtension")
+	for _, o := range extensions {
+		o["spec"].(object)["rateLimit"].(object)["timeout"] = callTimeout
+	}
+	tool, err := g.tool("kgateway", "--gateway", kgatewayName, "--from", clientHeader+"=header:"+clientHeader)
+	if err != nil {
+		return err
+	}
+	gateway := object{
+		"apiVersion": gatewayAPI, "kind": "Gateway", "metadata": object{"name": kgatewayName, "namespace": kgatewayNamespace},
+		"spec": object{"gatewayClassName": "kgateway", "listeners": []any{object{
+			"name": "http", "protocol": "HTTP", "port": kgatewayPort, "allowedRoutes": object{"namespaces": object{"from": "All"}},
+		}}},
+	}
+	return g.applyNew(t.Context(), append(append(extensions, ofKind(tool, "TrafficPolicy", "BackendConfigPolicy")...), gateway)...)
+}
+
+// start implements gateway.
+func (g *kgateway) start(ctx context.Context) error {
+	g.control = &pod{
+		Name: "kgateway", Host: "kgateway", User: 10101, Command: []string{"/kgateway"},
+		Env: []string{
+			"PATH=/bin", "HOME=/tmp", "KUBECONFIG=/kubeconfig", "POD_NAME=kgateway", "POD_NAMESPACE=" + kgatewayNamespace, "KGW_DISABLE_LEADER_ELECTION=true",
+			"KGW_XDS_AUTH=false", // no kubelet gives Envoy a token
+		},
+		Mounts: map[string]string{"/kgateway": g.program, "/kubeconfig": g.kube.kubeconfig()},
+	}
+	if err := g.control.start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	if err := lab.Await(ctx, "kgateway", func(ctx context.Context) error {
+		if !g.control.process.Running() {
+			return fmt.Errorf("it has ended: %s", g.control.process.Tail(5000))
+		}
+		_, err := lab.Get(ctx, "http://"+g.controlIP+":9093/readyz")
+		return err
+	}); err != nil {
+		return err
+	}
+	return g.startEnvoy(ctx)
+}
+
+// startEnvoy starts Envoy by the Deployment that the control plane makes, with an object for its pod, which the control plane
+// looks for, and waits until it is ready.
+func (g *kgateway) startEnvoy(ctx context.Context) error {
+	var made deployment
+	if err := lab.Await(ctx, "the Deployment of Envoy", func(ctx context.Context) error {
+		return g.kube.get(ctx, "/apis/apps/v1/namespaces/"+kgatewayNamespace+"/deployments/"+kgatewayName, &made)
+	}); err != nil {
+		return err
+	}
+	spec := made.Spec.Template.Spec
+	c := spec.Containers[0]
+	if err := g.kube.apply(object{
+		"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": kgatewayPod, "namespace": kgatewayNamespace},
+		"spec": object{"serviceAccountName": kgatewayName, "automountServiceAccountToken": false, "containers": []any{object{"name": c.Name, "image": "none"}}},
+	}); err != nil {
+		return err
+	}
+	volumes, err := g.kube.folders(ctx, kgatewayNamespace, spec.Volumes, g.path("volumes"))
+	if err != nil {
+		return err
+	}
+	g.data = &pod{
+		Name: kgatewayPod, Host: "kgateway-envoy", User: c.SecurityContext.RunAsUser, System: true, Env: []string{"PATH=/bin"},
+		Command: []string{"/envoy", "-c", "/etc/envoy/envoy.yaml"}, Mounts: map[string]string{"/envoy": g.envoy},
+	}
+	for _, m := range c.VolumeMounts {
+		g.data.Mounts[m.MountPath] = volumes[m.Name]
+	}
+	fill := strings.NewReplacer("$(POD_NAME)", kgatewayPod, "$(POD_NAMESPACE)", kgatewayNamespace)
+	for _, arg := range c.Args {
+		g.data.Command = append(g.data.Command, fill.Replace(arg))
+	}
+	if err := g.data.start(); err != nil {
+		return err
+	}
+	return lab.Await(ctx, "Envoy", func(ctx context.Context) error {
+		if !g.data.process.Running() {
+			return fmt.Errorf("it has ended: %s", g.data.process.Tail(5000))
+		}
+		_, err := lab.Get(ctx, "http://"+g.ip+":8082/ready")
+		return err
+	})
+}
+
+func (g *kgateway) stop() error {
+	return errors.Join(g.data.stop(20*time.Second), g.control.stop(20*time.Second))
+}
+
+func (g *kgateway) stat(ctx context.Context, suffix string) (float64, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: dialerIn("kgateway-envoy"), DisableKeepAlives: true}}
+	return statSum(ctx, client, "127.0.0.1:19000", suffix)
+}
+
+// direct implements gateway.
+func (g *kgateway) direct(bool) error { return errors.New("kgateway calls any member") }
