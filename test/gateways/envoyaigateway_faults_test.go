@@ -138,11 +138,14 @@ func testServiceFault(t *testing.T, s *suite, g *aiGateway) {
 	}
 }
 
-// testConditionsFault requires that the gateway applies a rule for addresses and methods to all requests.
+// testConditionsFault requires that the gateway applies a rule for addresses, methods, paths and parameters to all requests.
 func testConditionsFault(t *testing.T, s *suite, g *aiGateway) {
 	const key = "rule-0-match-0"
 	entries := append(aiEntries("conditions", "conditions"), key, key)
-	selector := object{"sourceCIDR": object{"type": "Exact", "value": "192.0.2.0/24"}, "methods": []any{object{"value": http.MethodDelete}}}
+	selector := object{
+		"sourceCIDR": object{"type": "Exact", "value": "192.0.2.0/24"}, "methods": []any{object{"value": http.MethodDelete}},
+		"path": object{"type": "Exact", "value": "/none"}, "queryParams": []any{object{"type": "Exact", "name": "none", "value": "none"}},
+	}
 	n := s.quota(t, g, tokenQuota{route: "conditions", entries: entries, hits: 1, spec: bucketRule("conditions", 100, selector)})
 	s.spend(t, g, "conditions", 100-int(n)-1, http.StatusOK)
 	s.awaitCount(t, 100, entries...)
