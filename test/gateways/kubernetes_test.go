@@ -270,7 +270,12 @@ func endpoints(ns, name, port string, number int, ips ...string) object {
 
 // renderChart returns the objects of Keyward's chart in a namespace, by helm template.
 func renderChart(ns string, args ...string) ([]object, error) {
-	cmd := exec.Command(filepath.Join(kubePrograms, "helm4"), append([]string{"template", "keyward", "../../charts/keyward", "-n", ns}, args...)...)
+	return renderRelease("keyward", "../../charts/keyward", ns, args...)
+}
+
+// renderRelease returns the objects of a release of a chart in a namespace, by helm template.
+func renderRelease(name, chart, ns string, args ...string) ([]object, error) {
+	cmd := exec.Command(filepath.Join(kubePrograms, "helm4"), append([]string{"template", name, chart, "-n", ns}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	text, err := cmd.Output()
