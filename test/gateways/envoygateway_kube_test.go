@@ -264,6 +264,15 @@ func (g *envoyGatewayKube) startEnvoy(ctx context.Context, host string) (*pod, e
 	if err != nil {
 		return nil, err
 	}
+	envoy := g.envoyPod(c, volumes, host, ip)
+	if err := envoy.start(); err != nil {
+		return nil, err
+	}
+	return envoy, awaitListener(ctx, envoy, ip+":"+listenerPort)
+}
+
+// envoyPod returns the pod of Envoy by its container and the folders of its volumes.
+func (g *envoyGatewayKube) envoyPod(c container, volumes map[string]string, host, ip string) *pod {
 	envoy := &pod{Name: host, Host: host, System: true, User: c.SecurityContext.RunAsUser, Env: []string{"PATH=/bin"}, Mounts: map[string]string{"/envoy": g.envoy}}
 	for _, m := range c.VolumeMounts {
 		if folder, ok := volumes[m.Name]; ok {
@@ -284,10 +293,7 @@ func (g *envoyGatewayKube) startEnvoy(ctx context.Context, host string) (*pod, e
 		}
 		envoy.Command = append(envoy.Command, arg)
 	}
-	if err := envoy.start(); err != nil {
-		return nil, err
-	}
-	return envoy, awaitListener(ctx, envoy, ip+":"+listenerPort)
+	return envoy
 }
 
 func awaitListener(ctx context.Context, envoy *pod, address string) error {

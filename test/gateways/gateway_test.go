@@ -60,6 +60,7 @@ const (
 	responseCost    feature = "cost of a response from dynamic metadata"
 	numberCost      feature = "cost of a request as a number"
 	limitOfMetadata feature = "a limit from dynamic metadata"
+	longUnits       feature = "weeks, months and years"
 )
 
 // policy lists the limits of a case, without the words of any gateway.

@@ -3,6 +3,7 @@ package gateways
 import (
 	"errors"
 	"maps"
+	"reflect"
 	"slices"
 	"testing"
 )
@@ -48,7 +49,10 @@ func kgatewayRoute(route string) object {
 func kgatewayPolicy(route string, p *policy) object {
 	var descriptors []any
 	for i, r := range p.rules {
-		descriptors = append(descriptors, object{"entries": kgatewayEntries(route, i, r)})
+		next := object{"entries": kgatewayEntries(route, i, r)}
+		if !slices.ContainsFunc(descriptors, func(d any) bool { return reflect.DeepEqual(d, next) }) { // rules for values of a header share one
+			descriptors = append(descriptors, next)
+		}
 	}
 	return object{
 		"apiVersion": kgatewayAPI, "kind": "TrafficPolicy", "metadata": object{"name": route, "namespace": gatewayNamespace},

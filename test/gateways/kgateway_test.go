@@ -2,6 +2,7 @@ package gateways
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -106,14 +107,13 @@ func (g *kgateway) start(ctx context.Context) error {
 		Name: "kgateway", Host: "kgateway", User: 10101, Command: []string{"/kgateway"},
 		Env: []string{
 			"PATH=/bin", "HOME=/tmp", "KUBECONFIG=/kubeconfig", "POD_NAME=kgateway", "POD_NAMESPACE=" + kgatewayNamespace, "KGW_DISABLE_LEADER_ELECTION=true",
-			"KGW_XDS_AUTH=false", // no kubelet gives Envoy a token
 		},
 		Mounts: map[string]string{"/kgateway": g.program, "/kubeconfig": g.kube.kubeconfig()},
 	}
 	if err := g.control.start(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	if err := lab.Await(ctx, "kgateway", func(ctx context.Context) error {
 		if !g.control.process.Running() {
@@ -148,6 +148,9 @@ func (g *kgateway) startEnvoy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if volumes["xds-token"], err = g.token(ctx); err != nil {
+		return err
+	}
 	g.data = &pod{
 		Name: kgatewayPod, Host: "kgateway-envoy", User: c.SecurityContext.RunAsUser, System: true, Env: []string{"PATH=/bin"},
 		Command: []string{"/envoy", "-c", "/etc/envoy/envoy.yaml"}, Mounts: map[string]string{"/envoy": g.envoy},
@@ -169,6 +172,26 @@ func (g *kgateway) startEnvoy(ctx context.Context) error {
 		_, err := lab.Get(ctx, "http://"+g.ip+":8082/ready")
 		return err
 	})
+}
+
+// token returns a folder with the token by which Envoy authenticates to the control plane, as the kubelet makes it.
+func (g *kgateway) token(ctx context.Context) (string, error) {
+	body, err := json.Marshal(object{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": object{
+		"audiences": []string{"kgateway"}, "expirationSeconds": 43200, "boundObjectRef": object{"apiVersion": "v1", "kind": "Pod", "name": kgatewayPod},
+	}})
+	if err != nil {
+		return "", err
+	}
+	text, err := g.kube.call(ctx, http.MethodPost, "/api/v1/namespaces/"+kgatewayNamespace+"/serviceaccounts/"+kgatewayName+"/token", body)
+	if err != nil {
+		return "", err
+	}
+	var made struct{ Status struct{ Token string } }
+	if err := json.Unmarshal(text, &made); err != nil {
+		return "", err
+	}
+	folder := g.path("volumes/token")
+	return folder, writeFile(filepath.Join(folder, "xds-token"), []byte(made.Status.Token))
 }
 
 func (g *kgateway) stop() error {

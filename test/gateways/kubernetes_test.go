@@ -87,7 +87,7 @@ func (k *kubernetes) ready(ctx context.Context) error {
 	return err
 }
 
-// call sends a request to the API server. A body is an object to apply.
+// call sends a request to the API server. A body is an object to apply, or to create if the method is POST.
 func (k *kubernetes) call(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "https://"+bridgeIP+":"+apiserver.Port+path, bytes.NewReader(body))
 	if err != nil {
@@ -95,6 +95,9 @@ func (k *kubernetes) call(ctx context.Context, method, path string, body []byte)
 	}
 	req.Header.Set("Authorization", "Bearer "+apiserver.Token)
 	req.Header.Set("Content-Type", "application/apply-patch+yaml")
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	res, err := k.client.Do(req)
 	if err != nil {
 		return nil, err
@@ -267,7 +270,12 @@ func endpoints(ns, name, port string, number int, ips ...string) object {
 
 // renderChart returns the objects of Keyward's chart in a namespace, by helm template.
 func renderChart(ns string, args ...string) ([]object, error) {
-	cmd := exec.Command(filepath.Join(kubePrograms, "helm4"), append([]string{"template", "keyward", "../../charts/keyward", "-n", ns}, args...)...)
+	return renderRelease("keyward", "../../charts/keyward", ns, args...)
+}
+
+// renderRelease returns the objects of a release of a chart in a namespace, by helm template.
+func renderRelease(name, chart, ns string, args ...string) ([]object, error) {
+	cmd := exec.Command(filepath.Join(kubePrograms, "helm4"), append([]string{"template", name, chart, "-n", ns}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	text, err := cmd.Output()

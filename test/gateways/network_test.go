@@ -91,10 +91,13 @@ type nameServer struct {
 }
 
 // set sets the addresses of a Service in namespace.
-func (s *nameServer) set(service string, ips ...string) {
+func (s *nameServer) set(service string, ips ...string) { s.setIn(namespace, service, ips...) }
+
+// setIn sets the addresses of a Service in a namespace.
+func (s *nameServer) setIn(space, service string, ips ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hosts[service+"."+namespace+".svc."+clusterDomain+"."] = ips
+	s.hosts[service+"."+space+".svc."+clusterDomain+"."] = ips
 }
 
 func (s *nameServer) start() error {

@@ -83,7 +83,7 @@ func newClient(ip string) *http.Client {
 
 // get sends a request for a route through the gateway. headers alternate between names and values.
 func (s *suite) get(client *http.Client, route string, headers ...string) (answer, error) {
-	req, err := http.NewRequest(http.MethodGet, "http://"+s.gateway.address()+"/", nil)
+	req, err := s.request(route)
 	if err != nil {
 		return answer{}, err
 	}
@@ -98,6 +98,18 @@ func (s *suite) get(client *http.Client, route string, headers ...string) (answe
 	defer res.Body.Close()
 	_, err = io.Copy(io.Discard, res.Body)
 	return answer{status: res.StatusCode, header: res.Header}, err
+}
+
+// requester is a gateway that routes only requests of its own kind.
+type requester interface {
+	request(route string) (*http.Request, error)
+}
+
+func (s *suite) request(route string) (*http.Request, error) {
+	if g, ok := s.gateway.(requester); ok {
+		return g.request(route)
+	}
+	return http.NewRequest(http.MethodGet, "http://"+s.gateway.address()+"/", nil)
 }
 
 // send sends a request and fails the test on an error.

@@ -66,7 +66,7 @@ type span struct {
 	lostState uint64 // what may be admitted for lost state
 	assumed   bool   // all that knew it were lost, so that others may have assumed how much was used
 	allowance uint64
-	forgotten uint64 // what may be admitted again because no member knows it anymore
+	forgotten uint64 // of allowance, what may be admitted again because no member knows the counter anymore
 	split     uint64 // parts of the cluster in addition to the first
 	faults    faultKind
 	divided   divided // of a static rule

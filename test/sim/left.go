@@ -53,7 +53,8 @@ func (o *oracle) forgotten(a *account, newest *span) {
 	o.w.stats.count("fault: counter forgotten")
 	for _, x := range a.spans {
 		if x == newest || x.open(o.w.now) {
-			x.forgotten += x.mayLose(o.w.now)
+			n := x.mayLose(o.w.now)
+			x.allowance, x.forgotten = x.allowance+n, x.forgotten+n
 			x.faults |= faultCrash // the counters start at 0
 		}
 	}

@@ -202,7 +202,7 @@ func (a *account) slack(l uint64) uint64 {
 
 // bound returns how much may be admitted in x beyond its limit.
 func (o *oracle) bound(a *account, x *span) uint64 {
-	b := x.shared + x.losses*a.slack(x.limit) + x.lostState + x.allowance + x.forgotten + x.ahead + x.restartLoss + x.holdSlack
+	b := x.shared + x.losses*a.slack(x.limit) + x.lostState + x.allowance + x.ahead + x.restartLoss + x.holdSlack
 	if x.faults == 0 || o.w.o.sharp() {
 		return b
 	}
