@@ -199,10 +199,23 @@ func runGateway(t *testing.T, g gateway, service string, volumes map[string]stri
 	return s
 }
 
+// caseTime is longer than any case counts with an hourly limit.
+const caseTime = 90 * time.Second
+
+// awaitWindow waits for the next hour if the present one ends during a case, which would begin hourly limits again.
+func awaitWindow(t *testing.T) {
+	now := time.Now()
+	if left := now.Truncate(time.Hour).Add(time.Hour).Sub(now); left < caseTime {
+		t.Logf("waiting %.0f s for the next hour", left.Seconds())
+		pause(t.Context(), left)
+	}
+}
+
 // enforce applies a policy to a route and waits until a response has the limit of its first rule. It returns the number of
 // requests with these headers that have been counted.
 func (s *suite) enforce(t *testing.T, route string, p policy, headers ...string) int {
 	t.Helper()
+	awaitWindow(t)
 	s.gateway.forget(s.route)
 	s.route = route
 	if err := s.gateway.apply(route, &p); err != nil {
