@@ -13,6 +13,9 @@ func (m *Machine) checkIsolation(now int64) bool {
 // arrives: after a stop, the messages and views that waited come first, and none of them proves more than what was true
 // when it was sent.
 func (m *Machine) revokeIfIsolated(now int64) []protocol.Outbound {
+	if m.view.confirmations.isolated(now) {
+		m.publishConfirmations() // those that arrived since the last Tick
+	}
 	if was := m.unconfirmed; m.checkIsolation(now) && !was {
 		return m.RevokeAll(now)
 	}
