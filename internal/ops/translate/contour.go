@@ -21,7 +21,7 @@ func (t *translation) contour(objects []*object) {
 	}
 	limited := found
 	for _, o := range proxies {
-		limited = limited || contourLimited(o)
+		limited = contourLimited(o) || limited
 	}
 	if !limited {
 		return
@@ -58,16 +58,13 @@ func (t *translation) contour(objects []*object) {
 
 // contourLimited reports whether an HTTPProxy has a rate limit policy.
 func contourLimited(o *object) bool {
+	const policy = "rateLimitPolicy"
 	spec := o.spec().open()
-	if spec.get("virtualhost").open().get("rateLimitPolicy").exists() {
-		return true
-	}
+	limited := spec.get("virtualhost").open().spelled(policy).get(policy).exists()
 	for _, r := range spec.get("routes").items() {
-		if r.open().get("rateLimitPolicy").exists() {
-			return true
-		}
+		limited = r.open().spelled(policy).get(policy).exists() || limited
 	}
-	return false
+	return limited
 }
 
 // contourService returns rateLimitService of Contour's configuration.
@@ -84,13 +81,21 @@ func (t *translation) contourService(objects []*object) (service mapping, found 
 		default:
 			continue
 		}
-		if f.exists() {
+		switch {
+		case !f.exists():
+		case found:
 			t.policies++
-			return f.open().only("extensionService", "domain", "failOpen", "enableXRateLimitHeaders",
+			f.say(NoCounterpart, "translate the files of each Contour alone", "the rules are for the first configuration, that of %s", service.of.rule)
+		default:
+			t.policies++
+			service, found = f.open().only("extensionService", "domain", "failOpen", "enableXRateLimitHeaders",
 				"enableResourceExhaustedCode", "defaultGlobalRateLimitPolicy"), true
 		}
 	}
-	return field{from: &t.reader}.open(), false
+	if !found {
+		service = field{from: &t.reader}.open()
+	}
+	return service, found
 }
 
 // contourFile returns rateLimitService of the configuration file in a ConfigMap.
@@ -164,7 +169,7 @@ func (t *translation) contourGlobal(f field) (all []*described) {
 // contourEntry adds an entry to a descriptor. It returns false if Contour rejects it.
 func contourEntry(to *described, f field) bool {
 	m := f.open().only("genericKey", "requestHeader", "requestHeaderValueMatch", "remoteAddress")
-	if len(m.keys) != 1 {
+	if m.present() != 1 {
 		f.say(Invalid, "", "want exactly one of genericKey, requestHeader, requestHeaderValueMatch and remoteAddress")
 		return false
 	}

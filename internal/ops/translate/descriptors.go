@@ -26,6 +26,7 @@ func (d *described) add(key, value string, a action) {
 // describe adds a descriptor to a domain. Its limit is that of the options for the key of the last entry.
 func (t *translation) describe(d *domain, where string, from *described) {
 	if len(from.path) == 0 {
+		from.at.say(Invalid, "", "a descriptor without entries")
 		return
 	}
 	l := d.insert(from.path, from.at)

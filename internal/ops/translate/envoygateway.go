@@ -78,10 +78,13 @@ func (t *translation) envoyGateway(objects []*object) {
 }
 
 func (t *translation) readEGPolicy(o *object) *egPolicy {
-	spec := o.spec().open()
+	spec := o.spec().open().spelled("rateLimit")
 	p := &egPolicy{object: o, merge: spec.get("mergeType").oneOf("", "StrategicMerge", "JSONMerge")}
 	refs := spec.get("targetRefs").items()
 	if ref := spec.get("targetRef"); ref.exists() {
+		if len(refs) > 0 {
+			spec.get("targetRefs").say(Invalid, "list all targets in targetRefs", "Envoy Gateway rejects a policy with targetRef and targetRefs")
+		}
 		refs = []field{ref}
 	}
 	for _, f := range refs {
@@ -203,6 +206,9 @@ func (p *egPolicy) rules() []*egRule {
 
 // egRoute adds the descriptors of one rule of a route at a listener.
 func (t *translation) egRoute(l *listener, r *route, index int, rules []*egRule) {
+	if t.pairs > maxPairs {
+		return
+	}
 	name := fmt.Sprintf("%s/%s/%s/rule/%d/match/", strings.ToLower(r.kind), r.namespace, r.name, index)
 	rule := r.rules[index]
 	matches := t.egMatches(rule, r)
@@ -211,6 +217,9 @@ func (t *translation) egRoute(l *listener, r *route, index int, rules []*egRule)
 		host = strings.ReplaceAll(host, ".", "_")
 		if matches == 0 {
 			names = append(names, name+"-1/"+host)
+		}
+		if len(names) > maxDescriptors {
+			break // the loop below ends before
 		}
 		for i := range matches {
 			names = append(names, name+strconv.Itoa(i)+"/"+host)
@@ -223,6 +232,9 @@ func (t *translation) egRoute(l *listener, r *route, index int, rules []*egRule)
 	for _, n := range names {
 		next := map[bool]int{} // index of the next rule, by shared
 		for _, e := range rules {
+			if !t.another(e.at) {
+				return
+			}
 			d, first := t.domain(listenerName), entry{n, n}
 			if e.shared {
 				d, first = t.domain(e.policy), entry{e.name, e.name}

@@ -58,8 +58,12 @@ func (f field) exists() bool { return f.node != nil }
 
 // say adds a finding about the field. hint says what to use instead.
 func (f field) say(kind, hint, format string, args ...any) {
-	d := config.Diagnostic{Kind: kind, File: f.file, Line: f.line, Rule: f.rule, Hint: hint,
-		Text: "field " + f.path + ": " + fmt.Sprintf(format, args...)}
+	f.report(kind, hint, "field "+f.path+": "+fmt.Sprintf(format, args...))
+}
+
+// report adds a finding about a document or a resource.
+func (f field) report(kind, hint, text string) {
+	d := config.Diagnostic{Kind: kind, File: f.file, Line: f.line, Rule: f.rule, Hint: hint, Text: text}
 	if f.node != nil {
 		d.Column = f.node.Column
 	}
@@ -182,6 +186,28 @@ func (m mapping) only(keys ...string) mapping {
 		m.values[k].say(NoCounterpart, hint, "unknown field, which is not translated")
 	}
 	return m
+}
+
+// spelled adds a finding for every key that differs from name in its case, or by an s at the end. It is for mappings with
+// fields that are not about limits, where other unknown keys are no findings.
+func (m mapping) spelled(name string) mapping {
+	for _, k := range m.keys {
+		plain := strings.TrimSuffix(strings.ToLower(k), "s")
+		if k != name && m.values[k].exists() && (plain == strings.ToLower(name) || plain == strings.TrimSuffix(strings.ToLower(name), "s")) {
+			m.values[k].say(NoCounterpart, "did you mean "+name+"?", "unknown field, which is not translated")
+		}
+	}
+	return m
+}
+
+// present returns the number of keys with a value.
+func (m mapping) present() (n int) {
+	for _, f := range m.values {
+		if f.exists() {
+			n++
+		}
+	}
+	return n
 }
 
 // items returns the elements of a list. It is empty if the field is absent, or not a list, which is a finding.

@@ -15,7 +15,7 @@ func (t *translation) kgateway(objects []*object) {
 			continue
 		}
 		t.policies++
-		m := o.spec().open().get("rateLimit").open().only("local", "global")
+		m := o.spec().open().spelled("rateLimit").get("rateLimit").open().only("local", "global")
 		d := t.domain(cmp.Or(t.options.Domain, "kgateway"))
 		if global := m.get("global"); global.exists() {
 			d = t.kgatewayGlobal(o, global)

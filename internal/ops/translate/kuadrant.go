@@ -76,7 +76,9 @@ func (t *translation) readKuadrant(o *object, token bool) *kuadrantPolicy {
 	m := p.specification.open().only("targetRef", "defaults", "overrides", "when", "limits")
 	target := m.get("targetRef")
 	ref := target.open().only("group", "kind", "name", "sectionName")
-	target.required()
+	if target.required() {
+		ref.get("kind").required()
+	}
 	p.kind, p.target, p.section = ref.get("kind").oneOf("", "Gateway", "HTTPRoute", "GRPCRoute"), ref.get("name").text(), ref.get("sectionName").text()
 	proper, sets := m, 0
 	for _, name := range []string{"defaults", "overrides"} {
@@ -230,7 +232,7 @@ func (t *translation) kuadrantRules(route string, set kuadrantSet) {
 		d.source(l.policy.rule)
 		l.describe(d, set.when)
 		if !l.policy.token {
-			l.overlaps(list[:i])
+			t.kuadrantOverlaps(l, list[:i])
 		}
 	}
 }
@@ -250,11 +252,21 @@ func (l *kuadrantLimit) describe(d *domain, when []string) {
 	}
 }
 
-// overlaps adds a finding if a request may be subject to l and to an earlier limit: Kuadrant's filter sends the entries
-// of both in one descriptor.
-func (l *kuadrantLimit) overlaps(earlier []*kuadrantLimit) {
+// maxOthers is the number of limits that one finding names.
+const maxOthers = 10
+
+// kuadrantOverlaps adds a finding if a request may be subject to l and to an earlier limit: Kuadrant's filter sends the
+// entries of both in one descriptor.
+func (t *translation) kuadrantOverlaps(l *kuadrantLimit, earlier []*kuadrantLimit) {
 	var others []string
 	for _, e := range earlier {
+		if len(others) == maxOthers {
+			others = append(others, "...")
+			break
+		}
+		if !t.another(l.at) {
+			break
+		}
 		if e.limit != nil && !e.policy.token && !disjoint(e.when, l.when) {
 			others = append(others, e.name)
 		}

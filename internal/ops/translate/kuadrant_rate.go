@@ -22,7 +22,7 @@ func (t *translation) kuadrantRate(p *kuadrantPolicy, f field) *limit {
 		return nil
 	}
 	var n uint64
-	if text := amount.text(); !strings.HasPrefix(text, "-") { // Kuadrant counts a negative limit as 0
+	if k, err := strconv.ParseInt(amount.text(), 0, 64); err != nil || k >= 0 { // Kuadrant counts a negative limit as 0
 		var ok bool
 		if n, ok = amount.number(math.MaxUint32); !ok {
 			return nil

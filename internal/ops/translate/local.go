@@ -3,6 +3,7 @@ package translate
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -22,8 +23,8 @@ func (t *translation) local(f field, global string) bool {
 
 // together returns the limit of all Envoys, which is at most that of a rule.
 func (t *translation) together(f field, each uint64) uint64 {
-	n := each * uint64(t.options.Envoys)
-	if n > math.MaxUint32 {
+	high, n := bits.Mul64(each, uint64(t.options.Envoys))
+	if high > 0 || n > math.MaxUint32 {
 		f.say(NoCounterpart, "use a smaller one", "%d times %d is more than %d", t.options.Envoys, each, uint32(math.MaxUint32))
 		return math.MaxUint32
 	}
@@ -100,7 +101,11 @@ func (t *translation) kgatewayLocal(d *domain, o *object, f field) {
 		fill, ok2 = 1, true
 	}
 	interval := b.get("fillInterval")
-	if !b.get("maxTokens").required() || !interval.required() || !ok1 || !ok2 || fill == 0 || most == 0 {
+	if !b.get("maxTokens").required() || !interval.required() || !ok1 || !ok2 {
+		return
+	}
+	if fill == 0 || most == 0 {
+		b.of.say(Invalid, "", "maxTokens and tokensPerFill are at least 1")
 		return
 	}
 	window, err := time.ParseDuration(interval.text())

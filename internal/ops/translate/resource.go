@@ -2,6 +2,7 @@ package translate
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -50,6 +51,39 @@ func (r *reader) readObjects(f config.File) []*object {
 	}
 }
 
+// policyKinds are the kinds of policies that Translate reads, and of what they refer to, with their API groups.
+var policyKinds = map[string]string{
+	"BackendTrafficPolicy": egGroup, "HTTPRouteFilter": egGroup,
+	"RateLimitPolicy": kuadrantGroup, "TokenRateLimitPolicy": kuadrantGroup,
+	"HTTPProxy": contourGroup, "ContourConfiguration": contourGroup, "ContourDeployment": contourGroup,
+	"TrafficPolicy": kgatewayGroup, "GatewayExtension": kgatewayGroup, "RateLimitConfig": soloGroup,
+}
+
+// checkObjects adds findings about policies of another API whose kind has the name of one that is read, and about
+// resources that are in the files twice.
+func (t *translation) checkObjects() {
+	type id struct{ group, kind, namespace, name string }
+	seen := map[id]*object{}
+	for _, o := range t.objects {
+		group, policy := policyKinds[o.kind]
+		switch {
+		case !policy && o.group != gatewayGroup:
+			continue
+		case policy && o.group != group:
+			o.report(NoCounterpart, "", fmt.Sprintf("a %s of %s is not read, only one of %s", o.kind, cmp.Or(o.group, "no API group"), group))
+			continue
+		case o.name == "":
+			continue // of a template
+		}
+		key := id{o.group, o.kind, o.namespace, o.name}
+		if first := seen[key]; first != nil {
+			o.report(Invalid, "translate one of the two alone", fmt.Sprintf("the resource is in the files twice: first in %s:%d", first.file, first.line))
+			continue
+		}
+		seen[key] = o
+	}
+}
+
 // decode reads the next document. A panic of the parser is an error.
 func decode(dec *yaml.Decoder) (n *yaml.Node, err error) {
 	defer func() {
@@ -72,12 +106,19 @@ func lineOf(err error) int {
 
 // addObjects adds the resource at root, or those of the list at root.
 func (r *reader) addObjects(all []*object, root field, depth int) []*object {
-	if root.node == nil || root.node.Kind != yaml.MappingNode || depth > 10 {
+	switch {
+	case root.node == nil || root.node.Tag == "!!null":
+		return all // an empty document
+	case root.node.Kind != yaml.MappingNode:
+		root.report(Invalid, "put each resource into a document of its own", "want a resource, not "+describe(root.node))
+		return all
+	case depth > 10:
+		root.report(Invalid, "write the resources as documents", "lists are nested too deeply")
 		return all
 	}
 	top := root.open()
 	kind := top.get("kind").text()
-	if items := top.get("items"); items.exists() && strings.HasSuffix(kind, "List") {
+	if items := top.get("items"); items.exists() && (kind == "" || strings.HasSuffix(kind, "List")) {
 		for _, item := range items.items() {
 			item.path = ""
 			all = r.addObjects(all, item, depth+1)
@@ -85,6 +126,9 @@ func (r *reader) addObjects(all []*object, root field, depth int) []*object {
 		return all
 	}
 	o := &object{kind: kind, field: root, labels: map[string]string{}}
+	if kind == "" {
+		root.report(Invalid, "", "a resource without kind, which is not read")
+	}
 	o.group, o.version, _ = strings.Cut(top.get("apiVersion").text(), "/")
 	meta := top.get("metadata").open()
 	o.name, o.namespace = meta.get("name").text(), meta.get("namespace").text()

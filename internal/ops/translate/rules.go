@@ -45,6 +45,19 @@ const maxEntries = 900
 // maxDescriptors is the number of descriptors that are printed.
 const maxDescriptors = 1 << 18
 
+// maxPairs is the number of pairs of rules and routes, and of limits of one policy, that one call of Translate looks at. It
+// bounds the time for short files in which hosts, matches and rules multiply.
+const maxPairs = 1 << 20
+
+// another counts a pair, and reports whether to look at it.
+func (t *translation) another(at field) bool {
+	if t.pairs++; t.pairs <= maxPairs {
+		return true
+	}
+	at.say(NoCounterpart, "translate fewer files at a time", "there are more than %d pairs of rules and routes; the rest is left out", maxPairs)
+	return false
+}
+
 // insert returns the level of a path, which it creates where it is missing. It returns nil, and adds a finding about at,
 // if rules cannot have it.
 func (d *domain) insert(path []entry, at field) *level {

@@ -36,8 +36,8 @@ func (t *translation) solo(objects []*object) {
 
 // soloDescriptors adds a list of descriptors below a path.
 func (t *translation) soloDescriptors(d *domain, path []entry, f field) {
-	if len(path) > maxEntries || t.reader.fields >= maxFields {
-		return
+	if t.reader.fields >= maxFields {
+		return // another finding says so
 	}
 	for _, item := range f.items() {
 		m := item.open().only("key", "value", "rateLimit", "descriptors", "weight", "alwaysApply")
@@ -52,7 +52,11 @@ func (t *translation) soloDescriptors(d *domain, path []entry, f field) {
 			}
 		}
 		if l := d.insert(down, item); l != nil {
-			l.limit = soloLimit(m.get("rateLimit"))
+			if next := soloLimit(m.get("rateLimit")); l.limit == nil {
+				l.limit = next
+			} else if next != nil {
+				m.get("rateLimit").say(Invalid, "remove one of the two", "an earlier descriptor with the same entries has a limit, which is that of the rule")
+			}
 			d.source(item.rule)
 			t.soloDescriptors(d, down, m.get("descriptors"))
 		}

@@ -58,6 +58,7 @@ type translation struct {
 	policies int
 	// descriptors is the number of descriptors in all domains.
 	descriptors int
+	pairs       int // see maxPairs
 }
 
 // domain returns the rules of a domain.
@@ -78,6 +79,7 @@ func Translate(files []config.File, o Options) *GatewayRules {
 	for _, f := range files {
 		t.objects = append(t.objects, t.reader.readObjects(f)...)
 	}
+	t.checkObjects()
 	t.topology = readTopology(t.objects)
 	t.envoyGateway(t.objects)
 	t.kuadrant(t.objects)
