@@ -40,7 +40,10 @@ func (t *translation) describe(d *domain, where string, from *described) {
 	}
 	last := from.path[len(from.path)-1].key
 	amount, ok := t.options.Limits[last]
-	if !ok {
+	if t.asked == nil {
+		t.asked = map[string]bool{}
+	}
+	if t.asked[last] = true; !ok {
 		amount, ok = t.options.Limits[""]
 	}
 	if ok {

@@ -4,6 +4,7 @@ package translate
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/keyward/keyward/internal/config"
@@ -59,6 +60,8 @@ type translation struct {
 	// descriptors is the number of descriptors in all domains.
 	descriptors int
 	pairs       int // see maxPairs
+	// asked holds the last keys of descriptors whose policies have no amount.
+	asked map[string]bool
 }
 
 // domain returns the rules of a domain.
@@ -86,6 +89,12 @@ func Translate(files []config.File, o Options) *GatewayRules {
 	t.contour(t.objects)
 	t.kgateway(t.objects)
 	t.solo(t.objects)
+	for _, key := range slices.Sorted(maps.Keys(o.Limits)) {
+		if key != "" && !t.asked[key] && len(files) > 0 {
+			t.reader.add(config.Diagnostic{Kind: Missing, File: files[0].Name, Hint: "correct the key, or remove the option",
+				Text: "--limit " + key + ": no descriptor without an amount ends with this key"})
+		}
+	}
 	if t.reader.fields >= maxFields {
 		t.reader.add(config.Diagnostic{Kind: Invalid, File: files[0].Name, Text: "the files have too many fields; the rest is not read"})
 	}
