@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	maxDoubts = 1024               // groups of one link
+	maxDoubts = 1024               // requests of one link
 	doubtLife = int64(maxDeferral) // nanoseconds for which a late reply is expected
 )
 
@@ -39,13 +39,13 @@ func (c *call) doubt(g *forwardGroup, status forwardStatus) *doubt {
 
 // addDoubt adds d, of the group with that id. It is called with l.mu held.
 func (l *link) addDoubt(id uint64, d *doubt) {
-	if len(l.doubts) >= maxDoubts {
+	if l.doubted+len(d.reqs) > maxDoubts {
 		for id, x := range l.doubts {
 			if d.at-x.at > doubtLife {
-				delete(l.doubts, id)
+				l.takeDoubt(id)
 			}
 		}
-		if len(l.doubts) >= maxDoubts {
+		if l.doubted+len(d.reqs) > maxDoubts {
 			return
 		}
 	}
@@ -53,12 +53,16 @@ func (l *link) addDoubt(id uint64, d *doubt) {
 		l.doubts = map[uint64]*doubt{}
 	}
 	l.doubts[id] = d
+	l.doubted += len(d.reqs)
 }
 
 // takeDoubt removes and returns the doubt of the group with that id, or nil. It is called with l.mu held.
 func (l *link) takeDoubt(id uint64) *doubt {
 	d := l.doubts[id]
-	delete(l.doubts, id)
+	if d != nil {
+		delete(l.doubts, id)
+		l.doubted -= len(d.reqs)
+	}
 	return d
 }
 

@@ -72,6 +72,7 @@ type link struct {
 	queuedRequests int                 // guarded by mu: requests in out
 	sentGroups     sentGroups          // guarded by mu: groups without a reply
 	doubts         map[uint64]*doubt   // guarded by mu: groups that were given up, by ID
+	doubted        int                 // guarded by mu: requests in doubts
 	pace           int64               // guarded by mu: average nanoseconds for one more group in a queue
 	writers        counterwire.Writers // guarded by mu: scratch
 	heldHeartbeats [2]protocol.Message // guarded by mu: the last Ping and Pong without a stream, for the next
@@ -221,7 +222,7 @@ func (l *link) disconnected() {
 	l.live, l.since = false, time.Now()
 	l.connected.Store(false)
 	lost := l.sentGroups.drain()
-	l.doubts = nil
+	l.doubts, l.doubted = nil, 0
 	l.mu.Unlock()
 	l.m.connected.Dec()
 	wake(l.changed)

@@ -52,16 +52,18 @@ func TestFirst429(t *testing.T) {
 		}
 	}
 	t.Log("\n" + out)
-	t.Run("a namespace of others", func(t *testing.T) {
-		must(t, "create", "namespace", "envoy-gateway-system")
-		defer must(t, "delete", "namespace", "envoy-gateway-system")
-		for _, args := range [][]string{options, {"--clean", "--context", "here"}} {
-			if out, err := first429(t, args...); err == nil {
-				t.Errorf("%s succeeded: %s", args[0], out)
+	for _, name := range []string{"envoy-gateway-system", "first-429"} {
+		t.Run("a namespace of others: "+name, func(t *testing.T) {
+			must(t, "create", "namespace", name)
+			defer must(t, "delete", "namespace", name)
+			for _, args := range [][]string{options, {"--clean", "--context", "here"}, {"--clean", "--context", ""}} {
+				if out, err := first429(t, args...); err == nil {
+					t.Errorf("%s succeeded: %s", args[0], out)
+				}
 			}
-		}
-		must(t, "get", "namespace", "envoy-gateway-system")
-	})
+			must(t, "get", "namespace", name)
+		})
+	}
 }
 
 // first429 runs the script with this cluster's kubectl and helm.
