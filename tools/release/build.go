@@ -115,10 +115,27 @@ func start(ctx context.Context, o options) (*release, error) {
 		return nil, errors.New("go.mod names no version of Go")
 	}
 	r.Go = string(version[1])
-	if err := os.RemoveAll(r.out); err != nil {
+	if err := clearFolder(r.out); err != nil {
 		return nil, err
 	}
 	return r, os.MkdirAll(r.files(), 0o755)
+}
+
+// clearFolder deletes the folder of an earlier release, complete or interrupted. It returns an error for any other folder with
+// files.
+func clearFolder(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "release.json" }) {
+		for _, e := range entries {
+			if !slices.Contains([]string{"files", "work", "oci", "notes.md"}, e.Name()) {
+				return fmt.Errorf("%s has %s, which no release has made: choose another -out, or empty it", dir, e.Name())
+			}
+		}
+	}
+	return os.RemoveAll(dir)
 }
 
 // readCommit reads the commit and its time, and requires that it has the tag and that no file is changed.

@@ -209,3 +209,28 @@ func TestAuthorities(t *testing.T) {
 		t.Errorf("%d certificates", n)
 	}
 }
+
+// TestClearFolder requires that only folders of releases are deleted.
+func TestClearFolder(t *testing.T) {
+	for _, c := range []struct {
+		entries []string
+		deleted bool
+	}{
+		{nil, true},
+		{[]string{"files", "work"}, true},
+		{[]string{"files", "oci", "notes.md", "release.json", "provenance.json"}, true},
+		{[]string{".git", "files"}, false},
+		{[]string{"thesis.txt"}, false},
+	} {
+		dir := filepath.Join(t.TempDir(), "dist")
+		for _, name := range c.entries {
+			if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := clearFolder(dir)
+		if left, _ := os.ReadDir(dir); (err == nil) != c.deleted || !c.deleted && len(left) != len(c.entries) || c.deleted && len(left) != 0 {
+			t.Errorf("%q: %d entries are left, %v", c.entries, len(left), err)
+		}
+	}
+}
