@@ -48,7 +48,7 @@ var cases = []gatewayCase{
 	{"calls to owners, shared", []feature{ownerDirect, distinctHeader, sharedRule}, testOwnerDirectShared},
 	{"gateway restarted", []feature{distinctHeader}, testRestarts},
 	{"Keyward upgraded", []feature{distinctHeader}, testKeywardUpgraded},
-	{"gateway upgraded", []feature{distinctHeader}, testGatewayUpgraded}, // the last one: if it fails, the former version may be running
+	{"gateway upgraded", []feature{distinctHeader, formerVersion}, testGatewayUpgraded}, // the last one: if it fails, the former version may be running
 }
 
 func TestEnvoyGateway(t *testing.T) {

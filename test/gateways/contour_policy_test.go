@@ -4,12 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -137,24 +134,7 @@ func (g *contour) writeRules() error {
 	if err != nil {
 		return err
 	}
-	return updateVolume(g.dir("rules"), rulesFile, text)
-}
-
-// updateVolume replaces the file of a volume: a link to a file in the folder ..data, which is a link to a new folder.
-func updateVolume(dir, name string, text []byte) error {
-	old, _ := os.Readlink(filepath.Join(dir, "..data"))
-	now := "..version-" + fmt.Sprint(time.Now().UnixNano())
-	if err := writeFile(filepath.Join(dir, now, name), text); err != nil {
-		return err
-	}
-	link := filepath.Join(dir, "..data_tmp")
-	if err := errors.Join(os.Symlink(now, link), os.Rename(link, filepath.Join(dir, "..data"))); err != nil {
-		return err
-	}
-	if old != "" {
-		return os.RemoveAll(filepath.Join(dir, old))
-	}
-	return os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name))
+	return updateVolume(g.dir("rules"), map[string][]byte{rulesFile: text})
 }
 
 // direct implements gateway.

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,14 +24,14 @@ type contour struct {
 	envoy   string // path of Envoy
 	proxy   string // version of Envoy
 
-	kube    *kubernetes
-	chart   []object // of Keyward
-	pod     *pod
-	data    *pod // Envoy
-	ip      string
-	envoyIP string
-	rules   map[string]*policy // in force, by routes
-	old     string             // a route whose HTTPProxy the next call of apply removes
+	kube  *kubernetes
+	chart []object // of Keyward
+	pod   *pod
+	data  *pod         // Envoy
+	host  atomic.Value // of the Envoy that requests are sent to, a string
+	ip    string
+	rules map[string]*policy // in force, by routes
+	old   string             // a route whose HTTPProxy the next call of apply removes
 }
 
 const (
@@ -42,16 +43,23 @@ const (
 	applicationName  = "application"
 )
 
+// contourEnvoys are the hosts of Envoy and of the one that replaces it.
+var contourEnvoys = []string{"contour-envoy", "contour-envoy-2"}
+
 func newContour() *contour {
-	return &contour{
-		program: os.Getenv("KEYWARD_GATEWAYS_CONTOUR"), source: os.Getenv("KEYWARD_GATEWAYS_CONTOUR_SOURCE"),
+	g := &contour{
 		version: os.Getenv("KEYWARD_GATEWAYS_CONTOUR_VERSION"), envoy: os.Getenv("ENVOY_BIN"), proxy: os.Getenv("KEYWARD_GATEWAYS_ENVOY_VERSION"),
 		rules: map[string]*policy{},
 	}
+	g.host.Store(contourEnvoys[0])
+	g.use(false)
+	return g
 }
 
-func (g *contour) name() string    { return "contour" }
-func (g *contour) address() string { return g.envoyIP + ":" + contourPort }
+func (g *contour) name() string { return "contour" }
+
+// address implements gateway. It is safe for concurrent use.
+func (g *contour) address() string { return envoyAddress(g.host.Load().(string), contourPort) }
 
 func (g *contour) about() string {
 	return fmt.Sprintf("Contour %s, API server without nodes, Envoy %s", strings.TrimPrefix(g.version, "v"), g.proxy)
@@ -83,19 +91,18 @@ func (g *contour) prepare(t *testing.T) error {
 	if g.ip, err = addHost("contour"); err != nil {
 		return err
 	}
-	if g.envoyIP, err = addHost("contour-envoy"); err != nil {
-		return err
+	for _, host := range contourEnvoys {
+		if _, err := addHost(host); err != nil {
+			return err
+		}
 	}
 	names.set("contour", g.ip)
 	if g.chart, err = renderChart(contourNamespace, "--set", "preset=contour", "--set-file", `rules.cases\.yaml=`+g.dir("rules", rulesFile)); err != nil {
 		return err
 	}
-	if err := g.makeCertificates(); err != nil {
-		return err
-	}
 	if err := errors.Join(
-		g.kube.apply(kubeNamespace(contourNamespace)),
-		g.kube.applyFiles(filepath.Join(g.source, "examples/contour/01-crds.yaml"), "CustomResourceDefinition"),
+		os.Chmod(g.kube.kubeconfig(), 0o644), // the control plane's user reads it
+		g.kube.apply(kubeNamespace(contourNamespace)), g.applyDefinitions(), g.certgen(),
 	); err != nil {
 		return err
 	}
@@ -121,30 +128,6 @@ func (g *contour) applyCommon(t *testing.T) error {
 	ctx, cancel := timeout(t, time.Minute)
 	defer cancel()
 	return lab.Await(ctx, "Contour's kinds of objects", func(context.Context) error { return g.kube.apply(all...) }) // the API server needs some time for new kinds
-}
-
-// makeCertificates makes the certificates of Contour and its Envoy for xDS, as the Job contour-certgen does.
-func (g *contour) makeCertificates() error {
-	if out, err := exec.Command(g.program, "certgen", "--pem", "--kubeconfig", g.kube.kubeconfig(), "--namespace", contourNamespace, g.dir("pem")).CombinedOutput(); err != nil {
-		return fmt.Errorf("contour certgen: %w: %s", err, out)
-	}
-	files, err := filepath.Glob(g.dir("pem/*"))
-	if err != nil {
-		return err
-	}
-	for _, f := range append(files, g.kube.kubeconfig()) { // the pods' users read them
-		if err := os.Chmod(f, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// certificates returns the files of a pod's Secret.
-func (g *contour) certificates(who string) map[string]string {
-	return map[string]string{
-		"/certs/ca.crt": g.dir("pem/cacert.pem"), "/certs/tls.crt": g.dir("pem", who+"cert.pem"), "/certs/tls.key": g.dir("pem", who+"key.pem"),
-	}
 }
 
 // volumes returns the folders of the volumes of the chart's pods.
@@ -197,36 +180,50 @@ func (g *contour) publish(ready []string) error {
 	return g.kube.apply(endpoints(contourNamespace, contourService, "grpc", 8081, ready...))
 }
 
-// start implements gateway. The arguments are those of the Deployment and the DaemonSet in Contour's examples.
+// start implements gateway.
 func (g *contour) start(ctx context.Context) error {
+	if err := g.startControl(ctx); err != nil {
+		return err
+	}
+	var err error
+	g.data, err = g.startEnvoy(ctx, g.host.Load().(string))
+	return err
+}
+
+// startControl starts the control plane with the arguments of the Deployment in Contour's examples, and waits as its readiness probe.
+func (g *contour) startControl(ctx context.Context) error {
 	g.pod = &pod{
 		Name: "contour", Host: "contour", User: 65534,
 		Command: []string{"/contour", "serve", "--kubeconfig=/kubeconfig", "--contour-config-name=contour"},
 		Env:     []string{"PATH=/bin", "CONTOUR_NAMESPACE=" + contourNamespace, "POD_NAME=contour"},
-		Mounts:  g.certificates("contour"),
+		Mounts:  map[string]string{"/contour": g.program, "/kubeconfig": g.kube.kubeconfig(), "/certs": g.dir("certs/contourcert")},
 	}
-	g.pod.Mounts["/contour"], g.pod.Mounts["/kubeconfig"] = g.program, g.kube.kubeconfig()
-	g.data = &pod{
-		Name: "contour-envoy", Host: "contour-envoy", User: 65534, System: true,
+	if err := g.pod.start(); err != nil {
+		return err
+	}
+	return g.pod.awaitPort(ctx, g.ip+":8001")
+}
+
+// startEnvoy starts an Envoy with the arguments of the DaemonSet in Contour's examples, and waits as its readiness probe.
+func (g *contour) startEnvoy(ctx context.Context, host string) (*pod, error) {
+	envoy := &pod{
+		Name: host, Host: host, User: 65534, System: true,
 		Command: []string{"/bin/sh", "-ec", "/contour bootstrap /config/envoy.json --xds-address=contour --xds-port=8001 --xds-resource-version=v3 " +
 			"--resources-dir=/config/resources --envoy-cafile=/certs/ca.crt --envoy-cert-file=/certs/tls.crt --envoy-key-file=/certs/tls.key\n" +
-			"exec /envoy -c /config/envoy.json --service-cluster " + contourNamespace + " --service-node contour-envoy --log-level info --concurrency 2"},
+			"exec /envoy -c /config/envoy.json --service-cluster " + contourNamespace + " --service-node " + host + " --log-level info --concurrency 2"},
 		Env:    []string{"PATH=/usr/bin:/bin", "CONTOUR_NAMESPACE=" + contourNamespace},
-		Mounts: g.certificates("envoy"),
+		Mounts: map[string]string{"/contour": g.program, "/envoy": g.envoy, "/config": "", "/admin": "", "/certs": g.dir("certs/envoycert")},
 	}
-	g.data.Mounts["/contour"], g.data.Mounts["/envoy"], g.data.Mounts["/config"], g.data.Mounts["/admin"] = g.program, g.envoy, "", ""
-	if err := errors.Join(g.pod.start(), g.data.start()); err != nil {
-		return err
+	if err := envoy.start(); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	return lab.Await(ctx, "Contour and its Envoy", func(ctx context.Context) error {
-		for _, p := range []*pod{g.pod, g.data} {
-			if !p.process.Running() {
-				return fmt.Errorf("%s has ended: %s", p.Name, p.process.Tail(3000))
-			}
+	return envoy, lab.Await(ctx, "Contour's Envoy", func(ctx context.Context) error {
+		if !envoy.process.Running() {
+			return fmt.Errorf("%s has ended: %s", envoy.Name, envoy.process.Tail(3000))
 		}
-		_, err := lab.Get(ctx, "http://"+g.envoyIP+":"+statsPort+"/ready") // Contour configures this listener
+		_, err := lab.Get(ctx, "http://"+envoyAddress(host, statsPort)+"/ready") // Contour configures this listener
 		return err
 	})
 }
@@ -236,5 +233,5 @@ func (g *contour) stop() error {
 }
 
 func (g *contour) stat(ctx context.Context, suffix string) (float64, error) {
-	return statSum(ctx, http.DefaultClient, g.envoyIP+":"+statsPort, suffix)
+	return statSum(ctx, http.DefaultClient, envoyAddress(g.data.Host, statsPort), suffix)
 }

@@ -55,7 +55,7 @@ func (g *aiGateway) start(ctx context.Context) error {
 	if err := g.data.start(); err != nil {
 		return err
 	}
-	return awaitListener(ctx, g.data, g.address())
+	return g.data.awaitPort(ctx, g.address())
 }
 
 // createPod creates the pod of the Deployment on the API server, which asks the webhook, and returns its containers and the folders of

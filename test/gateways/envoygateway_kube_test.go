@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -47,8 +45,7 @@ func newEnvoyGatewayKube() *envoyGatewayKube {
 
 // address implements gateway. It is safe for concurrent use.
 func (g *envoyGatewayKube) address() string {
-	ip, _ := addHost(g.host.Load().(string)) // exists: prepare has added it
-	return ip + ":" + listenerPort
+	return envoyAddress(g.host.Load().(string), listenerPort)
 }
 
 func (g *envoyGatewayKube) name() string { return "envoy-gateway (API server)" }
@@ -268,7 +265,7 @@ func (g *envoyGatewayKube) startEnvoy(ctx context.Context, host string) (*pod, e
 	if err := envoy.start(); err != nil {
 		return nil, err
 	}
-	return envoy, awaitListener(ctx, envoy, ip+":"+listenerPort)
+	return envoy, envoy.awaitPort(ctx, ip+":"+listenerPort)
 }
 
 // envoyPod returns the pod of Envoy by its container and the folders of its volumes.
@@ -296,21 +293,6 @@ func (g *envoyGatewayKube) envoyPod(c container, volumes map[string]string, host
 	return envoy
 }
 
-func awaitListener(ctx context.Context, envoy *pod, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	return lab.Await(ctx, "the listener", func(ctx context.Context) error {
-		if !envoy.process.Running() {
-			return fmt.Errorf("Envoy has ended: %s", envoy.process.Tail(3000))
-		}
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-		if err == nil {
-			c.Close()
-		}
-		return err
-	})
-}
-
 func (g *envoyGatewayKube) stop() error {
 	g.running = false
 	return errors.Join(g.data.stop(20*time.Second), g.pod.stop(20*time.Second))
@@ -323,8 +305,7 @@ func (g *envoyGatewayKube) stat(ctx context.Context, suffix string) (float64, er
 
 // envoyStat returns the sum of an Envoy's statistics whose names end with suffix.
 func envoyStat(ctx context.Context, envoy *pod, suffix string) (float64, error) {
-	client := &http.Client{Transport: &http.Transport{DialContext: dialerIn(envoy.Host), DisableKeepAlives: true}}
-	return statSum(ctx, client, "127.0.0.1:19000", suffix)
+	return statSum(ctx, clientIn(envoy.Host), "127.0.0.1:19000", suffix)
 }
 
 // apply implements gateway.

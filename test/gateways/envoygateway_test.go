@@ -94,6 +94,7 @@ func (g *envoyGateway) workload() (w workload, err error) {
 // container is a container of a Deployment.
 type container struct {
 	Name    string
+	Image   string
 	Args    []string
 	Command []string
 	Env     []envVar

@@ -89,23 +89,10 @@ func (g *envoyGatewayKube) replaceEnvoy(ctx context.Context, left func() error) 
 		return err
 	}
 	former := g.data
-	envoy, err := g.startEnvoy(ctx, envoyHosts[1])
-	if err != nil {
-		return errors.Join(err, envoy.stop(time.Second))
-	}
-	g.host.Store(envoy.Host)
-	if err := lab.Await(ctx, "the last requests of the former Envoy", func(ctx context.Context) error {
-		n, err := envoyStat(ctx, former, ".downstream_rq_active")
-		if err == nil && n > 1 { // one is the request for the statistics
-			err = fmt.Errorf("%v are active", n)
-		}
-		return err
-	}); err != nil {
-		return errors.Join(err, envoy.stop(time.Second))
-	}
-	err = errors.Join(left(), losesCertificate(ctx, former))
-	g.data = envoy
-	return errors.Join(err, former.stop(20*time.Second))
+	next := func() (*pod, error) { return g.startEnvoy(ctx, envoyHosts[1]) }
+	return succession{g, &g.data, &g.host, next, ".downstream_rq_active", 1}.run(ctx, func() error {
+		return errors.Join(left(), losesCertificate(ctx, former))
+	})
 }
 
 // losesCertificate requires that an Envoy which Envoy Gateway 1.9.0 has configured admits requests uncounted some time after it got the

@@ -61,6 +61,7 @@ const (
 	numberCost      feature = "cost of a request as a number"
 	limitOfMetadata feature = "a limit from dynamic metadata"
 	longUnits       feature = "weeks, months and years"
+	formerVersion   feature = "a former version"
 )
 
 // policy lists the limits of a case, without the words of any gateway.

@@ -1,9 +1,11 @@
 package gateways
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,6 +62,22 @@ func (p *pod) stop(grace time.Duration) error {
 		return nil
 	}
 	return p.process.Stop(grace)
+}
+
+// awaitPort waits until the pod accepts connections to an address.
+func (p *pod) awaitPort(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	return lab.Await(ctx, "port "+address+" of "+p.Name, func(ctx context.Context) error {
+		if !p.process.Running() {
+			return fmt.Errorf("%s has ended: %s", p.Name, p.process.Tail(3000))
+		}
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
 }
 
 // run runs a program in the running pod, as its user, and waits until it ends.

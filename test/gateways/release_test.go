@@ -185,7 +185,7 @@ func (r *release) writeRules() error {
 	if err != nil {
 		return err
 	}
-	return updateVolume(r.path("rules"), rulesFile, text)
+	return updateVolume(r.path("rules"), map[string][]byte{rulesFile: text})
 }
 
 // releaseLimit returns what a rule adds to its descriptor.

@@ -157,6 +157,11 @@ func dialerIn(host string) func(ctx context.Context, network, addr string) (net.
 	}
 }
 
+// clientIn returns a client that connects as a host's programs do, and closes each connection.
+func clientIn(host string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: dialerIn(host), DisableKeepAlives: true}}
+}
+
 // statSum returns the sum of the statistics on Envoy's admin page whose names end with suffix.
 func statSum(ctx context.Context, client *http.Client, admin, suffix string) (sum float64, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/stats?"+url.Values{"filter": {strings.ReplaceAll(suffix, ".", `\.`)}}.Encode(), nil)

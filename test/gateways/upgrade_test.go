@@ -2,10 +2,13 @@ package gateways
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +32,68 @@ type upgradable interface {
 	replaceEnvoy(ctx context.Context, left func() error) error
 }
 
+// envoyAddress returns the address of a port of Envoy on a host that exists. It is safe for concurrent use.
+func envoyAddress(host, port string) string {
+	ip, _ := addHost(host)
+	return ip + ":" + port
+}
+
+// awaitConfigured waits until the former Envoy limits a new route, which it gets from the new control plane.
+func awaitConfigured(ctx context.Context, g gateway) error {
+	const route, limit = "of-the-former-envoy", 700_003
+	p := perTenant(limit)
+	defer g.forget(route)
+	if err := g.apply(route, &p); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	s := &suite{gateway: g}
+	client := newClient("")
+	return lab.Await(ctx, "a new route at the former Envoy", func(context.Context) error {
+		a, err := s.get(client, route, clientHeader, "probe")
+		if err == nil && (a.status != http.StatusOK || a.limit() != fmt.Sprint(limit)) {
+			err = fmt.Errorf("status %d, x-ratelimit-limit %q", a.status, a.limit())
+		}
+		return err
+	})
+}
+
+// succession replaces an Envoy by another one, as Kubernetes does while both run.
+type succession struct {
+	gateway gateway
+	data    **pod         // the former Envoy, of which the gateway returns statistics; then the next one
+	host    *atomic.Value // of the Envoy that the gateway's requests are sent to
+	next    func() (*pod, error)
+	active  string // end of the names of statistics with the number of requests that the former Envoy has not answered
+	own     float64
+}
+
+// run starts the next Envoy, sends further requests to it, calls left when the former one has answered its last request, except own ones
+// of active for the statistics, and ends that one.
+func (s succession) run(ctx context.Context, left func() error) error {
+	former := *s.data
+	envoy, err := s.next()
+	if err != nil {
+		return errors.Join(err, envoy.stop(time.Second))
+	}
+	s.host.Store(envoy.Host)
+	wait, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err = lab.Await(wait, "the last requests of the former Envoy", func(ctx context.Context) error {
+		n, err := s.gateway.stat(ctx, s.active)
+		if err == nil && n > s.own {
+			err = fmt.Errorf("%v are active", n)
+		}
+		return err
+	})
+	if err == nil {
+		err = left()
+	}
+	*s.data = envoy
+	return errors.Join(err, former.stop(20*time.Second))
+}
+
 // formerPrograms is the folder of Keyward's programs of a former version. It is empty if only short tests run.
 var formerPrograms = os.Getenv("KEYWARD_GATEWAYS_BEFORE")
 
@@ -38,7 +103,7 @@ func (s *suite) omits(name string) string {
 	switch {
 	case name == "Keyward upgraded" && (!long() || formerPrograms == ""):
 		return "`make gateways` builds Keyward's former version and runs this case"
-	case name == "gateway upgraded" && (!long() || !ok || u.former() == ""):
+	case name == "gateway upgraded" && s.gateway.lacks(formerVersion) == "" && (!long() || !ok || u.former() == ""):
 		return "no former version of the gateway is built"
 	}
 	return ""
