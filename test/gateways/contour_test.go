@@ -217,15 +217,7 @@ func (g *contour) startEnvoy(ctx context.Context, host string) (*pod, error) {
 	if err := envoy.start(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	return envoy, lab.Await(ctx, "Contour's Envoy", func(ctx context.Context) error {
-		if !envoy.process.Running() {
-			return fmt.Errorf("%s has ended: %s", envoy.Name, envoy.process.Tail(3000))
-		}
-		_, err := lab.Get(ctx, "http://"+envoyAddress(host, statsPort)+"/ready") // Contour configures this listener
-		return err
-	})
+	return envoy, envoy.awaitPage(ctx, envoyAddress(host, statsPort)+"/ready") // Contour configures this listener
 }
 
 func (g *contour) stop() error {

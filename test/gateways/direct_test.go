@@ -42,13 +42,7 @@ func (s *suite) startXDS(t *testing.T) {
 	s.xds = p
 	ctx, cancel := timeout(t, 30*time.Second)
 	defer cancel()
-	if err := lab.Await(ctx, "the xDS server", func(ctx context.Context) error {
-		if !p.process.Running() {
-			return fmt.Errorf("it has ended: %s", p.process.Tail(2000))
-		}
-		_, err := lab.Get(ctx, "http://"+ip+":9090/readyz")
-		return err
-	}); err != nil {
+	if err := p.awaitPage(ctx, ip+":9090/readyz"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/keyward/keyward/internal/lab"
@@ -166,11 +165,5 @@ func (g *aiGateway) followSecret(ns, name, dir string) (end func()) {
 func (g *aiGateway) awaitProcessor(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return lab.Await(ctx, "the processor of Envoy AI Gateway", func(ctx context.Context) error {
-		if !g.processor.process.Running() {
-			return fmt.Errorf("it has ended: %s", g.processor.process.Tail(3000))
-		}
-		_, err := lab.Get(ctx, "http://"+strings.Join([]string{g.ip, processorPort}, ":")+"/health")
-		return err
-	})
+	return g.processor.awaitPage(ctx, g.ip+":"+processorPort+"/health")
 }

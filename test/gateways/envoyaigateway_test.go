@@ -209,19 +209,12 @@ func (g *aiGateway) startController(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return lab.Await(ctx, "Envoy AI Gateway", func(ctx context.Context) error {
-		if !g.controller.process.Running() {
-			return fmt.Errorf("it has ended: %s", g.controller.process.Tail(3000))
+	for _, port := range []string{extensionPort, quotaPort} {
+		if err := g.controller.awaitPort(ctx, net.JoinHostPort(ip, port)); err != nil {
+			return err
 		}
-		for _, port := range []string{extensionPort, quotaPort} {
-			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(ip, port))
-			if err != nil {
-				return err
-			}
-			c.Close()
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // writeAccount writes what a kubelet mounts for the controller's service account.

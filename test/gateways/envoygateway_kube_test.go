@@ -176,15 +176,7 @@ func (g *envoyGatewayKube) startControl(ctx context.Context) error {
 		return err
 	}
 	g.running = true
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	return lab.Await(ctx, "Envoy Gateway", func(ctx context.Context) error {
-		if !g.pod.process.Running() {
-			return fmt.Errorf("it has ended: %s", g.pod.process.Tail(3000))
-		}
-		_, err := lab.Get(ctx, "http://"+g.control+":8081/readyz")
-		return err
-	})
+	return g.pod.awaitPage(ctx, g.control+":8081/readyz")
 }
 
 // deployment waits for a Deployment that the control plane makes, and returns the container and the folders of its volumes.

@@ -5,8 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,8 +13,6 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/keyward/keyward/internal/lab"
 )
 
 // object is a mapping in YAML.
@@ -310,19 +306,10 @@ func (g *envoyGateway) start(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return lab.Await(ctx, "Envoy Gateway and its listener", func(ctx context.Context) error {
-		if !g.pod.process.Running() {
-			return fmt.Errorf("it has ended: %s", g.pod.process.Tail(3000))
-		}
-		if _, err := lab.Get(ctx, "http://"+g.ip+":8081/readyz"); err != nil {
-			return err
-		}
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", g.address())
-		if err == nil {
-			c.Close()
-		}
+	if err := g.pod.awaitPage(ctx, g.ip+":8081/readyz"); err != nil {
 		return err
-	})
+	}
+	return g.pod.awaitPort(ctx, g.address())
 }
 
 func (g *envoyGateway) stop() error { return g.pod.stop(20 * time.Second) }
@@ -342,6 +329,6 @@ func (g *envoyGateway) stat(ctx context.Context, suffix string) (float64, error)
 	if err != nil {
 		return 0, err
 	}
-	client := &http.Client{Transport: &http.Transport{DialContext: dialerIn("gateway"), DisableKeepAlives: true}}
+	client := clientIn("gateway")
 	return statSum(ctx, client, strings.TrimSpace(string(admin)), suffix)
 }

@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/keyward/keyward/internal/lab"
 )
 
 // istio is Istio's control plane on an API server without nodes, and the Envoy of an ingress gateway.
@@ -110,13 +106,7 @@ func (g *istio) start(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	if err := lab.Await(ctx, "Istio", func(ctx context.Context) error {
-		if !g.control.process.Running() {
-			return fmt.Errorf("it has ended: %s", g.control.process.Tail(5000))
-		}
-		_, err := lab.Get(ctx, "http://"+g.controlIP+":8080/ready")
-		return err
-	}); err != nil {
+	if err := g.control.awaitPage(ctx, g.controlIP+":8080/ready"); err != nil {
 		return err
 	}
 	return g.startEnvoy(ctx)
@@ -153,16 +143,7 @@ func (g *istio) startEnvoy(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return lab.Await(ctx, "the listener", func(ctx context.Context) error {
-		if !g.data.process.Running() {
-			return fmt.Errorf("Envoy has ended: %s", g.data.process.Tail(5000))
-		}
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", g.address())
-		if err == nil {
-			c.Close()
-		}
-		return err
-	})
+	return g.data.awaitPort(ctx, g.address())
 }
 
 // bootstrapAddition returns the content of the ConfigMap that the tool prints, which pilot-agent passes to Envoy in addition to the
@@ -222,6 +203,5 @@ func (g *istio) stop() error {
 }
 
 func (g *istio) stat(ctx context.Context, suffix string) (float64, error) {
-	client := &http.Client{Transport: &http.Transport{DialContext: dialerIn("istio-envoy"), DisableKeepAlives: true}}
-	return statSum(ctx, client, "127.0.0.1:15000", suffix)
+	return statSum(ctx, clientIn("istio-envoy"), "127.0.0.1:15000", suffix)
 }

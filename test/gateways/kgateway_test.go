@@ -115,13 +115,7 @@ func (g *kgateway) start(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	if err := lab.Await(ctx, "kgateway", func(ctx context.Context) error {
-		if !g.control.process.Running() {
-			return fmt.Errorf("it has ended: %s", g.control.process.Tail(5000))
-		}
-		_, err := lab.Get(ctx, "http://"+g.controlIP+":9093/readyz")
-		return err
-	}); err != nil {
+	if err := g.control.awaitPage(ctx, g.controlIP+":9093/readyz"); err != nil {
 		return err
 	}
 	return g.startEnvoy(ctx)
@@ -165,13 +159,7 @@ func (g *kgateway) startEnvoy(ctx context.Context) error {
 	if err := g.data.start(); err != nil {
 		return err
 	}
-	return lab.Await(ctx, "Envoy", func(ctx context.Context) error {
-		if !g.data.process.Running() {
-			return fmt.Errorf("it has ended: %s", g.data.process.Tail(5000))
-		}
-		_, err := lab.Get(ctx, "http://"+g.ip+":8082/ready")
-		return err
-	})
+	return g.data.awaitPage(ctx, g.ip+":8082/ready")
 }
 
 // token returns a folder with the token by which Envoy authenticates to the control plane, as the kubelet makes it.
@@ -199,8 +187,7 @@ func (g *kgateway) stop() error {
 }
 
 func (g *kgateway) stat(ctx context.Context, suffix string) (float64, error) {
-	client := &http.Client{Transport: &http.Transport{DialContext: dialerIn("kgateway-envoy"), DisableKeepAlives: true}}
-	return statSum(ctx, client, "127.0.0.1:19000", suffix)
+	return statSum(ctx, clientIn("kgateway-envoy"), "127.0.0.1:19000", suffix)
 }
 
 // direct implements gateway.

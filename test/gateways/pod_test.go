@@ -64,18 +64,33 @@ func (p *pod) stop(grace time.Duration) error {
 	return p.process.Stop(grace)
 }
 
-// awaitPort waits until the pod accepts connections to an address.
-func (p *pod) awaitPort(ctx context.Context, address string) error {
+// await waits until ready returns no error. It returns an error if the pod ends before.
+func (p *pod) await(ctx context.Context, what string, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	return lab.Await(ctx, "port "+address+" of "+p.Name, func(ctx context.Context) error {
+	return lab.Await(ctx, what+" of "+p.Name, func(ctx context.Context) error {
 		if !p.process.Running() {
-			return fmt.Errorf("%s has ended: %s", p.Name, p.process.Tail(3000))
+			return fmt.Errorf("%s has ended: %s", p.Name, p.process.Tail(5000))
 		}
+		return ready(ctx)
+	})
+}
+
+// awaitPort waits until the pod accepts connections to an address.
+func (p *pod) awaitPort(ctx context.Context, address string) error {
+	return p.await(ctx, "port "+address, func(ctx context.Context) error {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		if err == nil {
 			c.Close()
 		}
+		return err
+	})
+}
+
+// awaitPage waits until a page of the pod, such as that of its readiness probe, is there.
+func (p *pod) awaitPage(ctx context.Context, page string) error {
+	return p.await(ctx, page, func(ctx context.Context) error {
+		_, err := lab.Get(ctx, "http://"+page)
 		return err
 	})
 }
