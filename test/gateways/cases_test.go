@@ -77,63 +77,52 @@ func TestEnvoyGatewayOnKubernetes(t *testing.T) {
 func TestContour(t *testing.T) {
 	namespace = contourNamespace
 	g := newContour()
-	requireColumn(t, g.name())
-	if err := g.prepare(t); err != nil {
-		t.Fatal(err)
-	}
-	volumes, err := g.volumes(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := runGateway(t, g, contourService, volumes)
+	s := runRelease(t, g, g.release)
 	t.Run("default descriptors", func(t *testing.T) { testContourDefault(t, s) })
 }
 
 func TestIstio(t *testing.T) {
 	namespace = istioNamespace
 	g := newIstio()
-	requireColumn(t, g.name())
-	if err := g.prepare(t); err != nil {
-		t.Fatal(err)
-	}
-	volumes, err := g.volumes(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := runGateway(t, g, releaseName, volumes)
+	s := runRelease(t, g, g.release)
 	t.Run("actions in the filter", func(t *testing.T) { testIstioFilter(t, s, g) })
 }
 
 func TestKgateway(t *testing.T) {
 	namespace = kgatewayNamespace
 	g := newKgateway()
-	requireColumn(t, g.name())
-	if err := g.prepare(t); err != nil {
-		t.Fatal(err)
-	}
-	volumes, err := g.volumes(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := runGateway(t, g, releaseName, volumes)
+	s := runRelease(t, g, g.release)
 	t.Run("policy of the Gateway", func(t *testing.T) { testKgatewayDefault(t, s, g) })
 }
 
 func TestEnvoyAIGateway(t *testing.T) {
 	namespace = envoyGatewayNamespace
 	g := newAIGateway()
+	s := runRelease(t, g, g.members)
+	for _, c := range aiCases {
+		t.Run(c.name, func(t *testing.T) { c.run(t, s, g) })
+	}
+}
+
+// prepared is a gateway on an API server.
+type prepared interface {
+	gateway
+
+	// prepare starts the API server and creates all objects but those of routes.
+	prepare(t *testing.T) error
+}
+
+// runRelease runs the cases of a gateway whose members are those of Keyward's chart.
+func runRelease(t *testing.T, g prepared, r *release) *suite {
 	requireColumn(t, g.name())
 	if err := g.prepare(t); err != nil {
 		t.Fatal(err)
 	}
-	volumes, err := g.members.volumes(t.Context())
+	volumes, err := r.volumes(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := runGateway(t, g, releaseName, volumes)
-	for _, c := range aiCases {
-		t.Run(c.name, func(t *testing.T) { c.run(t, s, g) })
-	}
+	return runGateway(t, g, releaseName, volumes)
 }
 
 // runGateway starts a gateway and runs all cases that it supports. The gateway and its members run until the test ends.

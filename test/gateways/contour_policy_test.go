@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
-
-	"go.yaml.in/yaml/v3"
 )
 
 const (
@@ -25,7 +22,7 @@ const (
 
 // apply implements gateway: the rules of all routes are one file of the chart's ConfigMap, and an HTTPProxy has the descriptors.
 func (g *contour) apply(route string, p *policy) error {
-	g.rules[route] = p
+	g.routes[route] = p
 	var descriptors []any
 	for i, r := range p.rules {
 		descriptors = append(descriptors, object{"entries": contourEntries(route, i, r)})
@@ -53,8 +50,8 @@ func httpProxy(route string) object {
 
 // forget implements gateway. The HTTPProxy remains until the next one exists: without any, Contour closes the listener.
 func (g *contour) forget(route string) {
-	if _, ok := g.rules[route]; ok {
-		delete(g.rules, route)
+	if _, ok := g.routes[route]; ok {
+		delete(g.routes, route)
 		g.old = route
 	}
 }
@@ -83,67 +80,22 @@ func contourEntries(route string, i int, r rule) []any {
 
 func matchValue(i int) string { return fmt.Sprintf("rule-%d", i) }
 
-// descriptor is a node of Keyward's rules.
-type descriptor struct {
-	Key         string        `yaml:"key"`
-	Value       string        `yaml:"value,omitempty"`
-	RateLimit   *fileLimit    `yaml:"rate_limit,omitempty"`
-	Shadow      bool          `yaml:"shadow_mode,omitempty"`
-	Descriptors []*descriptor `yaml:"descriptors,omitempty"`
-}
-
-// fileLimit is a limit in Keyward's rules.
-type fileLimit struct {
-	Unit  string `yaml:"unit"`
-	Limit uint   `yaml:"requests_per_unit"`
-}
-
-// contourRules returns the descriptor that limits a route.
-func contourRules(route string, p *policy) *descriptor {
-	top := &descriptor{Key: routeKey, Value: route}
-	for i, r := range p.rules {
-		at := top
-		add := func(key, value string) {
-			next := &descriptor{Key: key, Value: value}
-			at.Descriptors = append(at.Descriptors, next)
-			at = next
-		}
-		if len(r.exact)+len(r.methods) > 0 {
-			add(matchKey, matchValue(i))
-		}
-		if r.header != "" {
-			add(clientKey, "")
-		}
-		if r.cidr != "" {
-			add("remote_address", "")
-		}
-		at.RateLimit, at.Shadow = &fileLimit{Unit: strings.ToLower(r.unit), Limit: r.limit}, r.shadow
+// contourLevels returns the keys of contourEntries below that of the route.
+func contourLevels(i int, r rule) (all []level) {
+	if len(r.exact)+len(r.methods) > 0 {
+		all = append(all, level{matchKey, matchValue(i)})
 	}
-	return top
-}
-
-// writeRules writes the rules of all routes, as a kubelet updates the volume of a ConfigMap: members see all files change at once.
-func (g *contour) writeRules() error {
-	all := []*descriptor{{Key: clientKey, RateLimit: &fileLimit{Unit: "hour", Limit: defaultLimit}}}
-	for _, route := range slices.Sorted(maps.Keys(g.rules)) {
-		if p := g.rules[route]; len(p.rules) > 0 {
-			all = append(all, contourRules(route, p))
-		}
+	if r.header != "" {
+		all = append(all, level{clientKey, ""})
 	}
-	text, err := yaml.Marshal(object{"domain": contourDomain, "descriptors": all})
-	if err != nil {
-		return err
+	if r.cidr != "" {
+		all = append(all, level{"remote_address", ""})
 	}
-	return updateVolume(g.dir("rules"), map[string][]byte{rulesFile: text})
+	return all
 }
 
 // direct implements gateway.
 func (g *contour) direct(bool) error { return errors.New("Contour calls any member") }
-
-// counter implements gateway.
-func (g *contour) counter(route, client string) (domain string, entries []string) {
-	return contourDomain, []string{routeKey, route, clientKey, client}
-}
 
 // testContourDefault sends requests for a route without descriptors: those of the tool's ContourConfiguration apply.
 func testContourDefault(t *testing.T, s *suite) {

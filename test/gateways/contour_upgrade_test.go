@@ -76,7 +76,7 @@ func (g *contour) certgen() error {
 		return fmt.Errorf("contour certgen: %w: %s", err, out)
 	}
 	return errors.Join(
-		g.kube.updateSecret(context.Background(), contourNamespace, "contourcert", g.dir("certs/contourcert")),
-		g.kube.updateSecret(context.Background(), contourNamespace, "envoycert", g.dir("certs/envoycert")),
+		g.kube.updateSecret(context.Background(), contourNamespace, "contourcert", g.path("certs/contourcert")),
+		g.kube.updateSecret(context.Background(), contourNamespace, "envoycert", g.path("certs/envoycert")),
 	)
 }

@@ -52,6 +52,7 @@ func newAIGateway() *aiGateway {
 	return &aiGateway{
 		envoyGatewayKube: newEnvoyGatewayKube(),
 		programs:         map[string]string{"controller": os.Getenv("KEYWARD_GATEWAYS_ENVOY_AI_GATEWAY_CONTROLLER"), "extproc": os.Getenv("KEYWARD_GATEWAYS_ENVOY_AI_GATEWAY_EXTPROC")},
+		members:          &release{namespace: envoyGatewayNamespace},
 		module:           os.Getenv("KEYWARD_GATEWAYS_ENVOY_AI_GATEWAY_SOURCE"), tag: os.Getenv("KEYWARD_GATEWAYS_ENVOY_AI_GATEWAY_VERSION"),
 	}
 }
@@ -96,7 +97,7 @@ func (g *aiGateway) prepare(t *testing.T) (err error) {
 	if err := startOpenAI(t); err != nil {
 		return err
 	}
-	g.members = &release{kube: g.kube, namespace: envoyGatewayNamespace, dir: g.dir()}
+	g.members.kube, g.members.dir = g.kube, g.dir()
 	if g.members.objects, err = renderChart(envoyGatewayNamespace, "--set", "preset=envoy-ai-gateway"); err != nil {
 		return err
 	}
