@@ -32,6 +32,8 @@ func newOracle(s *Service, o grpcOptions, h *HealthServer) *grpc.Server {
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.InitialWindowSize(4<<20), // for clients that do not wait for window updates, as the inline server has
+		grpc.InitialConnWindowSize(4<<20),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.Creds(o.Guard.Credentials(o.TLS)),
 		grpc.InTapHandle(limitMessageTime),
