@@ -20,7 +20,7 @@ func EnvoyName(d *h2.Duplex) string {
 }
 
 // RuleMatcher matches descriptors against one version of the rules, as calls of the rate limit service do. Equal values
-// match alike. The zero value is what Matcher returns before the first SetRules; it matches nothing.
+// match alike. The zero value matches nothing; Matcher returns it before the first SetRules.
 type RuleMatcher struct {
 	service *Service
 	view    *view
