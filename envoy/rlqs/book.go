@@ -22,7 +22,7 @@ type QuotaBook interface {
 	// Opened is called when the first report of a stream has arrived. Numbers of streams are never used again.
 	Opened(now time.Time, stream uint64, envoy EnvoyStream)
 	// Reported is called with the usage that one message reports, of buckets that have a limit or had one earlier on the
-	// stream. The slice is valid until Reported returns.
+	// stream. The slice is valid until Reported returns, which may set Declined in it.
 	Reported(now time.Time, stream uint64, usages []BucketUsage)
 	// Acked is called when an Envoy has answered the PING behind the response with this serial: it uses all responses up
 	// to it.
@@ -89,6 +89,10 @@ type BucketUsage struct {
 	Allowed uint64        // requests that were admitted; at most MaxReported
 	Denied  uint64        // requests that were refused; at most MaxReported
 	Elapsed time.Duration // since the report before, in whole seconds; 0 in the first one of an id
+	// Declined is set by QuotaBook.Reported for a bucket that it does not keep, such as one above a number. The Envoy then
+	// keeps to its no_assignment_behavior, until a later report is not declined. The bucket is abandoned when it has not
+	// been used for a minute.
+	Declined bool
 }
 
 // MaxReported is the largest number of requests that counts of one report.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/internal/budget"
 )
 
 // QuotaMethod is the full name of the service's only method.
@@ -30,7 +31,9 @@ type StreamLimits struct {
 	// Buckets is the number of ids that a stream may have; default 10,000. Further ids are not answered, so that the
 	// Envoy keeps to its no_assignment_behavior.
 	Buckets int
-	IDBytes int // bytes of all ids of a stream; default 4 MiB
+	// Memory is the number of bytes that the ids of all streams may take; default 64 MiB. A stream may always have 1 MiB
+	// of them, which is enough for about 1,000 ids.
+	Memory int
 }
 
 func (b StreamLimits) withDefaults() StreamLimits {
@@ -42,7 +45,7 @@ func (b StreamLimits) withDefaults() StreamLimits {
 	or(&b.Message, 1<<20)
 	or(&b.Streams, 1024)
 	or(&b.Buckets, 10_000)
-	or(&b.IDBytes, 4<<20)
+	or(&b.Memory, 64<<20)
 	return b
 }
 
@@ -52,6 +55,7 @@ type QuotaServer struct {
 	book    QuotaBook
 	limits  StreamLimits
 	metrics *quotaMetrics
+	account *budget.Account // of the ids of all streams
 
 	mu      sync.Mutex
 	streams map[uint64]*quotaStream // guarded by mu: by number
@@ -62,6 +66,7 @@ type QuotaServer struct {
 // NewServer returns a QuotaServer. It serves nothing by itself: see Methods.
 func NewServer(o Options) *QuotaServer {
 	s := &QuotaServer{service: o.Service, book: o.Book, limits: o.Limits.withDefaults(), streams: map[uint64]*quotaStream{}}
+	s.account = budget.New(int64(s.limits.Memory), streamMemory)
 	s.metrics = newQuotaMetrics(o.Registerer, s)
 	return s
 }
@@ -89,21 +94,33 @@ func (s *QuotaServer) Close() {
 
 // open begins a stream.
 func (s *QuotaServer) open(d *h2.Duplex) h2.DuplexReceiver {
-	k := &quotaStream{server: s, duplex: d, buckets: map[string]*streamBucket{}}
+	k := s.newStream(d)
+	if code, why := s.add(k); code != codes.OK {
+		d.Fail(code, why)
+		k.close(d.Now())
+	}
+	return k
+}
+
+// add adds a stream, or returns why it is refused.
+func (s *QuotaServer) add(k *quotaStream) (codes.Code, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		d.Fail(codes.Unavailable, "the member is stopping")
+		return codes.Unavailable, "the member is stopping"
 	case len(s.streams) >= s.limits.Streams:
 		s.metrics.rejected[rejectStreams].Inc()
-		d.Fail(codes.ResourceExhausted, "too many streams")
-	default:
-		s.opened++
-		k.number = s.opened
-		s.streams[k.number] = k
+		return codes.ResourceExhausted, "too many streams"
 	}
-	return k
+	s.opened++
+	k.number = s.opened
+	s.streams[k.number] = k
+	return codes.OK, ""
+}
+
+func (s *QuotaServer) newStream(d *h2.Duplex) *quotaStream {
+	return &quotaStream{server: s, duplex: d, account: s.account.Open(), buckets: map[string]*streamBucket{}}
 }
 
 // remove forgets a stream.

@@ -184,7 +184,7 @@ func (rawCodec) Name() string                    { return "proto" }
 // Streams, buckets and the bytes of their ids are limited.
 func TestLimits(t *testing.T) {
 	r := startRig(t, quotaRules, func(o *Options, _ *rls.StartOptions) {
-		o.Limits = StreamLimits{Streams: 2, Buckets: 3, IDBytes: 1 << 20}
+		o.Limits = StreamLimits{Streams: 2, Buckets: 3}
 	})
 	conn := r.dial(t)
 	c := openClient(t.Context(), t, conn, "e")
@@ -194,6 +194,8 @@ func TestLimits(t *testing.T) {
 	if n := r.metric(t, "keyward_quota_rejected_total", "buckets"); n != 2 {
 		t.Errorf("%v buckets rejected", n)
 	}
+	c.report("shop", usage(0, 0, 5*time.Second, "user", "5"), usage(0, 1, 5*time.Second, "api_key", "4"))
+	c.hears("[user=5] abandon") // it is not used
 	if err := r.Send(1, 1, []Assignment{{Key: r.book.bucket("api_key=2").Key, Kind: AssignAbandon}}); err != nil {
 		t.Fatal(err)
 	}

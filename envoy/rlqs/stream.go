@@ -10,6 +10,7 @@ import (
 
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/internal/budget"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -18,15 +19,18 @@ type quotaStream struct {
 	server  *QuotaServer
 	number  uint64 // 0: refused
 	duplex  *h2.Duplex
-	domain  string        // "" before the first report; only used by the connection's goroutine
-	usages  []BucketUsage // of the message being processed; the same
-	sweptAt time.Time     // when idle buckets were last looked for; the same
+	account *budget.Account // of the ids
+
+	// Only the connection's goroutine uses these.
+	domain   string          // "" before the first report
+	usages   []BucketUsage   // of the message being processed, for the book
+	reported []*streamBucket // their buckets
+	sweptAt  time.Time       // when idle buckets were last looked for
 
 	mu      sync.Mutex // guards the fields below; not held while the book is called
 	buckets map[string]*streamBucket
-	bytes   int  // of their keys and ids
 	isOpen  bool // the book's Opened was called
-	over    bool // the book's Closed was or will be called
+	over    bool // the book's Closed was or will be called, if Opened was
 }
 
 // streamBucket is a bucket of a stream. Only the connection's goroutine uses it, except for wire.
@@ -34,7 +38,7 @@ type streamBucket struct {
 	*QuotaBucket
 	wire      []byte // the encoded id
 	matcher   rls.RuleMatcher
-	booked    bool      // the book was given the bucket, and answers for it
+	booked    bool      // the book keeps the bucket, and answers for it
 	allowedAt time.Time // when ALLOW_ALL was last assigned here; zero: never
 	usedAt    time.Time // when hits were last reported
 }
@@ -44,7 +48,9 @@ const (
 	allowRenew  = allowTTL / 2
 	sweepEvery  = 10 * time.Second
 	abandonIdle = time.Hour
-	abandonSoon = time.Minute // the same for a stream with more than half of the ids that it may have
+	abandonSoon = time.Minute // the same when more than half of the ids are in use that streams may have
+
+	streamMemory = 1 << 20 // bytes that the ids of a stream may always take
 
 	// maxIDBytes is the size of the largest id that is matched. A longer one is refused, as rls refuses a descriptor that
 	// is too long, and is not kept.
@@ -106,7 +112,7 @@ func hostOf(a net.Addr) string {
 func (k *quotaStream) process(now time.Time, r *usageReport) {
 	m := k.server.service.Matcher()
 	var response quotaResponse
-	k.usages = k.usages[:0]
+	k.usages, k.reported = k.usages[:0], k.reported[:0]
 	for i := range r.usages {
 		response = k.usage(now, m, &r.usages[i], response)
 	}
@@ -117,8 +123,12 @@ func (k *quotaStream) process(now time.Time, r *usageReport) {
 	}
 	if len(k.usages) > 0 {
 		k.server.book.Reported(now, k.number, k.usages)
-		clear(k.usages)
 	}
+	for i, b := range k.reported {
+		b.booked = !k.usages[i].Declined
+	}
+	clear(k.usages)
+	clear(k.reported)
 }
 
 // usage processes the usage of one bucket, and returns the response with the action for it.
@@ -130,15 +140,20 @@ func (k *quotaStream) usage(now time.Time, m rls.RuleMatcher, u *reportedUsage, 
 		return response.add(encodeID(u.id), Assignment{Kind: AssignDeny, TTL: oversizeTTL})
 	}
 	b := k.bucket(m, key, u.id)
-	if b == nil {
+	switch {
+	case b == nil && u.allowed+u.denied == 0:
+		return response.add(encodeID(u.id), Assignment{Kind: AssignAbandon})
+	case b == nil:
 		return response
 	}
 	if u.allowed+u.denied > 0 || b.usedAt.IsZero() {
 		b.usedAt = now
 	}
 	if b.Limited() || b.booked {
-		b.booked = true
-		k.usages = append(k.usages, BucketUsage{b.QuotaBucket, u.allowed, u.denied, u.elapsed()})
+		k.usages = append(k.usages, BucketUsage{
+			Bucket: b.QuotaBucket, Allowed: u.allowed, Denied: u.denied, Elapsed: u.elapsed(),
+		})
+		k.reported = append(k.reported, b)
 		return response
 	}
 	if now.Sub(b.allowedAt) < allowRenew {
@@ -153,32 +168,34 @@ func (k *quotaStream) bucket(m rls.RuleMatcher, key []byte, id []config.Entry) *
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	old := k.buckets[string(key)]
-	if old != nil && old.matcher == m {
+	if old != nil && old.matcher == m || k.over {
 		return old
 	}
 	b := &streamBucket{matcher: m}
 	if old != nil {
 		b.QuotaBucket, b.wire, b.booked, b.usedAt = newBucket(m, old.Key, k.domain, id), old.wire, old.booked, old.usedAt
 	} else {
-		if len(k.buckets) >= k.server.limits.Buckets || k.bytes+2*len(key) > k.server.limits.IDBytes {
+		if n := bucketMemory(len(key)); len(k.buckets) >= k.server.limits.Buckets || !k.account.Charge(n) {
+			if len(k.buckets) < k.server.limits.Buckets {
+				k.account.Charge(-n)
+			}
 			k.server.metrics.rejected[rejectBuckets].Inc()
 			return nil
 		}
 		b.QuotaBucket, b.wire = newBucket(m, string(key), k.domain, id), encodeID(id)
-		k.bytes += 2 * len(key)
 	}
 	k.buckets[b.Key] = b
-	k.count(b.QuotaBucket)
-	return b
-}
-
-func (k *quotaStream) count(b *QuotaBucket) {
 	if b.Fit < FitUnlimited {
 		k.server.metrics.unmatched[b.Fit].Inc()
 	}
+	return b
 }
 
-// sweep abandons ids without a limit that have not been used for long, and returns the response with their actions.
+// bucketMemory returns the number of bytes that a bucket takes, by the length of its key.
+func bucketMemory(key int) int64 { return int64(768 + 3*key) }
+
+// sweep abandons ids that have not been used for long and that the book does not keep, and returns the response with
+// their actions.
 func (k *quotaStream) sweep(now time.Time, response quotaResponse) quotaResponse {
 	if now.Sub(k.sweptAt) < sweepEvery {
 		return response
@@ -187,11 +204,11 @@ func (k *quotaStream) sweep(now time.Time, response quotaResponse) quotaResponse
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	most := abandonIdle
-	if len(k.buckets) > k.server.limits.Buckets/2 || k.bytes > k.server.limits.IDBytes/2 {
+	if len(k.buckets) > k.server.limits.Buckets/2 || !k.account.HasSpare(0) {
 		most = abandonSoon
 	}
 	for _, b := range k.buckets {
-		if !b.booked && now.Sub(b.usedAt) >= most {
+		if idle := now.Sub(b.usedAt); !b.booked && (idle >= most || b.Limited() && idle >= abandonSoon) {
 			response = response.add(b.wire, Assignment{Kind: AssignAbandon})
 			k.forget(b)
 		}
@@ -202,7 +219,7 @@ func (k *quotaStream) sweep(now time.Time, response quotaResponse) quotaResponse
 // forget removes a bucket. k.mu is held.
 func (k *quotaStream) forget(b *streamBucket) {
 	delete(k.buckets, b.Key)
-	k.bytes -= 2 * len(b.Key)
+	k.account.Charge(-bucketMemory(len(b.Key)))
 }
 
 // send sends assignments of the book.
@@ -268,7 +285,8 @@ func (k *quotaStream) close(now time.Time) {
 	k.server.remove(k)
 	k.mu.Lock()
 	reported := k.isOpen && !k.over
-	k.over = true
+	k.over, k.buckets = true, nil
+	k.account.Close()
 	k.mu.Unlock()
 	if reported {
 		k.server.book.Closed(now, k.number)

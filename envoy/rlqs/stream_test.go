@@ -19,7 +19,9 @@ import (
 
 // stillStream is a stream without a connection, for what depends on time.
 func stillStream(r *rig) *quotaStream {
-	return &quotaStream{server: r.QuotaServer, number: 99, domain: "shop", buckets: map[string]*streamBucket{}}
+	k := r.newStream(nil)
+	k.domain = "shop"
+	return k
 }
 
 // reports processes the usage of an id with hits at a time, and returns the actions for it and for others.
@@ -30,6 +32,10 @@ func (k *quotaStream) reports(t *testing.T, now time.Time, hits uint64, id ...st
 		u.id = append(u.id, config.Entry{Key: id[i], Value: id[i+1]})
 	}
 	response := k.sweep(now, k.usage(now, k.server.service.Matcher(), &u, nil))
+	for i, b := range k.reported {
+		b.booked = !k.usages[i].Declined
+	}
+	k.usages, k.reported = nil, nil
 	var m pb.RateLimitQuotaResponse
 	if err := proto.Unmarshal(response, &m); err != nil {
 		t.Fatal(err)
@@ -71,6 +77,58 @@ func TestAllowedIDsOverTime(t *testing.T) {
 	want(k.reports(t, now, 0, "user", "3"), "[user=3] abandon")
 	if len(k.buckets) != 1 { // that of the book stays
 		t.Errorf("%d buckets", len(k.buckets))
+	}
+}
+
+// The book may decline a bucket. The stream offers it again with each report, and abandons it when it is not used.
+func TestDeclined(t *testing.T) {
+	r := startRig(t, quotaRules)
+	r.book.react = func(_ uint64, usages []BucketUsage) { usages[0].Declined = true }
+	c := openClient(t.Context(), t, r.dial(t), "e")
+	for i := range 3 {
+		c.report("shop", usage(1, 0, 0, "api_key", "k"))
+		want := []string{"1 api_key=k limited 1/0 in 0s"}
+		if i == 0 {
+			want = append([]string{"opened 1 e shop"}, want...)
+		}
+		r.book.expect(t, want...)
+	}
+	k := stillStream(r)
+	now := time.Unix(1_000_000, 0)
+	k.reports(t, now, 1, "api_key", "k")
+	for _, b := range k.buckets {
+		b.booked = false
+	}
+	if got := k.sweep(now.Add(abandonSoon-time.Second), nil); len(got) > 0 {
+		t.Errorf("abandoned too soon: %q", got)
+	}
+	if got := k.sweep(now.Add(abandonSoon+sweepEvery), nil); len(got) == 0 || len(k.buckets) > 0 || k.account.Held() != 0 {
+		t.Errorf("%q, %d buckets, %d bytes", got, len(k.buckets), k.account.Held())
+	}
+}
+
+// The memory of ids is limited for all streams together, and each may have a part of it.
+func TestMemory(t *testing.T) {
+	r := startRig(t, quotaRules, func(o *Options, _ *rls.StartOptions) { o.Limits.Memory = 1 << 20 })
+	m := r.service.Matcher()
+	fill := func(k *quotaStream) (n int) {
+		for ; n < 10_000 && k.bucket(m, fmt.Appendf(nil, "%01000d", n), []config.Entry{{Key: "api_key", Value: "v"}}) != nil; n++ {
+		}
+		return n
+	}
+	first, second := r.newStream(nil), r.newStream(nil)
+	one := int(bucketMemory(1000))
+	if n := fill(first); n != 1<<20/one {
+		t.Errorf("%d buckets of %d bytes", n, one)
+	}
+	if n := fill(second); n != 1<<19/one {
+		t.Errorf("%d buckets of %d bytes in half", n, one)
+	}
+	now := time.Now()
+	first.close(now)
+	second.close(now)
+	if n := r.account.Held(); n != 0 {
+		t.Errorf("%d bytes held", n)
 	}
 }
 
