@@ -191,6 +191,9 @@ func (op *shardOp) newClaim() (c claim.Claim) {
 func (s *shard) chargedAt(op *shardOp, e *counter.Owned, writer uint64) int64 {
 	r := op.Request.Rule
 	s.counters.Load(e, r, &s.state)
+	if op.ahead() {
+		return r.Index(op.now) + 1
+	}
 	at := r.ChargedAt(&s.state, op.now, writer)
 	if r.Algorithm.Bucket() {
 		at += s.counters.Claims.Given(op.Key)
