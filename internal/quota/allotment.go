@@ -9,7 +9,7 @@ import (
 type allotment struct {
 	ledger *Ledger
 	key    Key
-	quota  Quota
+	quota  KeyQuota
 	lines  []*line
 
 	window int64
@@ -35,13 +35,13 @@ type allotment struct {
 	restsOrder []*line
 }
 
-// closedLease is what may be unspent of a lease whose stream is closed.
+// closedLease is the unspent part of a lease whose stream is closed.
 type closedLease struct {
 	hits  uint64
 	until int64 // when it ends at the latest
 }
 
-func newAllotment(l *Ledger, now int64, key Key, q Quota) *allotment {
+func newAllotment(l *Ledger, now int64, key Key, q KeyQuota) *allotment {
 	a := &allotment{ledger: l, key: key, quota: q, scheduled: now}
 	a.open(q.rule().Index(now))
 	return a

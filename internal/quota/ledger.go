@@ -18,7 +18,7 @@ type Ledger struct {
 	pushes     []Push       // of the responses of work
 	asks       []WindowHits // for the next Tick
 	returns    []WindowHits
-	stats      Stats
+	stats      LedgerStats
 }
 
 // stream is one stream of an Envoy.
@@ -44,8 +44,8 @@ func (s *stream) stalled(now int64) bool {
 	return len(s.waiting) > 0 && now-s.waiting[0].at > int64(stalledAfter)
 }
 
-// Stats counts events of a Ledger since it was made.
-type Stats struct {
+// LedgerStats counts events of a Ledger since it was made.
+type LedgerStats struct {
 	Granted  uint64 // hits that the holder has granted
 	Returned uint64 // of them hits given back to the holder
 	Pushed   uint64 // hits of leases pushed
@@ -66,7 +66,7 @@ func NewLedger(o Options) *Ledger {
 }
 
 // Stats returns the counts of events.
-func (b *Ledger) Stats() Stats { return b.stats }
+func (b *Ledger) Stats() LedgerStats { return b.stats }
 
 // Next returns when the next Tick is due, or math.MaxInt64 if nothing is.
 func (b *Ledger) Next() int64 { return b.nextAt }
@@ -95,7 +95,7 @@ func (b *Ledger) Closed(now int64, id Stream) {
 
 // Report processes the usage of one key that an Envoy has reported, with the quota that applies to the key. It returns
 // false if the stream is not open or has too many ids. The Envoy then keeps to its configuration.
-func (b *Ledger) Report(now int64, r BucketReport, q Quota) bool {
+func (b *Ledger) Report(now int64, r BucketReport, q KeyQuota) bool {
 	s := b.streams[r.Stream]
 	if s == nil {
 		return false
@@ -122,7 +122,7 @@ func (b *Ledger) Report(now int64, r BucketReport, q Quota) bool {
 }
 
 // newLine opens the account of a key on a stream. Hits of leases that the Envoy had before may still be reported.
-func (b *Ledger) newLine(now int64, s *stream, key Key, q Quota) *line {
+func (b *Ledger) newLine(now int64, s *stream, key Key, q KeyQuota) *line {
 	a := b.allotments[key]
 	if a == nil {
 		a = newAllotment(b, now, key, q)

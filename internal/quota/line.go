@@ -17,7 +17,7 @@ type line struct {
 	// The charge of the current window; the package's comment has the meanings.
 	spent, live, known, old, carried uint64
 	// past bounds the unreported hits of leases that were dead before the window began, or that another stream or sidecar
-	// has pushed. They are not charged. In a window's first reports they cannot be told from those of live.
+	// has pushed. They are not charged. In a window's first reports they cannot be distinguished from those of live.
 	past uint64
 	// doubt counts reported hits that were taken for past ones. Credits are less by that.
 	doubt uint64

@@ -35,8 +35,8 @@ type Stream = uint64
 // Key identifies a counter. Its form is the caller's.
 type Key = string
 
-// Quota is the limit of a key. It is comparable.
-type Quota struct {
+// KeyQuota is the limit of a key. It is comparable.
+type KeyQuota struct {
 	Limit  uint32        // hits per window
 	Window time.Duration // at least MinWindow; windows are aligned to the Unix epoch, as those of limit.FixedWindow
 	Envoys uint32        // Envoys that share the limit, for the first lease of a new one; 0: as many as have streams
@@ -51,7 +51,7 @@ type Quota struct {
 const MinWindow = 10 * time.Second
 
 // Validate returns an error if a Ledger cannot enforce the quota.
-func (q Quota) Validate() error {
+func (q KeyQuota) Validate() error {
 	if !q.Unlimited && q.Window < MinWindow {
 		return errors.New("window is shorter than 10 seconds")
 	}
@@ -59,7 +59,7 @@ func (q Quota) Validate() error {
 }
 
 // rule returns the limit that q is a part of.
-func (q Quota) rule() limit.Rule { return limit.Rule{Limit: q.Limit, Window: q.Window} }
+func (q KeyQuota) rule() limit.Rule { return limit.Rule{Limit: q.Limit, Window: q.Window} }
 
 // BucketReport is the usage of one key that an Envoy reports on a stream.
 type BucketReport struct {
@@ -106,7 +106,7 @@ type WindowHits struct {
 	Hits   uint64
 }
 
-// Work is what a Tick has found to do. Its slices are valid until the next Tick.
+// Work is the result of a Tick. Its slices are valid until the next Tick.
 type Work struct {
 	Responses []Response
 	// Asks are requests for more hits of the current or the next window. The caller answers each one with Ledger.Granted,

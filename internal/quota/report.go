@@ -52,7 +52,7 @@ func (l *line) observe(now int64, r BucketReport) {
 }
 
 // change applies another quota.
-func (a *allotment) change(now int64, q Quota) {
+func (a *allotment) change(now int64, q KeyQuota) {
 	old := a.quota
 	a.quota = q
 	if old.Unlimited == q.Unlimited && old.Window == q.Window {

@@ -117,7 +117,7 @@ func (e *envoy) report(r model.UsageReport) {
 	})
 }
 
-func (w *world) quota() Quota { return Quota{Limit: w.limit, Window: w.window} }
+func (w *world) quota() KeyQuota { return KeyQuota{Limit: w.limit, Window: w.window} }
 
 // up delivers a message to the sidecar, unless the connection is cut before.
 func (e *envoy) up(do func()) {
