@@ -1,0 +1,33 @@
+package quota
+
+import (
+	"testing"
+	"time"
+)
+
+// TestUsable requires that the Envoys of one sidecar can use nearly the complete limit, and never more.
+func TestUsable(t *testing.T) {
+	for _, c := range []struct {
+		limit uint32
+		load  float64
+		least float64
+	}{
+		{5000, 1.2, 0.98}, {20000, 1.2, 0.98}, {20000, 1, 0.96}, {20000, 0.5, 0.99}, {20000, 0.8, 0.95},
+	} {
+		for _, window := range []time.Duration{10 * time.Second, 60 * time.Second} {
+			for seed := range uint64(2) {
+				w := newWorld(t, plan{seed: seed, limit: c.limit, window: window, envoys: 50, load: c.load, windows: 14})
+				usable := w.run()
+				mean, worst, hits := 0.0, 1.0, 0.0
+				for _, u := range usable {
+					mean += u / float64(len(usable))
+					worst = min(worst, u)
+				}
+				for _, n := range w.offered {
+					hits += n
+				}
+				t.Logf("limit %d, window %v, load %.1f, seed %d: usable %.4f, worst %.4f, messages %.4f, over %v", c.limit, window, c.load, seed, mean, worst, float64(w.messages)/hits, w.over)
+			}
+		}
+	}
+}
