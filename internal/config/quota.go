@@ -7,15 +7,15 @@ import (
 	"github.com/keyward/keyward/internal/limit"
 )
 
-// Quota holds the settings of a rule with mechanism: quota. Envoys spend parts of its limit that they were granted, by
+// QuotaTerms are the settings of a rule with mechanism: quota. Envoys spend parts of its limit that they were granted, by
 // the rate limit quota service (RLQS). The key's owner has charged each part before, and decides the requests that come
 // as calls, as with mechanism: owner.
-type Quota struct {
+type QuotaTerms struct {
 	First  First
 	Envoys uint32 // expected, for the bounds of keyward bounds and check; 0: unknown
 }
 
-// First is what an Envoy does with the requests of a bucket before its first assignment has arrived.
+// First decides about the requests of a bucket before its first assignment has arrived.
 type First uint8
 
 // The values of First.
@@ -50,9 +50,9 @@ func quotaSettings() []setting {
 }
 
 // quota returns x.Quota, which it creates.
-func (x *Extension) quota() *Quota {
+func (x *Extension) quota() *QuotaTerms {
 	if x.Quota == nil {
-		x.Quota = new(Quota)
+		x.Quota = new(QuotaTerms)
 	}
 	return x.Quota
 }
@@ -74,7 +74,7 @@ func parseEnvoys(v any) (uint32, string) {
 	return n, fault
 }
 
-// setMechanism reads the key mechanism. A quota is decided by owners: what an Envoy spends, its owner has charged.
+// setMechanism reads the key mechanism. Owners decide the requests of a quota, and charge the hits that Envoys spend.
 func (x *Extension) setMechanism(v any) (fault string) {
 	if v == quotaMechanism {
 		x.quota()

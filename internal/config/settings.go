@@ -20,12 +20,12 @@ import (
 type scope uint8
 
 const (
-	lends   scope            = 1 << iota // lease, and owner for hot keys
-	drifts                               // approximate
-	divides                              // static
-	assigns                              // quota
-	windows                              // restricts lends to windows: leases of buckets last for a moment and are never returned
-	owned   = lends | drifts | assigns   // mechanisms for which keys have owners
+	lends   scope                      = 1 << iota // lease, and owner for hot keys
+	drifts                                         // approximate
+	divides                                        // static
+	assigns                                        // quota
+	windows                                        // restricts lends to windows: leases of buckets last for a moment and are never returned
+	owned   = lends | drifts | assigns             // mechanisms for which keys have owners
 	always  = owned | divides
 )
 

@@ -1,0 +1,197 @@
+// Package assign lets Envoys spend parts of limits: it has the owners of keys charge them, and divides them between the
+// streams of Envoys.
+package assign
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/quota"
+	"github.com/keyward/keyward/owner"
+)
+
+// Charger decides requests on counters, as peer.Peer does.
+type Charger interface {
+	Decide(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result)
+}
+
+// Reported contains the hits of one bucket that an Envoy reports.
+type Reported struct {
+	quota.BucketReport
+	Quota   quota.KeyQuota
+	Request owner.Request // names the counter; without operation and hits. Of an unlimited Quota, it is empty
+}
+
+// Options configure an Assigner. All fields without a default are required.
+type Options struct {
+	Charger Charger
+	// Send sends a response to an Envoy. It must not block, and must not call the Assigner.
+	Send func(*quota.Response)
+	Now  func() time.Time // default time.Now
+	IDs  int              // buckets of one Envoy, at most; default 1,000
+}
+
+// Assigner assigns parts of limits to Envoys. It is safe for concurrent use.
+type Assigner struct {
+	charger Charger
+	send    func(*quota.Response)
+	now     func() time.Time
+	wake    chan struct{}
+	stop    chan struct{}
+	running sync.WaitGroup
+	metrics metrics
+
+	mu     sync.Mutex
+	ledger *quota.Ledger
+	keys   map[quota.Key]*counter
+	closed bool
+}
+
+// counter describes one key.
+type counter struct {
+	request owner.Request
+	lots    []lot // that may be returned, of the current window and the next one
+	usedAt  int64
+}
+
+// New returns an Assigner. The caller must Close it.
+func New(o Options) *Assigner {
+	a := &Assigner{
+		charger: o.Charger, send: o.Send, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}),
+		ledger: quota.NewLedger(quota.Options{IDs: o.IDs}), keys: map[quota.Key]*counter{},
+	}
+	if a.now == nil {
+		a.now = time.Now
+	}
+	a.metrics.init(a)
+	a.running.Go(a.run)
+	return a
+}
+
+// Close stops the Assigner, and waits for requests to owners. Hits that Envoys were assigned stay charged.
+func (a *Assigner) Close() {
+	a.mu.Lock()
+	if !a.closed {
+		a.closed = true
+		close(a.stop)
+	}
+	a.mu.Unlock()
+	a.running.Wait()
+}
+
+// Opened adds the stream of an Envoy with that name.
+func (a *Assigner) Opened(s quota.Stream, name string) {
+	a.step(func(now int64) { a.ledger.Opened(now, s, name) })
+}
+
+// Closed removes a stream.
+func (a *Assigner) Closed(s quota.Stream) {
+	a.step(func(now int64) { a.ledger.Closed(now, s) })
+}
+
+// Acked records that the Envoy of a stream uses the response with that serial number, and all before it.
+func (a *Assigner) Acked(s quota.Stream, serial uint64) {
+	a.step(func(now int64) {
+		if took := a.ledger.Acked(now, s, serial); took > 0 {
+			a.metrics.acks.Observe(took.Seconds())
+		}
+	})
+}
+
+// Report processes what an Envoy reports in one message.
+func (a *Assigner) Report(us []Reported) {
+	a.step(func(now int64) {
+		for i := range us {
+			u := &us[i]
+			if c := a.keys[u.Key]; c != nil {
+				c.request, c.usedAt = u.Request, now
+			} else {
+				a.keys[u.Key] = &counter{request: u.Request, usedAt: now}
+			}
+			a.ledger.Report(now, u.BucketReport, u.Quota)
+		}
+	})
+}
+
+// step changes the ledger, and then does what has become due.
+func (a *Assigner) step(change func(now int64)) {
+	a.mu.Lock()
+	now := a.now().UnixNano()
+	change(now)
+	due := a.tick(now)
+	a.mu.Unlock()
+	if due {
+		select {
+		case a.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// tick does what is due, and reports whether the time of the next Tick has changed.
+func (a *Assigner) tick(now int64) (changed bool) {
+	if a.closed {
+		return false
+	}
+	w := a.ledger.Tick(now)
+	for i := range w.Responses {
+		a.send(&w.Responses[i])
+	}
+	for _, h := range w.Asks {
+		if c := a.keys[h.Key]; c != nil {
+			a.running.Add(1)
+			go a.charge(c.request, h)
+		}
+	}
+	for _, h := range w.Returns {
+		a.giveBack(now, h)
+	}
+	return true
+}
+
+// run ticks the ledger when it is due.
+func (a *Assigner) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	sweep := int64(0)
+	for {
+		a.mu.Lock()
+		now := a.now().UnixNano()
+		a.tick(now)
+		next := a.ledger.Next()
+		if now-sweep > int64(sweepInterval) {
+			sweep = now
+			a.sweep(now)
+		}
+		a.mu.Unlock()
+		wait := time.Duration(math.MaxInt64)
+		if next != math.MaxInt64 {
+			wait = max(0, time.Duration(next-now))
+		}
+		timer.Reset(min(wait, sweepInterval))
+		select {
+		case <-a.stop:
+			return
+		case <-a.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+const (
+	sweepInterval = 10 * time.Second
+	forgetAfter   = 10 * time.Minute // without reports
+)
+
+// sweep forgets keys that no Envoy has reported for long, and lots of windows that have ended.
+func (a *Assigner) sweep(now int64) {
+	for k, c := range a.keys {
+		if c.usedAt < now-int64(forgetAfter) && len(c.lots) == 0 {
+			delete(a.keys, k)
+			continue
+		}
+		c.dropLots(now)
+	}
+}
