@@ -13,12 +13,12 @@ func (a *allotment) refill(now int64, l *line, refused bool) {
 	}
 	left := a.seconds(now)
 	need := l.demand(now, left)
-	rest := l.rest()
+	rest := max(0, l.expected(now))
 	next := min(need, l.demand(now, min(left, reportInterval.Seconds())))
 	available := a.available(now)
 	plenty := available > a.base()/8
 	switch {
-	case float64(rest) < next && (rest <= 2 || plenty), refused && rest > 2 && left < nearEnd.Seconds():
+	case rest < next && (rest <= 2 || plenty), refused && rest > 2 && left < nearEnd.Seconds():
 		if l.rate.known && !l.idle() {
 			need = l.rate.need(left, 0.5)
 		}
@@ -34,7 +34,7 @@ func (a *allotment) enlarge(now int64, l *line, need float64, available uint64, 
 	if l.hungry = lot < uint64(need); l.hungry {
 		a.ask(now)
 	}
-	if lot > 2 && (lot > l.rest()+2 || refused) {
+	if lot > 2 && (float64(lot) > l.expected(now)+2 || refused) {
 		a.order(l, Pair, lot)
 	}
 }
@@ -49,7 +49,7 @@ func (a *allotment) shrink(now int64, l *line, need, next float64) {
 		return
 	}
 	lot := min(need, max(available, next), float64(a.free()))
-	spare := rest - need
+	spare := rest - min(rest, float64(l.doubt)) - need // a credit is less by the hits in doubt
 	if spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
 		a.order(l, Pair, uint64(lot))
 	}

@@ -40,6 +40,11 @@ func (l *line) observe(now int64, r BucketReport) {
 	case r.Elapsed >= time.Second:
 		l.rate.measure(hits, r.Elapsed)
 	}
+	part := 1.0 // of the hits that are of the live lease
+	if l.sentAt > l.reportedAt {
+		part = min(1, float64(now-l.sentAt)/max(1, float64(now-l.reportedAt)))
+	}
+	l.guess += part * float64(r.Allowed)
 	l.before, l.reportedAt = l.reportedAt, now
 	if hits == 0 {
 		l.quiet++
