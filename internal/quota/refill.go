@@ -2,8 +2,8 @@ package quota
 
 import "math"
 
-// refill offers a line a larger or a smaller lease, if it needs one. refused is set if its Envoy refuses requests.
-func (a *allotment) refill(now int64, l *line, refused bool) {
+// refill offers a line a larger or a smaller lease, if it needs one.
+func (a *allotment) refill(now int64, l *line) {
 	if a.shut || l.stream.stalled(now) || l.serial != 0 && !l.acked {
 		return
 	}
@@ -18,23 +18,23 @@ func (a *allotment) refill(now int64, l *line, refused bool) {
 	available := a.available(now)
 	plenty := available > a.base()/8
 	switch {
-	case rest < next && (rest <= 2 || plenty), refused && rest > 2 && left < nearEnd.Seconds():
+	case rest < next && (rest <= 2 || plenty):
 		if l.rate.known && !l.idle() {
 			need = l.rate.need(left, 0.5)
 		}
-		a.enlarge(now, l, need, available, refused)
+		a.enlarge(now, l, need, available)
 	case left > nearEnd.Seconds():
 		a.shrink(now, l, need, next)
 	}
 }
 
 // enlarge offers a larger lease.
-func (a *allotment) enlarge(now int64, l *line, need float64, available uint64, refused bool) {
+func (a *allotment) enlarge(now int64, l *line, need float64, available uint64) {
 	lot := min(uint64(need), available)
 	if l.hungry = lot < uint64(need); l.hungry {
 		a.ask(now)
 	}
-	if lot > 2 && (float64(lot) > l.expected(now)+2 || refused) {
+	if lot > 2 && float64(lot) > l.expected(now)+2 {
 		a.order(l, Pair, lot)
 	}
 }

@@ -27,7 +27,7 @@ func (a *allotment) report(now int64, l *line, r BucketReport) {
 	case !a.dealt: // the deal includes the line
 		a.ask(now)
 	case l.want == 0 || l.want == Same:
-		a.refill(now, l, r.Denied > 0)
+		a.refill(now, l)
 	}
 }
 
