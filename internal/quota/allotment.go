@@ -192,7 +192,7 @@ func (a *allotment) serve(now int64) {
 	}
 	for _, l := range a.lines {
 		if l.hungry && l.want == 0 && a.free() > 0 {
-			a.refill(now, l, true)
+			a.refill(now, l)
 		}
 	}
 }

@@ -169,13 +169,13 @@ func (b *Ledger) Acked(now int64, id Stream, serial uint64) (took time.Duration)
 		if l.waits() {
 			open = append(open, l)
 		} else if l.forced {
-			a.refill(now, l, true)
+			a.refill(now, l)
 		}
 	}
 	s.unacked = open
 	if stalled && !s.stalled(now) {
 		for _, l := range s.lines {
-			l.allotment.refill(now, l, true)
+			l.allotment.refill(now, l)
 		}
 	}
 	return took

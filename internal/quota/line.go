@@ -21,6 +21,7 @@ type line struct {
 	past uint64
 	// doubt counts reported hits that were taken for past ones. Credits are less by that.
 	doubt uint64
+	guess float64 // estimate of the reported hits of live
 
 	// The newest lease or refusal.
 	kind    PushKind
@@ -125,7 +126,7 @@ func (l *line) refused(now int64) {
 // replace records the push of a lease, or of a refusal with n = 0.
 func (l *line) replace(now int64, kind PushKind, serial, n uint64, ttl time.Duration) {
 	l.old += l.rest()
-	l.live, l.known, l.size = n, 0, n
+	l.live, l.known, l.size, l.guess = n, 0, n, 0
 	l.kind, l.serial, l.sentAt, l.acked = kind, serial, now, false
 	l.ttl, l.endsAt = ttl, now+int64(ttl)
 	l.same, l.forced = 0, false
@@ -176,13 +177,12 @@ func (l *line) turn(end int64) {
 		l.past += l.charge() - l.spent - alive
 	}
 	l.spent, l.live, l.known, l.old, l.doubt, l.carried = 0, 0, 0, 0, 0, alive
-	l.hungry = false
+	l.hungry, l.guess = false, 0
 }
 
-// expected returns the estimate of what is unspent of the live lease.
+// expected returns the estimate of the unspent hits of the live lease. It is negative if the lease was too small.
 func (l *line) expected(now int64) float64 {
-	since := now - max(l.sentAt, l.reportedAt)
-	return float64(l.rest()) - l.rate.perSecond*time.Duration(since).Seconds()
+	return float64(l.live) - max(float64(l.known), l.guess) - l.rate.over(now-max(l.sentAt, l.reportedAt))
 }
 
 // idle reports whether the Envoy has no requests at present.

@@ -128,6 +128,7 @@ const (
 	settleAfter    = time.Second             // after an acknowledgement, until reports contain all hits of what was replaced
 	spacing        = 50 * time.Millisecond   // between two responses to an Envoy
 	endMargin      = 100 * time.Millisecond  // before the end of the last charged window, leases end
+	denyBefore     = 70 * time.Millisecond   // before the end of a window, leases that the next one has no room for are ended
 	ackMargin      = 20 * time.Millisecond   // an acknowledgement this long before the end of a window is one before it
 	coverBefore    = 10 * time.Second        // before the end of a window, leases are charged to the next one as well
 	coverWait      = 20 * time.Millisecond   // for the next window's hits, before leases that end with the window are pushed

@@ -30,6 +30,11 @@ func (r *rate) measure(hits uint64, over time.Duration) {
 	r.known = true
 }
 
+// over returns the hits expected in nanoseconds.
+func (r *rate) over(nanoseconds int64) float64 {
+	return r.perSecond * time.Duration(nanoseconds).Seconds()
+}
+
 // need returns how many hits are enough for that time, with a margin in standard deviations.
 func (r *rate) need(seconds, margin float64) float64 {
 	n := r.perSecond * max(0, seconds)

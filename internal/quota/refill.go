@@ -2,8 +2,8 @@ package quota
 
 import "math"
 
-// refill offers a line a larger or a smaller lease, if it needs one. refused is set if its Envoy refuses requests.
-func (a *allotment) refill(now int64, l *line, refused bool) {
+// refill offers a line a larger or a smaller lease, if it needs one.
+func (a *allotment) refill(now int64, l *line) {
 	if a.shut || l.stream.stalled(now) || l.serial != 0 && !l.acked {
 		return
 	}
@@ -13,28 +13,28 @@ func (a *allotment) refill(now int64, l *line, refused bool) {
 	}
 	left := a.seconds(now)
 	need := l.demand(now, left)
-	rest := l.rest()
+	rest := max(0, l.expected(now))
 	next := min(need, l.demand(now, min(left, reportInterval.Seconds())))
 	available := a.available(now)
 	plenty := available > a.base()/8
 	switch {
-	case float64(rest) < next && (rest <= 2 || plenty), refused && rest > 2 && left < nearEnd.Seconds():
+	case rest < next && (rest <= 2 || plenty):
 		if l.rate.known && !l.idle() {
 			need = l.rate.need(left, 0.5)
 		}
-		a.enlarge(now, l, need, available, refused)
+		a.enlarge(now, l, need, available)
 	case left > nearEnd.Seconds():
 		a.shrink(now, l, need, next)
 	}
 }
 
 // enlarge offers a larger lease.
-func (a *allotment) enlarge(now int64, l *line, need float64, available uint64, refused bool) {
+func (a *allotment) enlarge(now int64, l *line, need float64, available uint64) {
 	lot := min(uint64(need), available)
 	if l.hungry = lot < uint64(need); l.hungry {
 		a.ask(now)
 	}
-	if lot > 2 && (lot > l.rest()+2 || refused) {
+	if lot > 2 && float64(lot) > l.expected(now)+2 {
 		a.order(l, Pair, lot)
 	}
 }
@@ -49,7 +49,7 @@ func (a *allotment) shrink(now int64, l *line, need, next float64) {
 		return
 	}
 	lot := min(need, max(available, next), float64(a.free()))
-	spare := rest - need
+	spare := rest - min(rest, float64(l.doubt)) - need // a credit is less by the hits in doubt
 	if spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
 		a.order(l, Pair, uint64(lot))
 	}

@@ -27,7 +27,7 @@ func (a *allotment) report(now int64, l *line, r BucketReport) {
 	case !a.dealt: // the deal includes the line
 		a.ask(now)
 	case l.want == 0 || l.want == Same:
-		a.refill(now, l, r.Denied > 0)
+		a.refill(now, l)
 	}
 }
 
@@ -40,6 +40,11 @@ func (l *line) observe(now int64, r BucketReport) {
 	case r.Elapsed >= time.Second:
 		l.rate.measure(hits, r.Elapsed)
 	}
+	part := 1.0 // of the hits that are of the live lease
+	if l.sentAt > l.reportedAt {
+		part = min(1, float64(now-l.sentAt)/max(1, float64(now-l.reportedAt)))
+	}
+	l.guess += part * float64(r.Allowed)
 	l.before, l.reportedAt = l.reportedAt, now
 	if hits == 0 {
 		l.quiet++

@@ -181,9 +181,6 @@ func (w *world) asked(h WindowHits) {
 	most = min(most, uint64(w.limit)-w.holder.lent[h.Window]-w.holder.rls[h.Window])
 	h.Hits = min(h.Hits, most)
 	w.holder.lent[h.Window] += h.Hits
-	if w.faults && w.r.IntN(20) == 0 {
-		return // the answer is lost
-	}
 	w.at(w.now+w.delay(), func() {
 		w.ledger.Granted(w.now, h)
 		w.drive()

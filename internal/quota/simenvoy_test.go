@@ -27,6 +27,7 @@ type envoy struct {
 	down   []delivery
 	downAt int64 // arrival of the last response: they arrive in order
 	upAt   int64
+	mine   map[int64]int
 }
 
 // delivery is a response that a stopped Envoy has not read.
@@ -36,7 +37,7 @@ type delivery struct {
 }
 
 func newEnvoy(w *world, i int) *envoy {
-	e := &envoy{w: w, index: i, wakeAt: math.MaxInt64}
+	e := &envoy{mine: map[int64]int{}, w: w, index: i, wakeAt: math.MaxInt64}
 	e.proxy = model.NewProxy(model.ProxyOptions{
 		Workers: 2, NoAssignment: model.Strategy{Kind: model.DenyAll}, Delay: func(int) time.Duration {
 			if w.faults && w.r.IntN(50) == 0 {
@@ -64,6 +65,7 @@ func (e *envoy) hit() {
 	w := e.w
 	if e.proxy.Hit(w.now, w.r.IntN(2), simKey) {
 		w.admitted[w.index()]++
+		e.mine[w.index()]++
 	}
 	e.after()
 }

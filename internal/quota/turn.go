@@ -17,7 +17,7 @@ func (a *allotment) step(now int64) {
 	if !a.dealt && a.held > 0 && now >= a.dealAt {
 		a.deal(now)
 	}
-	if left <= int64(endMargin) && !a.shut {
+	if left <= int64(denyBefore) && !a.shut {
 		a.endLeases(now)
 	}
 	if !a.shut && now-a.scannedAt >= int64(scanInterval) {
@@ -29,7 +29,7 @@ func (a *allotment) step(now int64) {
 // schedule determines when the next step is due.
 func (a *allotment) schedule(now int64) {
 	at := a.end
-	for _, before := range []int64{int64(endMargin), int64(lotBefore), int64(coverBefore)} {
+	for _, before := range []int64{int64(denyBefore), int64(lotBefore), int64(coverBefore)} {
 		if t := a.end - before; t > now {
 			at = min(at, t)
 		}
