@@ -52,7 +52,8 @@ type Assigner struct {
 // counter describes one key.
 type counter struct {
 	request owner.Request
-	lots    []lot // that may be returned, of the current window and the next one
+	lots    []lot         // that may be returned, of the current window and the next one
+	left    [2]windowRest // of even and of odd windows
 	usedAt  int64
 }
 
@@ -142,7 +143,7 @@ func (a *Assigner) tick(now int64) (changed bool) {
 	for _, h := range w.Asks {
 		if c := a.keys[h.Key]; c != nil {
 			a.running.Add(1)
-			go a.charge(c.request, h)
+			go a.charge(c.request, h, c.rest(h.Window))
 		}
 	}
 	for _, h := range w.Returns {

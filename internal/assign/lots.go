@@ -23,27 +23,51 @@ type lot struct {
 // chargeTimeout is how long the owner may take to charge a lot, after which the rest of a window is worth more than it.
 const chargeTimeout = time.Second
 
-// charge asks the owner for hits, and gives the ledger what the owner has charged: all of it, or what is left of the
-// limit. The charge is replicated before the owner answers.
-func (a *Assigner) charge(r owner.Request, h quota.WindowHits) {
+// charge asks the owner for hits, and gives the ledger those that the owner has charged. It takes at most half of the rest
+// of the limit at once, so that callers, and the Envoys of other sidecars, find some until they ask. The charge is
+// replicated before the owner answers.
+func (a *Assigner) charge(r owner.Request, h quota.WindowHits, known uint64) {
 	defer a.running.Done()
-	got, room := a.reserve(&r, h)
-	if got == nil && room > 0 && room < h.Hits {
-		h.Hits = room
-		got, _ = a.reserve(&r, h)
+	h.Hits = min(h.Hits, partOf(known, r.Rule.Limit))
+	got, left := a.reserve(&r, h)
+	if got == nil && left > 0 && left < h.Hits {
+		h.Hits = partOf(left, r.Rule.Limit)
+		got, left = a.reserve(&r, h)
 	}
 	granted := quota.WindowHits{Key: h.Key, Window: h.Window}
 	a.step(func(now int64) {
-		if c := a.keys[h.Key]; got != nil && c != nil {
-			granted.Hits = got.hits
-			c.lots = append(c.lots, *got)
+		if c := a.keys[h.Key]; c != nil {
+			c.left[h.Window&1] = windowRest{h.Window, left}
+			if got != nil {
+				granted.Hits = got.hits
+				c.lots = append(c.lots, *got)
+			}
 		}
 		a.ledger.Granted(now, granted)
 	})
 }
 
-// reserve makes a hold of h at the owner. It returns the lot, or how many hits the limit still has room for.
-func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lot, room uint64) {
+// windowRest is the rest of a limit in a window, as the owner last reported it.
+type windowRest struct {
+	window int64
+	hits   uint64
+}
+
+// rest returns the rest of the limit in a window, or the limit if the owner has not reported any.
+func (c *counter) rest(window int64) uint64 {
+	if l := c.left[window&1]; l.window == window {
+		return l.hits
+	}
+	return uint64(c.request.Rule.Limit)
+}
+
+// partOf returns how many of the left hits one request takes: half of them, but so many that there is an end.
+func partOf(left uint64, of uint32) uint64 {
+	return min(max(1, left), max(1, left/2, uint64(of)/50))
+}
+
+// reserve makes a hold of h at the owner. It returns the lot, or nil, and how many hits the limit still has room for.
+func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lot, left uint64) {
 	now := a.now()
 	end := r.Rule.End(h.Window)
 	ahead := r.Rule.Index(now.UnixNano())+1 == h.Window
@@ -61,7 +85,7 @@ func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lot, room
 		a.settle(*r, owner.Release, 0, l.id) // charged by this member's share, or to another window
 		return nil, 0
 	}
-	return l, 0
+	return l, uint64(r.Rule.Depth()) - min(uint64(r.Rule.Depth()), res.After)
 }
 
 // inWindow reports whether the owner has charged to that window. Its clock may differ, near the ends of the window.
