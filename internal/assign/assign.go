@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/keyward/keyward/envoy/rlqs"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/quota"
 	"github.com/keyward/keyward/owner"
@@ -17,18 +19,11 @@ type Charger interface {
 	Decide(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result)
 }
 
-// Reported contains the hits of one bucket that an Envoy reports.
-type Reported struct {
-	quota.BucketReport
-	Quota   quota.KeyQuota
-	Request owner.Request // names the counter; without operation and hits. Of an unlimited Quota, it is empty
-}
-
 // Options configure an Assigner. All fields without a default are required.
 type Options struct {
 	Charger Charger
-	// Send sends a response to an Envoy. It must not block, and must not call the Assigner.
-	Send func(*quota.Response)
+	// Send sends a response to an Envoy, as rlqs.QuotaServer does. It must not block, and must not call the Assigner.
+	Send func(stream, serial uint64, as []rlqs.Assignment) error
 	Now  func() time.Time // default time.Now
 	IDs  int              // buckets of one Envoy, at most; default 1,000
 }
@@ -36,7 +31,7 @@ type Options struct {
 // Assigner assigns parts of limits to Envoys. It is safe for concurrent use.
 type Assigner struct {
 	charger Charger
-	send    func(*quota.Response)
+	send    func(stream, serial uint64, as []rlqs.Assignment) error
 	now     func() time.Time
 	wake    chan struct{}
 	stop    chan struct{}
@@ -47,6 +42,7 @@ type Assigner struct {
 	ledger *quota.Ledger
 	keys   map[quota.Key]*counter
 	closed bool
+	pushes []rlqs.Assignment // scratch
 }
 
 // counter describes one key.
@@ -82,38 +78,50 @@ func (a *Assigner) Close() {
 	a.running.Wait()
 }
 
-// Opened adds the stream of an Envoy with that name.
-func (a *Assigner) Opened(s quota.Stream, name string) {
-	a.step(func(now int64) { a.ledger.Opened(now, s, name) })
+// Opened implements rlqs.QuotaBook.
+func (a *Assigner) Opened(_ time.Time, stream uint64, e rlqs.EnvoyStream) {
+	a.step(func(now int64) { a.ledger.Opened(now, stream, e.Name) })
 }
 
-// Closed removes a stream.
-func (a *Assigner) Closed(s quota.Stream) {
-	a.step(func(now int64) { a.ledger.Closed(now, s) })
+// Closed implements rlqs.QuotaBook.
+func (a *Assigner) Closed(_ time.Time, stream uint64) {
+	a.step(func(now int64) { a.ledger.Closed(now, stream) })
 }
 
-// Acked records that the Envoy of a stream uses the response with that serial number, and all before it.
-func (a *Assigner) Acked(s quota.Stream, serial uint64) {
+// Acked implements rlqs.QuotaBook.
+func (a *Assigner) Acked(_ time.Time, stream, serial uint64) {
 	a.step(func(now int64) {
-		if took := a.ledger.Acked(now, s, serial); took > 0 {
+		if took := a.ledger.Acked(now, stream, serial); took > 0 {
 			a.metrics.acks.Observe(took.Seconds())
 		}
 	})
 }
 
-// Report processes what an Envoy reports in one message.
-func (a *Assigner) Report(us []Reported) {
+// Reported implements rlqs.QuotaBook.
+func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
 	a.step(func(now int64) {
 		for i := range us {
-			u := &us[i]
-			if c := a.keys[u.Key]; c != nil {
-				c.request, c.usedAt = u.Request, now
-			} else {
-				a.keys[u.Key] = &counter{request: u.Request, usedAt: now}
+			b := us[i].Bucket
+			c := a.keys[b.Key]
+			if c == nil {
+				c = new(counter)
+				a.keys[b.Key] = c
 			}
-			a.ledger.Report(now, u.BucketReport, u.Quota)
+			c.request, c.usedAt = b.Request, now
+			a.ledger.Report(now, quota.BucketReport{
+				Stream: stream, Key: b.Key, Allowed: us[i].Allowed, Denied: us[i].Denied, Elapsed: us[i].Elapsed,
+			}, quotaOf(b))
 		}
 	})
+}
+
+// quotaOf returns the limit of a bucket. Without one, Envoys admit everything.
+func quotaOf(b *rlqs.QuotaBucket) quota.KeyQuota {
+	q := quota.KeyQuota{Limit: b.Match.Limit.Limit, Window: b.Match.Limit.Window, Unlimited: !b.Limited()}
+	if t := b.Match.Extension().Quota; t != nil {
+		q.Envoys, q.FirstAllow = t.Envoys, t.First == config.FirstAllow
+	}
+	return q
 }
 
 // step changes the ledger, and then does what has become due.
@@ -138,7 +146,7 @@ func (a *Assigner) tick(now int64) (changed bool) {
 	}
 	w := a.ledger.Tick(now)
 	for i := range w.Responses {
-		a.send(&w.Responses[i])
+		a.respond(&w.Responses[i])
 	}
 	for _, h := range w.Asks {
 		if c := a.keys[h.Key]; c != nil {
@@ -150,6 +158,22 @@ func (a *Assigner) tick(now int64) (changed bool) {
 		a.giveBack(now, h)
 	}
 	return true
+}
+
+// respond sends a response. A stream on which it cannot be sent is over, and will be closed.
+func (a *Assigner) respond(r *quota.Response) {
+	a.pushes = a.pushes[:0]
+	for _, p := range r.Pushes {
+		a.pushes = append(a.pushes, rlqs.Assignment{Key: p.Key, Kind: kinds[p.Kind], Tokens: p.Tokens, TTL: p.TTL})
+	}
+	if a.send(r.Stream, r.Serial, a.pushes) != nil {
+		a.metrics.unsent.Inc()
+	}
+}
+
+var kinds = [...]rlqs.AssignmentKind{
+	quota.Pair: rlqs.AssignPair, quota.Same: rlqs.AssignSame, quota.Deny: rlqs.AssignDeny, quota.Allow: rlqs.AssignAllow,
+	quota.Abandon: rlqs.AssignAbandon,
 }
 
 // run ticks the ledger when it is due.

@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/envoy/rlqs"
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
-	"github.com/keyward/keyward/internal/quota"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -44,21 +45,22 @@ func (c *cluster) used(r owner.Request) uint64 {
 	return c.node.Decide(c.clock.Load(), &r).After
 }
 
-// sent collects the pushes.
+// sent collects the assignments.
 type sent struct {
 	mu  sync.Mutex
-	all []quota.Push
+	all []rlqs.Assignment
 	ack []uint64 // serials to acknowledge
 }
 
-func (s *sent) send(r *quota.Response) {
+func (s *sent) send(_, serial uint64, as []rlqs.Assignment) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = append(s.all, r.Pushes...)
-	s.ack = append(s.ack, r.Serial)
+	s.all = append(s.all, as...)
+	s.ack = append(s.ack, serial)
+	return nil
 }
 
-func (s *sent) take() ([]quota.Push, []uint64) {
+func (s *sent) take() ([]rlqs.Assignment, []uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all, ack := s.all, s.ack
@@ -74,31 +76,32 @@ type rig struct {
 	*cluster
 	sent    sent
 	request owner.Request
-	quota   quota.KeyQuota
+	bucket  rlqs.QuotaBucket
 }
 
 func newRig(t *testing.T, at int64, limitOf uint32) *rig {
-	r := &rig{cluster: newCluster(at), quota: quota.KeyQuota{Limit: limitOf, Window: time.Minute}}
+	r := &rig{cluster: newCluster(at)}
 	r.request = owner.Request{Key: owner.Key{1, 2}, Rule: limit.Rule{Limit: limitOf, Window: time.Minute}}
+	r.bucket = rlqs.QuotaBucket{Key: "k", Fit: rlqs.FitLimited, Match: config.Match{Limit: r.request.Rule}, Request: r.request}
 	r.Assigner = New(Options{Charger: r.cluster, Send: r.sent.send, Now: r.cluster.now})
 	t.Cleanup(r.Assigner.Close)
 	return r
 }
 
-func (r *rig) report(s quota.Stream, allowed, denied uint64, elapsed time.Duration) {
-	r.Report([]Reported{{quota.BucketReport{Stream: s, Key: "k", Allowed: allowed, Denied: denied, Elapsed: elapsed}, r.quota, r.request}})
+func (r *rig) report(s, allowed, denied uint64, elapsed time.Duration) {
+	r.Reported(r.now(), s, []rlqs.BucketUsage{{Bucket: &r.bucket, Allowed: allowed, Denied: denied, Elapsed: elapsed}})
 }
 
 // await returns the pushes that arrive until one of that kind does. It moves the clock, because pushes have distances.
-func (r *rig) await(t *testing.T, kind quota.PushKind, s quota.Stream) (p quota.Push) {
+func (r *rig) await(t *testing.T, kind rlqs.AssignmentKind, s uint64) (p rlqs.Assignment) {
 	t.Helper()
 	for range 1000 {
 		all, acks := r.sent.take()
 		for _, serial := range acks {
-			r.Acked(s, serial)
+			r.Acked(r.now(), s, serial)
 		}
 		for _, p := range all {
-			if p.Kind == kind && p.Stream == s {
+			if p.Kind == kind {
 				return p
 			}
 		}
@@ -115,9 +118,9 @@ func (r *rig) await(t *testing.T, kind quota.PushKind, s quota.Stream) (p quota.
 // rule see the charge, and that all Envoys and callers together get no more than the limit.
 func TestAssignmentsAreCharged(t *testing.T) {
 	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
-	r.Opened(1, "one")
+	r.Opened(r.now(), 1, rlqs.EnvoyStream{Name: "one"})
 	r.report(1, 0, 5, 0)
-	p := r.await(t, quota.Pair, 1)
+	p := r.await(t, rlqs.AssignPair, 1)
 	if p.Tokens == 0 || uint64(p.Tokens) > r.used(r.request) {
 		t.Errorf("%d hits are assigned, and %d charged", p.Tokens, r.used(r.request))
 	}
@@ -135,7 +138,7 @@ func TestAssignmentsAreCharged(t *testing.T) {
 	r.report(1, uint64(p.Tokens), 50, 5*time.Second)
 	r.clock.Add(int64(5 * time.Second))
 	r.report(1, 0, 50, 5*time.Second)
-	if all, _ := r.sent.take(); len(all) > 0 && all[0].Kind == quota.Pair && admitted+uint64(p.Tokens)+uint64(all[0].Tokens) > 1000 {
+	if all, _ := r.sent.take(); len(all) > 0 && all[0].Kind == rlqs.AssignPair && admitted+uint64(p.Tokens)+uint64(all[0].Tokens) > 1000 {
 		t.Errorf("%+v above the limit", all)
 	}
 }
@@ -157,7 +160,7 @@ func TestOnlyOwnersGrant(t *testing.T) {
 	} {
 		r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
 		r.as = change
-		r.Opened(1, "one")
+		r.Opened(r.now(), 1, rlqs.EnvoyStream{Name: "one"})
 		r.report(1, 0, 5, 0)
 		for range 100 {
 			r.clock.Add(int64(10 * time.Millisecond))
@@ -165,7 +168,7 @@ func TestOnlyOwnersGrant(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			all, _ := r.sent.take()
 			for _, p := range all {
-				if p.Kind == quota.Pair {
+				if p.Kind == rlqs.AssignPair {
 					t.Fatalf("%s: %+v", name, p)
 				}
 			}
@@ -181,9 +184,9 @@ func TestOnlyOwnersGrant(t *testing.T) {
 // turn of the window.
 func TestGapless(t *testing.T) {
 	r := newRig(t, 1000*aMinute+int64(40*time.Second), 6000)
-	r.Opened(1, "one")
+	r.Opened(r.now(), 1, rlqs.EnvoyStream{Name: "one"})
 	r.report(1, 0, 5, 0)
-	r.await(t, quota.Pair, 1)
+	r.await(t, rlqs.AssignPair, 1)
 	for range 3 {
 		r.clock.Add(int64(5 * time.Second))
 		r.node.Tick(r.clock.Load())
@@ -191,7 +194,7 @@ func TestGapless(t *testing.T) {
 		for range 20 {
 			_, acks := r.sent.take()
 			for _, serial := range acks {
-				r.Acked(1, serial)
+				r.Acked(r.now(), 1, serial)
 			}
 			r.clock.Add(int64(10 * time.Millisecond))
 			r.step(func(int64) {})
@@ -206,10 +209,10 @@ func TestGapless(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		if all, acks := r.sent.take(); len(acks) > 0 {
 			for _, serial := range acks {
-				r.Acked(1, serial)
+				r.Acked(r.now(), 1, serial)
 			}
 			for _, p := range all {
-				if p.Kind == quota.Deny {
+				if p.Kind == rlqs.AssignDeny {
 					t.Fatalf("denied at %v", time.Duration(end-r.clock.Load()))
 				}
 			}
