@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
