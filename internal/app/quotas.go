@@ -14,6 +14,7 @@ type quotas struct {
 func (q *quotas) start(m *sidecar) {
 	q.assigner = assign.New(assign.Options{
 		Charger: m.peer,
+		Members: func() int { return m.cluster.Load().View().Ring.Len() },
 		Send:    func(stream, serial uint64, as []rlqs.Assignment) error { return q.server.Send(stream, serial, as) },
 	})
 	q.server = rlqs.NewServer(rlqs.Options{Service: m.service, Book: q.assigner, Registerer: m.reg})

@@ -24,14 +24,17 @@ type Options struct {
 	Charger Charger
 	// Send sends a response to an Envoy, as rlqs.QuotaServer does. It must not block, and must not call the Assigner.
 	Send func(stream, serial uint64, as []rlqs.Assignment) error
-	Now  func() time.Time // default time.Now
-	IDs  int              // buckets of one Envoy, at most; default 1,000
+	// Members returns the number of members of the ring.
+	Members func() int
+	Now     func() time.Time // default time.Now
+	IDs     int              // buckets of one Envoy, at most; default 1,000
 }
 
 // Assigner assigns parts of limits to Envoys. It is safe for concurrent use.
 type Assigner struct {
 	charger Charger
 	send    func(stream, serial uint64, as []rlqs.Assignment) error
+	members func() int
 	now     func() time.Time
 	wake    chan struct{}
 	stop    chan struct{}
@@ -56,7 +59,7 @@ type counter struct {
 // New returns an Assigner. The caller must Close it.
 func New(o Options) *Assigner {
 	a := &Assigner{
-		charger: o.Charger, send: o.Send, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}),
+		charger: o.Charger, send: o.Send, members: o.Members, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}),
 		ledger: quota.NewLedger(quota.Options{IDs: o.IDs}), keys: map[quota.Key]*counter{},
 	}
 	if a.now == nil {
@@ -151,7 +154,7 @@ func (a *Assigner) tick(now int64) (changed bool) {
 	for _, h := range w.Asks {
 		if c := a.keys[h.Key]; c != nil {
 			a.running.Add(1)
-			go a.charge(c.request, h, c.rest(h.Window))
+			go a.charge(c.request, h, c.share(h.Window, a.members()))
 		}
 	}
 	for _, h := range w.Returns {

@@ -83,13 +83,13 @@ func newRig(t *testing.T, at int64, limitOf uint32) *rig {
 	r := &rig{cluster: newCluster(at)}
 	r.request = owner.Request{Key: owner.Key{1, 2}, Rule: limit.Rule{Limit: limitOf, Window: time.Minute}}
 	r.bucket = rlqs.QuotaBucket{Key: "k", Fit: rlqs.FitLimited, Match: config.Match{Limit: r.request.Rule}, Request: r.request}
-	r.Assigner = New(Options{Charger: r.cluster, Send: r.sent.send, Now: r.cluster.now})
+	r.Assigner = New(Options{Charger: r.cluster, Send: r.sent.send, Members: func() int { return 1 }, Now: r.cluster.now})
 	t.Cleanup(r.Assigner.Close)
 	return r
 }
 
 func (r *rig) report(s, allowed, denied uint64, elapsed time.Duration) {
-	r.Reported(r.now(), s, []rlqs.BucketUsage{{Bucket: &r.bucket, Allowed: allowed, Denied: denied, Elapsed: elapsed}})
+	r.Reported(r.cluster.now(), s, []rlqs.BucketUsage{{Bucket: &r.bucket, Allowed: allowed, Denied: denied, Elapsed: elapsed}})
 }
 
 // await returns the pushes that arrive until one of that kind does. It moves the clock, because pushes have distances.
@@ -98,7 +98,7 @@ func (r *rig) await(t *testing.T, kind rlqs.AssignmentKind, s uint64) (p rlqs.As
 	for range 1000 {
 		all, acks := r.sent.take()
 		for _, serial := range acks {
-			r.Acked(r.now(), s, serial)
+			r.Acked(r.cluster.now(), s, serial)
 		}
 		for _, p := range all {
 			if p.Kind == kind {
@@ -118,7 +118,7 @@ func (r *rig) await(t *testing.T, kind rlqs.AssignmentKind, s uint64) (p rlqs.As
 // rule see the charge, and that all Envoys and callers together get no more than the limit.
 func TestAssignmentsAreCharged(t *testing.T) {
 	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
-	r.Opened(r.now(), 1, rlqs.EnvoyStream{Name: "one"})
+	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
 	r.report(1, 0, 5, 0)
 	p := r.await(t, rlqs.AssignPair, 1)
 	if p.Tokens == 0 || uint64(p.Tokens) > r.used(r.request) {
@@ -160,7 +160,7 @@ func TestOnlyOwnersGrant(t *testing.T) {
 	} {
 		r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
 		r.as = change
-		r.Opened(r.now(), 1, rlqs.EnvoyStream{Name: "one"})
+		r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
 		r.report(1, 0, 5, 0)
 		for range 100 {
 			r.clock.Add(int64(10 * time.Millisecond))
@@ -184,7 +184,7 @@ func TestOnlyOwnersGrant(t *testing.T) {
 // turn of the window.
 func TestGapless(t *testing.T) {
 	r := newRig(t, 1000*aMinute+int64(40*time.Second), 6000)
-	r.Opened(r.now(), 1, rlqs.EnvoyStream{Name: "one"})
+	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
 	r.report(1, 0, 5, 0)
 	r.await(t, rlqs.AssignPair, 1)
 	for range 3 {
@@ -194,7 +194,7 @@ func TestGapless(t *testing.T) {
 		for range 20 {
 			_, acks := r.sent.take()
 			for _, serial := range acks {
-				r.Acked(r.now(), 1, serial)
+				r.Acked(r.cluster.now(), 1, serial)
 			}
 			r.clock.Add(int64(10 * time.Millisecond))
 			r.step(func(int64) {})
@@ -209,7 +209,7 @@ func TestGapless(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		if all, acks := r.sent.take(); len(acks) > 0 {
 			for _, serial := range acks {
-				r.Acked(r.now(), 1, serial)
+				r.Acked(r.cluster.now(), 1, serial)
 			}
 			for _, p := range all {
 				if p.Kind == rlqs.AssignDeny {
@@ -221,5 +221,33 @@ func TestGapless(t *testing.T) {
 	r.clock.Store(end + 1)
 	if used := r.used(r.request); used == 0 {
 		t.Error("nothing is charged to the next window")
+	}
+}
+
+// TestShares checks the parts of a limit that members may have charged.
+func TestShares(t *testing.T) {
+	r := limit.Rule{Limit: 1200, Window: 10 * time.Second}
+	at := func(elapsed time.Duration) int64 { return int64(elapsed) }
+	for name, c := range map[string]struct {
+		s    share
+		now  time.Duration
+		want uint64
+	}{
+		"first":                          {share{3, 0, 1200}, 0, 360},
+		"before the window":              {share{3, 0, 1200}, -5 * time.Second, 360},
+		"has its part":                   {share{3, 360, 840}, 0, 0},
+		"half of the parts are free":     {share{3, 360, 840}, 5 * time.Second, 420},
+		"the others have theirs":         {share{3, 360, 0}, 5 * time.Second, 0},
+		"the others have half of theirs": {share{3, 360, 420}, 0, 0},
+		"what they do not need":          {share{3, 360, 640}, 5 * time.Second, 420},
+		"the end":                        {share{3, 360, 700}, 10 * time.Second, 700},
+		"late, and none is left":         {share{3, 0, 0}, 5 * time.Second, 0},
+		"less than its part is left":     {share{3, 0, 100}, 0, 100},
+		"one member and callers":         {share{1, 0, 1200}, 0, 1080},
+		"one member, and callers came":   {share{1, 1000, 100}, 5 * time.Second, 100},
+	} {
+		if got := c.s.most(&r, 0, at(c.now)); got != c.want {
+			t.Errorf("%s: %d, not %d", name, got, c.want)
+		}
 	}
 }

@@ -23,21 +23,26 @@ type lot struct {
 // chargeTimeout is how long the owner may take to charge a lot, after which the rest of a window is worth more than it.
 const chargeTimeout = time.Second
 
-// charge asks the owner for hits, and gives the ledger those that the owner has charged. It takes at most half of the rest
-// of the limit at once, so that callers, and the Envoys of other sidecars, find some until they ask. The charge is
-// replicated before the owner answers.
-func (a *Assigner) charge(r owner.Request, h quota.WindowHits, known uint64) {
+// charge asks the owner for hits, and gives the ledger those that the owner has charged. The charge is replicated before
+// the owner answers.
+func (a *Assigner) charge(r owner.Request, h quota.WindowHits, known share) {
 	defer a.running.Done()
-	h.Hits = min(h.Hits, partOf(known, r.Rule.Limit))
-	got, left := a.reserve(&r, h)
-	if got == nil && left > 0 && left < h.Hits {
-		h.Hits = partOf(left, r.Rule.Limit)
-		got, left = a.reserve(&r, h)
+	var got *lot
+	for range 2 {
+		if h.Hits = min(h.Hits, known.most(&r.Rule, h.Window, a.now().UnixNano())); h.Hits == 0 {
+			break
+		}
+		left := uint64(0)
+		if got, left = a.reserve(&r, h); got != nil || left >= known.left {
+			known.left = left
+			break
+		}
+		known.left = left // what was known was out of date
 	}
 	granted := quota.WindowHits{Key: h.Key, Window: h.Window}
 	a.step(func(now int64) {
 		if c := a.keys[h.Key]; c != nil {
-			c.left[h.Window&1] = windowRest{h.Window, left}
+			c.left[h.Window&1] = windowRest{h.Window, known.left}
 			if got != nil {
 				granted.Hits = got.hits
 				c.lots = append(c.lots, *got)
@@ -53,18 +58,44 @@ type windowRest struct {
 	hits   uint64
 }
 
-// rest returns the rest of the limit in a window, or the limit if the owner has not reported any.
-func (c *counter) rest(window int64) uint64 {
-	if l := c.left[window&1]; l.window == window {
-		return l.hits
-	}
-	return uint64(c.request.Rule.Limit)
+// share determines how much of a window this member may have charged, so that those who ask later find their parts: the
+// callers of the rate limit service a tenth, and the other members, whose number is known while their demand is not, the
+// same as this one.
+type share struct {
+	members uint64
+	mine    uint64 // hits of the window that this member has had charged
+	left    uint64 // of the limit
 }
 
-// partOf returns how many of the left hits one request takes: half of them, but so many that there is an end.
-func partOf(left uint64, of uint32) uint64 {
-	return min(max(1, left), max(1, left/2, uint64(of)/50))
+const callersPart = 10 // the callers' part is 1/callersPart
+
+// share returns the share of the member for a window of c.
+func (c *counter) share(window int64, members int) share {
+	s := share{members: uint64(max(1, members)), left: uint64(c.request.Rule.Limit)}
+	for _, l := range c.lots {
+		if l.window == window {
+			s.mine += l.hits
+		}
+	}
+	if l := c.left[window&1]; l.window == window {
+		s.left = l.hits
+	}
+	return s
 }
+
+// most returns how many hits may be charged now. Each member may have its part of the limit at any time. Parts that are
+// not used are set free for the others at a steady rate until the window ends. So a member that gets all requests, which
+// come evenly, has enough for them at each time, and if all members get many, each has its part.
+func (s share) most(r *limit.Rule, window, now int64) uint64 {
+	all := uint64(r.Limit)
+	part := max(1, (all-all/callersPart)/s.members)
+	others := saturatingSub(all, s.left+s.mine) // charged for them
+	ahead := min(max(0, r.End(window)-now), int64(r.Window))
+	keep := uint64(float64(saturatingSub(all, part)) * float64(ahead) / float64(r.Window))
+	return min(s.left, max(saturatingSub(part, s.mine), saturatingSub(s.left, saturatingSub(keep, others))))
+}
+
+func saturatingSub(a, b uint64) uint64 { return a - min(a, b) }
 
 // reserve makes a hold of h at the owner. It returns the lot, or nil, and how many hits the limit still has room for.
 func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lot, left uint64) {
