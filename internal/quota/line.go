@@ -41,10 +41,11 @@ type line struct {
 	reportedAt int64 // 0: never
 	before     int64 // time of the report before that one
 	hitAt      int64 // last report with hits
-	quiet      int   // consecutive reports without hits
-	settled    bool  // a report has settled the first lease
-	forced     bool  // the Envoy has lost its assignment
-	hungry     bool  // it was offered less than it needs
+	lastHits   uint64
+	quiet      int  // consecutive reports without hits
+	settled    bool // a report has settled the first lease
+	forced     bool // the Envoy has lost its assignment
+	hungry     bool // it was offered less than it needs
 
 	want    PushKind // to push; 0: nothing
 	lot     uint64   // with Pair

@@ -104,3 +104,19 @@ func (a *allotment) ask(now int64) {
 		a.ledger.ask(WindowHits{Key: a.key, Window: a.window, Hits: uint64(target) - a.held})
 	}
 }
+
+// giveBack returns hits of the window that would not be needed if the load doubled.
+func (a *allotment) giveBack(now int64) {
+	limit, left := uint64(a.quota.Limit), a.seconds(now)
+	if !a.dealt && len(a.lines) > 0 || a.free() <= limit/4 || left < lotBefore.Seconds() {
+		return
+	}
+	kept := float64(limit) / 8
+	for _, l := range a.lines {
+		kept += max(0, 2*l.demand(now, left)-float64(l.rest()))
+	}
+	if hits := a.free() - min(a.free(), uint64(kept)); hits > limit/8 {
+		a.held -= hits
+		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window, Hits: hits})
+	}
+}

@@ -46,7 +46,7 @@ func (l *line) observe(now int64, r BucketReport) {
 	}
 	l.guess += part * float64(r.Allowed)
 	l.before, l.reportedAt = l.reportedAt, now
-	if hits == 0 {
+	if l.lastHits = hits; hits == 0 {
 		l.quiet++
 		return
 	}

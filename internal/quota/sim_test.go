@@ -26,10 +26,11 @@ type plan struct {
 type sabotage uint8
 
 const (
-	correct    sabotage = iota
-	bareBucket          // leases replace others without a refusal before them
-	sameStream          // a stream that breaks is taken for the same one as that which follows it
-	earlyAck            // responses are acknowledged when they are sent
+	correct      sabotage = iota
+	bareBucket            // leases replace others without a refusal before them
+	sameStream            // a stream that breaks is taken for the same one as that which follows it
+	creditAtOnce          // what a lease replaces is credited when it is pushed
+	earlyAck              // responses are acknowledged when they are sent
 )
 
 const (
@@ -202,6 +203,7 @@ func (w *world) drive() {
 		w.check()
 		for _, r := range work.Responses {
 			w.messages++
+			w.held(r)
 			w.streams[r.Stream].respond(r)
 		}
 		for _, h := range work.Asks {
@@ -219,6 +221,20 @@ func (w *world) drive() {
 			}
 			w.drive()
 		})
+	}
+}
+
+// held requires that the charges of what was pushed are within what the sidecar holds.
+func (w *world) held(r Response) {
+	for _, p := range r.Pushes {
+		a := w.ledger.allotments[p.Key]
+		if p.Kind == Pair && (a.charged > a.held || w.now+int64(p.TTL) > a.end && a.ahead > a.next) {
+			w.t.Fatalf("pushed %d hits: charged %d of %d, ahead %d of %d", p.Tokens, a.charged, a.held, a.ahead, a.next)
+		}
+		if l := w.ledger.streams[r.Stream].lines[p.Key]; w.sabotage == creditAtOnce && p.Kind == Pair {
+			l.old = 0
+			a.settle(l)
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ type envoy struct {
 	wakeAt  int64 // of the scheduled wake
 
 	stream Stream // at the sidecar; 0: none
+	serial uint64 // of the newest response
 	number int    // of the proxy's stream
 	cut    bool   // messages are lost
 	down   []delivery
@@ -103,6 +104,9 @@ func (e *envoy) report(r model.UsageReport) {
 			w.streams[e.stream] = e
 			id := e.stream
 			e.up(func() { w.ledger.Opened(w.now, id, "") })
+		} else { // what was sent on the stream before is taken for received
+			id, serial := e.stream, e.serial
+			e.up(func() { w.ledger.Acked(w.now, id, serial) })
 		}
 	}
 	if e.cut {
@@ -136,6 +140,7 @@ func (e *envoy) up(do func()) {
 func (e *envoy) respond(r Response) {
 	w := e.w
 	r.Pushes = slices.Clone(r.Pushes)
+	e.serial = r.Serial
 	if w.sabotage == earlyAck {
 		w.at(w.now, func() { w.ledger.Acked(w.now, r.Stream, r.Serial) })
 	}

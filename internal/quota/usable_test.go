@@ -47,29 +47,3 @@ func TestUsable(t *testing.T) {
 		}
 	}
 }
-
-// TestExact requires that no window exceeds the limit, whatever fails.
-func TestExact(t *testing.T) {
-	for seed := range uint64(20) {
-		p := plan{seed: seed, limit: 2000, window: 10 * time.Second, envoys: 10, load: []float64{0.5, 1, 1.5, 3}[seed%4], windows: 30, faults: true, move: seed%3 == 0}
-		if seed%5 == 0 {
-			p.rls = 0.3
-		}
-		r := simulate(t, p)
-		t.Logf("seed %d: usable %.4f, worst %.4f, over %v %+v", seed, r.mean, r.worst, r.over, r.stats)
-	}
-}
-
-// TestSabotage requires that the simulation finds deliberate mistakes.
-func TestSabotage(t *testing.T) {
-	for _, s := range []sabotage{bareBucket, sameStream, earlyAck} {
-		found := 0
-		for seed := range uint64(20) {
-			r := simulate(t, plan{seed: seed, limit: 2000, window: 10 * time.Second, envoys: 10, load: []float64{0.5, 1, 1.5, 3}[seed%4], windows: 30, faults: true, move: true, sabotage: s})
-			if len(r.over) > 0 {
-				found++
-			}
-		}
-		t.Logf("sabotage %d found with %d of 20 seeds", s, found)
-	}
-}
