@@ -137,8 +137,7 @@ func (w *world) run() (usable []float64) {
 		if got := w.admitted[i] + w.holder.rls[i]; got > uint64(w.limit) {
 			w.over[i] = got - uint64(w.limit)
 		}
-		if n >= 4 {
-			most := math.Min(w.offered[i], float64(w.limit)-float64(w.holder.rls[i]))
+		if most := math.Min(w.offered[i], float64(w.limit)-float64(w.holder.rls[i])); n >= 4 && most > 0 {
 			usable = append(usable, float64(w.admitted[i])/most)
 		}
 		if w.move && n%3 == 2 {

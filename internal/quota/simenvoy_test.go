@@ -18,6 +18,7 @@ type envoy struct {
 	proxy   *model.Proxy
 	rate    float64
 	stopped bool
+	silent  int64 // no requests until then
 	waiting int   // requests of a stopped Envoy
 	wakeAt  int64 // of the scheduled wake
 
@@ -28,7 +29,6 @@ type envoy struct {
 	down   []delivery
 	downAt int64 // arrival of the last response: they arrive in order
 	upAt   int64
-	mine   map[int64]int
 }
 
 // delivery is a response that a stopped Envoy has not read.
@@ -38,7 +38,7 @@ type delivery struct {
 }
 
 func newEnvoy(w *world, i int) *envoy {
-	e := &envoy{mine: map[int64]int{}, w: w, index: i, wakeAt: math.MaxInt64}
+	e := &envoy{w: w, index: i, wakeAt: math.MaxInt64}
 	e.proxy = model.NewProxy(model.ProxyOptions{
 		Workers: 2, NoAssignment: model.Strategy{Kind: model.DenyAll}, Delay: func(int) time.Duration {
 			if w.faults && w.r.IntN(50) == 0 {
@@ -53,6 +53,10 @@ func newEnvoy(w *world, i int) *envoy {
 // arrive is one request.
 func (e *envoy) arrive() {
 	w := e.w
+	if w.now < e.silent {
+		w.at(e.silent, e.arrive)
+		return
+	}
 	w.at(w.now+w.exponential(e.rate), e.arrive)
 	w.offered[w.index()]++
 	if e.stopped {
@@ -66,7 +70,6 @@ func (e *envoy) hit() {
 	w := e.w
 	if e.proxy.Hit(w.now, w.r.IntN(2), simKey) {
 		w.admitted[w.index()]++
-		e.mine[w.index()]++
 	}
 	e.after()
 }
@@ -196,7 +199,7 @@ func (e *envoy) receive(r Response) {
 func (e *envoy) fault() {
 	w := e.w
 	w.at(w.now+w.exponential(1.0/60), e.fault)
-	switch w.r.IntN(4) {
+	switch w.r.IntN(5) {
 	case 0:
 		e.breakStream(0)
 	case 1:
@@ -210,6 +213,8 @@ func (e *envoy) fault() {
 		})
 	case 3:
 		e.stop(w.r.Int64N(8 * second))
+	case 4: // long enough for an idle lease, or to be forgotten
+		e.silent = w.now + w.r.Int64N(90*second)
 	}
 }
 
