@@ -32,6 +32,7 @@ func (a *allotment) refill(now int64, l *line) {
 func (a *allotment) enlarge(now int64, l *line, need float64, available uint64) {
 	lot := min(uint64(need), available)
 	if l.hungry = lot < uint64(need); l.hungry {
+		a.short = true
 		a.ask(now)
 	}
 	if lot > 2 && float64(lot) > l.expected(now)+2 {
@@ -50,7 +51,7 @@ func (a *allotment) shrink(now int64, l *line, need, next float64) {
 	}
 	lot := min(need, max(available, next), float64(a.free()))
 	spare := rest - min(rest, float64(l.doubt)) - need // a credit is less by the hits in doubt
-	if spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
+	if a.short && spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
 		a.order(l, Pair, uint64(lot))
 	}
 }
