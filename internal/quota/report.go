@@ -16,10 +16,9 @@ func (a *allotment) report(now int64, l *line, r BucketReport) {
 	if l.settles(now) {
 		a.ledger.stats.Credited += l.credit()
 	}
-	if r.Denied > 0 {
+	if l.forced = l.serial != 0 && r.Elapsed == 0 && r.Allowed+r.Denied > 0; r.Denied > 0 && !l.forced {
 		l.refused(now)
 	}
-	l.forced = l.serial != 0 && r.Elapsed == 0 && r.Allowed+r.Denied > 0
 	a.settle(l)
 	switch {
 	case now-l.hitAt >= int64(abandonAfter):
