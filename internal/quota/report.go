@@ -21,7 +21,7 @@ func (a *allotment) report(now int64, l *line, r BucketReport) {
 	}
 	a.settle(l)
 	switch {
-	case now-l.hitAt >= int64(abandonAfter):
+	case l.idle() && now-l.hitAt >= int64(abandonAfter):
 		a.order(l, Abandon, 0)
 	case !a.dealt: // the deal includes the line
 		a.ask(now)

@@ -158,7 +158,7 @@ func (r *rig) steady(rates ...float64) (lines []*line) {
 	for i := range rates {
 		lines = append(lines, r.first(Stream(i+1)))
 	}
-	for range int(2 * r.quota.Window / (5 * time.Second)) {
+	for range int(2*r.quota.Window/(5*time.Second)) - 1 {
 		r.wait(5 * time.Second)
 		for i, rate := range rates {
 			r.report(Stream(i+1), uint64(5*rate), 0)

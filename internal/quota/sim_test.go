@@ -61,6 +61,7 @@ type world struct {
 // holder charges hits of windows for the sidecar and for the callers that it decides itself.
 type holder struct {
 	lent, rls map[int64]uint64
+	silent    int64 // it does not answer until then
 }
 
 type event struct {
@@ -108,6 +109,9 @@ func newWorld(t testing.TB, p plan) *world {
 	}
 	if p.rls > 0 {
 		w.call()
+	}
+	if p.faults {
+		w.at(w.now+w.r.Int64N(120*second), w.outage)
 	}
 	return w
 }
@@ -168,9 +172,15 @@ func (w *world) call() {
 	w.at(w.now+w.exponential(w.rls*float64(w.limit)/w.window.Seconds()), w.call)
 }
 
+// outage makes the holder unreachable for some time.
+func (w *world) outage() {
+	w.holder.silent = w.now + w.r.Int64N(15*second)
+	w.at(w.now+w.exponential(1.0/120), w.outage)
+}
+
 // asked is the holder's part of an ask.
 func (w *world) asked(h WindowHits) {
-	if w.faults && w.r.IntN(20) == 0 {
+	if w.now < w.holder.silent || w.faults && w.r.IntN(20) == 0 {
 		return // lost
 	}
 	most := uint64(w.limit)
