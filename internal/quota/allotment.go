@@ -22,6 +22,7 @@ type allotment struct {
 	gone    uint64 // charge of lines that are closed
 	closed  []closedLease
 
+	short      bool  // a line was offered less than it needs in this window
 	dealt      bool  // the window's lots were offered
 	dealAt     int64 // when they are offered, although leases may not reach into the next window
 	lotAsked   bool  // the next window's lot was asked for
@@ -50,7 +51,7 @@ func newAllotment(l *Ledger, now int64, key Key, q KeyQuota) *allotment {
 // open sets the current window.
 func (a *allotment) open(window int64) {
 	a.window, a.end = window, a.quota.rule().End(window)
-	a.dealt, a.lotAsked, a.shut = false, false, false
+	a.short, a.dealt, a.lotAsked, a.shut = false, false, false, false
 	a.askedAt, a.nextAsked = 0, 0
 }
 
@@ -146,7 +147,7 @@ func (a *allotment) deal(now int64) {
 		}
 	}
 	a.dealt = true
-	if total > budget {
+	if a.short = total > budget; a.short {
 		a.ask(now)
 	}
 }

@@ -52,7 +52,6 @@ type LedgerStats struct {
 	Credited uint64 // hits of leases that were free again before their windows ended
 	Stranded uint64 // hits of leases that may have been unspent when their windows or streams ended
 	OverCap  uint64 // reports of ids above the cap
-	Refused  uint64 // pushes that would have exceeded what is held; they were not sent
 }
 
 // NewLedger returns a Ledger without keys and streams.
@@ -179,6 +178,15 @@ func (b *Ledger) Acked(now int64, id Stream, serial uint64) (took time.Duration)
 		}
 	}
 	return took
+}
+
+// giveBack adds hits that are returned to the work of the next Tick.
+func (b *Ledger) giveBack(h WindowHits) {
+	if h.Hits > 0 {
+		b.stats.Returned += h.Hits
+		b.returns = append(b.returns, h)
+		b.nextAt = math.MinInt64
+	}
 }
 
 // ask adds a request to the work of the next Tick.

@@ -27,6 +27,7 @@ type line struct {
 	kind    PushKind
 	serial  uint64 // of its response; 0: none was sent
 	sentAt  int64
+	stale   bool // it was pushed before the window: carried has what may be left of it
 	acked   bool
 	ackedAt int64
 	size    uint64
@@ -41,10 +42,11 @@ type line struct {
 	reportedAt int64 // 0: never
 	before     int64 // time of the report before that one
 	hitAt      int64 // last report with hits
-	quiet      int   // consecutive reports without hits
-	settled    bool  // a report has settled the first lease
-	forced     bool  // the Envoy has lost its assignment
-	hungry     bool  // it was offered less than it needs
+	lastHits   uint64
+	quiet      int  // consecutive reports without hits
+	settled    bool // a report has settled the first lease
+	forced     bool // the Envoy has lost its assignment
+	hungry     bool // it was offered less than it needs
 
 	want    PushKind // to push; 0: nothing
 	lot     uint64   // with Pair
@@ -62,7 +64,7 @@ func (l *line) rest() uint64 { return l.live - l.known }
 
 // alive returns how many hits the Envoy may admit from now on with the leases that it has.
 func (l *line) alive() uint64 {
-	if l.acked {
+	if l.acked && !l.stale {
 		return l.rest()
 	}
 	return l.rest() + l.old + l.carried
@@ -102,7 +104,7 @@ func (l *line) foreign(hits uint64) {
 
 // settles reports whether a report that arrives now contains all hits of the leases before the newest one.
 func (l *line) settles(now int64) bool {
-	return l.serial != 0 && l.acked && now-l.ackedAt >= int64(settleAfter)
+	return l.serial != 0 && !l.stale && l.acked && now-l.ackedAt >= int64(settleAfter)
 }
 
 // credit ends the charges of leases that are dead and completely reported. It returns the hits that are free again.
@@ -129,7 +131,7 @@ func (l *line) replace(now int64, kind PushKind, serial, n uint64, ttl time.Dura
 	l.live, l.known, l.size, l.guess = n, 0, n, 0
 	l.kind, l.serial, l.sentAt, l.acked = kind, serial, now, false
 	l.ttl, l.endsAt = ttl, now+int64(ttl)
-	l.same, l.forced = 0, false
+	l.same, l.forced, l.stale = 0, false, false
 }
 
 // extend records the push of a longer TTL.
@@ -177,7 +179,7 @@ func (l *line) turn(end int64) {
 		l.past += l.charge() - l.spent - alive
 	}
 	l.spent, l.live, l.known, l.old, l.doubt, l.carried = 0, 0, 0, 0, 0, alive
-	l.hungry, l.guess = false, 0
+	l.hungry, l.guess, l.stale = false, 0, true
 }
 
 // expected returns the estimate of the unspent hits of the live lease. It is negative if the lease was too small.

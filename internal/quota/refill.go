@@ -32,6 +32,7 @@ func (a *allotment) refill(now int64, l *line) {
 func (a *allotment) enlarge(now int64, l *line, need float64, available uint64) {
 	lot := min(uint64(need), available)
 	if l.hungry = lot < uint64(need); l.hungry {
+		a.short = true
 		a.ask(now)
 	}
 	if lot > 2 && float64(lot) > l.expected(now)+2 {
@@ -50,7 +51,7 @@ func (a *allotment) shrink(now int64, l *line, need, next float64) {
 	}
 	lot := min(need, max(available, next), float64(a.free()))
 	spare := rest - min(rest, float64(l.doubt)) - need // a credit is less by the hits in doubt
-	if spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
+	if a.short && spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
 		a.order(l, Pair, uint64(lot))
 	}
 }
@@ -102,5 +103,21 @@ func (a *allotment) ask(now int64) {
 	if target = min(math.Ceil(target), float64(a.quota.Limit)); uint64(target) > a.held {
 		a.askedAt = now
 		a.ledger.ask(WindowHits{Key: a.key, Window: a.window, Hits: uint64(target) - a.held})
+	}
+}
+
+// giveBack returns hits of the window that would not be needed if the load doubled.
+func (a *allotment) giveBack(now int64) {
+	limit, left := uint64(a.quota.Limit), a.seconds(now)
+	if !a.dealt && len(a.lines) > 0 || a.free() <= limit/4 || left < lotBefore.Seconds() {
+		return
+	}
+	kept := float64(limit) / 8
+	for _, l := range a.lines {
+		kept += max(0, 2*l.demand(now, left)-float64(l.rest()))
+	}
+	if hits := a.free() - min(a.free(), uint64(kept)); hits > limit/8 {
+		a.held -= hits
+		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window, Hits: hits})
 	}
 }

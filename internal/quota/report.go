@@ -16,13 +16,12 @@ func (a *allotment) report(now int64, l *line, r BucketReport) {
 	if l.settles(now) {
 		a.ledger.stats.Credited += l.credit()
 	}
-	if r.Denied > 0 {
+	if l.forced = l.serial != 0 && r.Elapsed == 0 && r.Allowed+r.Denied > 0; r.Denied > 0 && !l.forced {
 		l.refused(now)
 	}
-	l.forced = l.serial != 0 && r.Elapsed == 0 && r.Allowed+r.Denied > 0
 	a.settle(l)
 	switch {
-	case now-l.hitAt >= int64(abandonAfter):
+	case l.idle() && now-l.hitAt >= int64(abandonAfter):
 		a.order(l, Abandon, 0)
 	case !a.dealt: // the deal includes the line
 		a.ask(now)
@@ -46,7 +45,7 @@ func (l *line) observe(now int64, r BucketReport) {
 	}
 	l.guess += part * float64(r.Allowed)
 	l.before, l.reportedAt = l.reportedAt, now
-	if hits == 0 {
+	if l.lastHits = hits; hits == 0 {
 		l.quiet++
 		return
 	}

@@ -34,6 +34,7 @@ func (b *Ledger) Tick(now int64) Work {
 // drop removes an allotment that no Envoy uses.
 func (b *Ledger) drop(i int) {
 	a := b.list[i]
+	b.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - min(a.next, a.ahead)})
 	delete(b.allotments, a.key)
 	b.list[i] = b.list[len(b.list)-1]
 	b.list = b.list[:len(b.list)-1]

@@ -22,6 +22,7 @@ func (a *allotment) step(now int64) {
 	}
 	if !a.shut && now-a.scannedAt >= int64(scanInterval) {
 		a.scan(now)
+		a.giveBack(now)
 	}
 	a.schedule(now)
 }

@@ -1,3 +1,5 @@
+//go:build !race
+
 package quota
 
 import (
@@ -18,16 +20,17 @@ type envoy struct {
 	proxy   *model.Proxy
 	rate    float64
 	stopped bool
+	silent  int64 // no requests until then
 	waiting int   // requests of a stopped Envoy
 	wakeAt  int64 // of the scheduled wake
 
 	stream Stream // at the sidecar; 0: none
+	serial uint64 // of the newest response
 	number int    // of the proxy's stream
 	cut    bool   // messages are lost
 	down   []delivery
 	downAt int64 // arrival of the last response: they arrive in order
 	upAt   int64
-	mine   map[int64]int
 }
 
 // delivery is a response that a stopped Envoy has not read.
@@ -37,7 +40,7 @@ type delivery struct {
 }
 
 func newEnvoy(w *world, i int) *envoy {
-	e := &envoy{mine: map[int64]int{}, w: w, index: i, wakeAt: math.MaxInt64}
+	e := &envoy{w: w, index: i, wakeAt: math.MaxInt64}
 	e.proxy = model.NewProxy(model.ProxyOptions{
 		Workers: 2, NoAssignment: model.Strategy{Kind: model.DenyAll}, Delay: func(int) time.Duration {
 			if w.faults && w.r.IntN(50) == 0 {
@@ -52,6 +55,10 @@ func newEnvoy(w *world, i int) *envoy {
 // arrive is one request.
 func (e *envoy) arrive() {
 	w := e.w
+	if w.now < e.silent {
+		w.at(e.silent, e.arrive)
+		return
+	}
 	w.at(w.now+w.exponential(e.rate), e.arrive)
 	w.offered[w.index()]++
 	if e.stopped {
@@ -65,7 +72,6 @@ func (e *envoy) hit() {
 	w := e.w
 	if e.proxy.Hit(w.now, w.r.IntN(2), simKey) {
 		w.admitted[w.index()]++
-		e.mine[w.index()]++
 	}
 	e.after()
 }
@@ -103,6 +109,9 @@ func (e *envoy) report(r model.UsageReport) {
 			w.streams[e.stream] = e
 			id := e.stream
 			e.up(func() { w.ledger.Opened(w.now, id, "") })
+		} else { // what was sent on the stream before is taken for received
+			id, serial := e.stream, e.serial
+			e.up(func() { w.ledger.Acked(w.now, id, serial) })
 		}
 	}
 	if e.cut {
@@ -136,6 +145,7 @@ func (e *envoy) up(do func()) {
 func (e *envoy) respond(r Response) {
 	w := e.w
 	r.Pushes = slices.Clone(r.Pushes)
+	e.serial = r.Serial
 	if w.sabotage == earlyAck {
 		w.at(w.now, func() { w.ledger.Acked(w.now, r.Stream, r.Serial) })
 	}
@@ -191,7 +201,7 @@ func (e *envoy) receive(r Response) {
 func (e *envoy) fault() {
 	w := e.w
 	w.at(w.now+w.exponential(1.0/60), e.fault)
-	switch w.r.IntN(4) {
+	switch w.r.IntN(5) {
 	case 0:
 		e.breakStream(0)
 	case 1:
@@ -205,6 +215,8 @@ func (e *envoy) fault() {
 		})
 	case 3:
 		e.stop(w.r.Int64N(8 * second))
+	case 4: // long enough for an idle lease, or to be forgotten
+		e.silent = w.now + w.r.Int64N(90*second)
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build !race
+
 package quota
 
 import (
@@ -26,10 +28,11 @@ type plan struct {
 type sabotage uint8
 
 const (
-	correct    sabotage = iota
-	bareBucket          // leases replace others without a refusal before them
-	sameStream          // a stream that breaks is taken for the same one as that which follows it
-	earlyAck            // responses are acknowledged when they are sent
+	correct      sabotage = iota
+	bareBucket            // leases replace others without a refusal before them
+	sameStream            // a stream that breaks is taken for the same one as that which follows it
+	creditAtOnce          // what a lease replaces is credited when it is pushed
+	earlyAck              // responses are acknowledged when they are sent
 )
 
 const (
@@ -60,6 +63,7 @@ type world struct {
 // holder charges hits of windows for the sidecar and for the callers that it decides itself.
 type holder struct {
 	lent, rls map[int64]uint64
+	silent    int64 // it does not answer until then
 }
 
 type event struct {
@@ -108,6 +112,9 @@ func newWorld(t testing.TB, p plan) *world {
 	if p.rls > 0 {
 		w.call()
 	}
+	if p.faults {
+		w.at(w.now+w.r.Int64N(120*second), w.outage)
+	}
 	return w
 }
 
@@ -136,8 +143,7 @@ func (w *world) run() (usable []float64) {
 		if got := w.admitted[i] + w.holder.rls[i]; got > uint64(w.limit) {
 			w.over[i] = got - uint64(w.limit)
 		}
-		if n >= 4 {
-			most := math.Min(w.offered[i], float64(w.limit)-float64(w.holder.rls[i]))
+		if most := math.Min(w.offered[i], float64(w.limit)-float64(w.holder.rls[i])); n >= 4 && most > 0 {
 			usable = append(usable, float64(w.admitted[i])/most)
 		}
 		if w.move && n%3 == 2 {
@@ -168,9 +174,15 @@ func (w *world) call() {
 	w.at(w.now+w.exponential(w.rls*float64(w.limit)/w.window.Seconds()), w.call)
 }
 
+// outage makes the holder unreachable for some time.
+func (w *world) outage() {
+	w.holder.silent = w.now + w.r.Int64N(15*second)
+	w.at(w.now+w.exponential(1.0/120), w.outage)
+}
+
 // asked is the holder's part of an ask.
 func (w *world) asked(h WindowHits) {
-	if w.faults && w.r.IntN(20) == 0 {
+	if w.now < w.holder.silent || w.faults && w.r.IntN(20) == 0 {
 		return // lost
 	}
 	most := uint64(w.limit)
@@ -202,6 +214,7 @@ func (w *world) drive() {
 		w.check()
 		for _, r := range work.Responses {
 			w.messages++
+			w.held(r)
 			w.streams[r.Stream].respond(r)
 		}
 		for _, h := range work.Asks {
@@ -219,6 +232,20 @@ func (w *world) drive() {
 			}
 			w.drive()
 		})
+	}
+}
+
+// held requires that the charges of what was pushed are within what the sidecar holds.
+func (w *world) held(r Response) {
+	for _, p := range r.Pushes {
+		a := w.ledger.allotments[p.Key]
+		if p.Kind == Pair && (a.charged > a.held || w.now+int64(p.TTL) > a.end && a.ahead > a.next) {
+			w.t.Fatalf("pushed %d hits: charged %d of %d, ahead %d of %d", p.Tokens, a.charged, a.held, a.ahead, a.next)
+		}
+		if l := w.ledger.streams[r.Stream].lines[p.Key]; w.sabotage == creditAtOnce && p.Kind == Pair {
+			l.old = 0
+			a.settle(l)
+		}
 	}
 }
 
