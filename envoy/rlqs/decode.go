@@ -26,7 +26,16 @@ type reportedUsage struct {
 	id              []config.Entry // sorted by name, which is unique
 	first           int            // index of the id in usageReport.entries
 	allowed, denied uint64
-	elapsed         time.Duration
+	seconds         int64 // of the time since the report before
+	nanos           int32
+}
+
+// elapsed returns the time since the report before. A negative one becomes 0, and one that is too long the longest.
+func (u *reportedUsage) elapsed() time.Duration {
+	if u.seconds > math.MaxInt64/int64(time.Second)-2 {
+		return math.MaxInt64
+	}
+	return max(0, time.Duration(max(u.seconds, -3))*time.Second+time.Duration(u.nanos))
 }
 
 var (
@@ -102,7 +111,7 @@ func (r *usageReport) usage(b []byte) error {
 				return err
 			}
 		case f.is(2, protowire.BytesType):
-			u.elapsed, ok = decodeDuration(f.bytes)
+			ok = u.duration(f.bytes)
 		case f.is(3, protowire.VarintType):
 			u.allowed = min(f.varint, MaxReported)
 		case f.is(4, protowire.VarintType):
@@ -156,25 +165,20 @@ func decodeEntry(b []byte) (e config.Entry, ok bool) {
 	return e, true
 }
 
-// decodeDuration decodes a google.protobuf.Duration. A negative one becomes 0, and one that is too long the longest.
-func decodeDuration(b []byte) (time.Duration, bool) {
-	var seconds, nanos int64
+// duration decodes a google.protobuf.Duration.
+func (u *reportedUsage) duration(b []byte) bool {
 	for len(b) > 0 {
 		f, ok := nextField(&b)
-		if !ok {
-			return 0, false
-		}
 		switch {
+		case !ok:
+			return false
 		case f.is(1, protowire.VarintType):
-			seconds = int64(f.varint)
+			u.seconds = int64(f.varint)
 		case f.is(2, protowire.VarintType):
-			nanos = int64(int32(f.varint))
+			u.nanos = int32(f.varint)
 		}
 	}
-	if seconds > math.MaxInt64/int64(time.Second)-1 {
-		return math.MaxInt64, true
-	}
-	return max(0, time.Duration(max(seconds, -1))*time.Second+time.Duration(nanos)), true
+	return true
 }
 
 func textOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -138,7 +138,7 @@ func (k *quotaStream) usage(now time.Time, m rls.RuleMatcher, u *reportedUsage, 
 	}
 	if b.Limited() || b.booked {
 		b.booked = true
-		k.usages = append(k.usages, BucketUsage{b.QuotaBucket, u.allowed, u.denied, u.elapsed})
+		k.usages = append(k.usages, BucketUsage{b.QuotaBucket, u.allowed, u.denied, u.elapsed()})
 		return response
 	}
 	if now.Sub(b.allowedAt) < allowRenew {
