@@ -125,7 +125,7 @@ func (f *fence) push(serial uint64, as ...model.Assignment) error {
 // answered is a request with the times around it.
 type answered struct {
 	sent, got time.Time
-	admitted  bool
+	status    int
 }
 
 var pinged = shared(listener{name: "pinged", assign: denies, server: "fence"})
@@ -146,7 +146,7 @@ func TestPingBehindAResponseIsAFence(t *testing.T) {
 			wg.Go(func() {
 				for !ended.Load() {
 					a := answered{sent: time.Now()}
-					a.admitted = c.get("a") == 200
+					a.status = c.get("a")
 					a.got = time.Now()
 					if at := acked.Load(); at != nil && a.sent.After(*at) {
 						after.Add(1)
@@ -185,8 +185,9 @@ func TestPingBehindAResponseIsAFence(t *testing.T) {
 			for _, a := range all {
 				if a.sent.After(flips[i].acked) && a.got.Before(flips[i+1].begin) {
 					later++
-					if a.admitted != flips[i].admits {
+					if want := map[bool]int{true: 200, false: 429}[flips[i].admits]; a.status != want {
 						stale++
+						s.Errorf("a request sent %v after the answer got %d after %v, want %d", a.sent.Sub(flips[i].acked), a.status, a.got.Sub(a.sent), want)
 					}
 				}
 			}
