@@ -154,16 +154,16 @@ func TestOddStrategies(t *testing.T) {
 		s.fenced(conns, bucket("a", 5, 5, 100*time.Millisecond))
 		s.want("an interval of 100 ms is none", s.hits(conns, "a", 200), 200)
 
-		// The limit in seconds: 5 + 5 for each second, where the message says 5 + 3.3 for each second.
+		// The bucket gets 5 tokens each second, where the message says 3.3.
 		s.fenced(conns, model.Pair("a", 0, minute)...)
 		before := time.Now()
-		s.fenced(conns, bucket("a", 5, 5, 1500*time.Millisecond))
+		s.fenced(conns, bucket("a", 100, 5, 1500*time.Millisecond))
 		since := time.Now()
-		admitted := 0
-		for time.Since(since) < 5*time.Second {
-			admitted += s.hits(conns[:1], "a", 1)
-		}
-		least, most := 5+5*time.Since(since).Seconds()-2, 5+5*time.Since(before).Seconds()+1
+		admitted := s.hits(conns, "a", 120)
+		time.Sleep(5 * time.Second)
+		least := 100 + 5*time.Since(since).Seconds() - 1
+		admitted += s.hits(conns, "a", 120)
+		most := 100 + 5*time.Since(before).Seconds() + 1
 		if n := float64(admitted); n < least || n > most {
 			s.Errorf("5 for each 1.5 s: %d admitted, want %.0f to %.0f, as for 5 each second", admitted, least, most)
 		}
