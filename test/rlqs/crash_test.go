@@ -1,10 +1,15 @@
 package rlqs
 
 import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/lab"
 	"github.com/keyward/keyward/test/rlqs/model"
 )
 
@@ -64,4 +69,62 @@ func TestKeepMatching(t *testing.T) {
 			s.want("requests that no matcher matches", s.hits(c, "a", 10), 10)
 		})
 	}
+}
+
+// The configurations of docs/upstream do what the reports say, without an RLQS server.
+func TestReportedConfigurations(t *testing.T) {
+	t.Parallel()
+	for _, r := range releases {
+		old := strings.HasPrefix(r.version, "1.36.")
+		for file, want := range map[string][]int{
+			"rlqs-token-bucket.envoy.yaml":  {200, 0},
+			"rlqs-keep-matching.envoy.yaml": {200, 429, 429},
+		} {
+			if old && strings.Contains(file, "keep-matching") {
+				want = []int{0}
+			}
+			t.Run(file+"/"+r.version, func(t *testing.T) {
+				t.Parallel()
+				s := reportedConfig(t, r.version, file)
+				c := dial(s.envoy.Listener)
+				s.until("the listener", func() bool {
+					dialed, err := net.Dial("tcp", s.envoy.Listener)
+					if err == nil {
+						dialed.Close()
+					}
+					return err == nil
+				})
+				for i, status := range want {
+					s.until(fmt.Sprint("request ", i), func() bool { return c.get("") == status }) // the id is created after the first answer
+				}
+				if want[len(want)-1] == 0 {
+					s.crashed()
+				}
+			})
+		}
+	}
+}
+
+// reportedConfig starts an Envoy with a file of docs/upstream.
+func reportedConfig(t *testing.T, version, file string) *site {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../docs/upstream", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := lab.TempDir("keyward-rlqs-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	l, err := lab.New(lab.Options{Dir: dir, Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := l.AddEnvoy(lab.EnvoyOptions{Name: "envoy", Path: program(version), Config: strings.ReplaceAll(string(text), "port_value: 10000", "port_value: @PORT@")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Stop(20 * time.Second) })
+	return &site{T: t, host: &host{version: version, lab: l, envoy: e}}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -128,75 +127,90 @@ type answered struct {
 	status    int
 }
 
-var pinged = shared(listener{name: "pinged", assign: denies, server: "fence"})
+// flip is a response that admits or refuses all.
+type flip struct {
+	begin, acked time.Time // acked: when the PING behind it was answered
+	status       int       // what a request gets by it
+}
+
+// flipping sends n responses in turn, each after the PING behind the one before was answered and some requests were sent after that. It
+// returns them with all requests.
+func (s *site) flipping(conns []*conn, n int) (flips []flip, all []answered) {
+	s.Helper()
+	conns[0].get("a")
+	<-s.fence.ready
+	var mu sync.Mutex
+	var ended atomic.Bool
+	var acked atomic.Pointer[time.Time]
+	var after atomic.Int64 // answered requests that were sent after the last answer to a PING
+	var wg sync.WaitGroup
+	for _, c := range conns {
+		wg.Go(func() {
+			for !ended.Load() {
+				a := answered{sent: time.Now()}
+				a.status = c.get("a")
+				a.got = time.Now()
+				if at := acked.Load(); at != nil && a.sent.After(*at) {
+					after.Add(1)
+				}
+				mu.Lock()
+				all = append(all, a)
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range n {
+		f := flip{begin: time.Now(), status: 200}
+		kind := model.AllowAll
+		if i%2 == 1 {
+			f.status, kind = 429, model.DenyAll
+		}
+		if err := s.fence.push(uint64(i+1), model.Assignment{ID: "a", Strategy: model.Strategy{Kind: kind}, TTL: minute}); err != nil {
+			s.Error(err)
+			break
+		}
+		f.acked = time.Now()
+		flips = append(flips, f)
+		acked.Store(&f.acked)
+		after.Store(0)
+		s.until("requests after the answer", func() bool { return after.Load() >= 24 })
+	}
+	ended.Store(true)
+	wg.Wait()
+	return flips, all
+}
+
+// stale returns how many requests were sent after the answer to a PING, how many of them met the assignment before it, and how long
+// after the answer the last of these was sent.
+func stale(flips []flip, all []answered) (later, old int, latest time.Duration) {
+	for i := 0; i+1 < len(flips); i++ {
+		for _, a := range all {
+			if !a.sent.After(flips[i].acked) || !a.got.Before(flips[i+1].begin) {
+				continue
+			}
+			later++
+			if a.status != flips[i].status {
+				old++
+				latest = max(latest, a.sent.Sub(flips[i].acked))
+			}
+		}
+	}
+	return later, old, latest
+}
 
 // No request that is sent after the answer to a PING behind a response meets the assignment before it.
 func TestPingBehindAResponseIsAFence(t *testing.T) {
-	pinged.each(t, func(s *site) {
-		conns := s.dial(8)
-		conns[0].get("a")
-		<-s.fence.ready
-		var mu sync.Mutex
-		var all []answered
-		var ended atomic.Bool
-		var acked atomic.Pointer[time.Time]
-		var after atomic.Int64 // answered requests that were sent after the last answer to a PING
-		var wg sync.WaitGroup
-		for _, c := range conns {
-			wg.Go(func() {
-				for !ended.Load() {
-					a := answered{sent: time.Now()}
-					a.status = c.get("a")
-					a.got = time.Now()
-					if at := acked.Load(); at != nil && a.sent.After(*at) {
-						after.Add(1)
-					}
-					mu.Lock()
-					all = append(all, a)
-					mu.Unlock()
-				}
-			})
-		}
-		type flip struct {
-			begin, acked time.Time
-			admits       bool
-		}
-		var flips []flip
-		for i := range rounds(100, 300) {
-			f := flip{begin: time.Now(), admits: i%2 == 0}
-			kind := model.DenyAll
-			if f.admits {
-				kind = model.AllowAll
+	t.Parallel()
+	for _, r := range releases {
+		t.Run(r.version, func(t *testing.T) {
+			t.Parallel()
+			s := own(t, r.version, &listener{name: "own", assign: denies, server: "fence"})
+			flips, all := s.flipping(s.dial(8), rounds(100, 300))
+			later, old, _ := stale(flips, all)
+			s.want("requests after the answer that met the old assignment", old, 0)
+			if later < 1000 {
+				s.Errorf("only %d requests were sent after an answer", later)
 			}
-			if err := s.fence.push(uint64(i+1), model.Assignment{ID: "a", Strategy: model.Strategy{Kind: kind}, TTL: minute}); err != nil {
-				s.Error(err)
-				break
-			}
-			f.acked = time.Now()
-			flips = append(flips, f)
-			acked.Store(&f.acked)
-			after.Store(0)
-			s.until("requests after the answer", func() bool { return after.Load() >= 24 })
-		}
-		ended.Store(true)
-		wg.Wait()
-		later, stale := 0, 0
-		for i := 0; i+1 < len(flips); i++ {
-			for _, a := range all {
-				if a.sent.After(flips[i].acked) && a.got.Before(flips[i+1].begin) {
-					later++
-					if want := map[bool]int{true: 200, false: 429}[flips[i].admits]; a.status != want {
-						stale++
-						s.Errorf("a request sent %v after the answer got %d after %v, want %d", a.sent.Sub(flips[i].acked), a.status, a.got.Sub(a.sent), want)
-					}
-				}
-			}
-		}
-		longest := slices.MaxFunc(flips, func(a, b flip) int { return int(a.acked.Sub(a.begin) - b.acked.Sub(b.begin)) })
-		s.Logf("%d requests sent after an answer; the longest answer took %v", later, longest.acked.Sub(longest.begin))
-		s.want("requests after the answer that met the old assignment", stale, 0)
-		if later < 1000 {
-			s.Errorf("only %d requests were sent after an answer", later)
-		}
-	})
+		})
+	}
 }
