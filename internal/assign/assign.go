@@ -60,7 +60,7 @@ type counter struct {
 func New(o Options) *Assigner {
 	a := &Assigner{
 		charger: o.Charger, send: o.Send, members: o.Members, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}),
-		ledger: quota.NewLedger(quota.Options{IDs: o.IDs}), keys: map[quota.Key]*counter{},
+		ledger: quota.NewLedger(quota.Options{IDs: o.IDs, Shared: true}), keys: map[quota.Key]*counter{},
 	}
 	if a.now == nil {
 		a.now = time.Now

@@ -132,13 +132,15 @@ func (a *allotment) deal(now int64) {
 	for i, l := range a.lines {
 		l.hungry = total > budget && a.needs[i] > 0
 	}
-	if total <= budget {
+	switch {
+	case total <= budget && a.ledger.shared: // hits that are not needed here are needed elsewhere
+	case total <= budget:
 		// Half of the spare limit, so that what is unspent at the end of the window finds room in the next one.
 		spread := 1 + min(1, (budget-total)/2/max(1, total))
 		for i := range a.needs {
 			a.needs[i] *= spread
 		}
-	} else {
+	default:
 		fill(budget, a.needs, a.weights)
 	}
 	for i, l := range a.lines {

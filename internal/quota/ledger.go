@@ -9,6 +9,7 @@ import (
 // calls Tick when Next is due, and after calls that make something due at once.
 type Ledger struct {
 	ids        int
+	shared     bool
 	allotments map[Key]*allotment
 	list       []*allotment
 	streams    map[Stream]*stream
@@ -60,7 +61,7 @@ func NewLedger(o Options) *Ledger {
 		o.IDs = defaultIDs
 	}
 	return &Ledger{
-		ids: o.IDs, allotments: map[Key]*allotment{}, streams: map[Stream]*stream{}, nextAt: math.MaxInt64,
+		ids: o.IDs, shared: o.Shared, allotments: map[Key]*allotment{}, streams: map[Stream]*stream{}, nextAt: math.MaxInt64,
 	}
 }
 
@@ -187,6 +188,14 @@ func (b *Ledger) giveBack(h WindowHits) {
 		b.returns = append(b.returns, h)
 		b.nextAt = math.MinInt64
 	}
+}
+
+// wanted returns how many hits to ask for, to cover a need.
+func (b *Ledger) wanted(need float64) float64 {
+	if b.shared {
+		return need
+	}
+	return 2 * need
 }
 
 // ask adds a request to the work of the next Tick.

@@ -119,6 +119,9 @@ type Work struct {
 // Options configures a Ledger. The zero value of a field means its default.
 type Options struct {
 	IDs int // most ids of one stream; default 1,000
+	// Shared is set if other sidecars ask the same holder for hits of the same keys. The Ledger then asks for what its Envoys
+	// need, instead of twice as much.
+	Shared bool
 }
 
 const (

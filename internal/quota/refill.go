@@ -98,7 +98,7 @@ func (a *allotment) ask(now int64) {
 	left := a.seconds(now)
 	target := float64(a.charged) + float64(a.quota.Limit)/50
 	for _, l := range a.lines {
-		target += max(0, 2*l.demand(now, left)-float64(l.rest()))
+		target += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
 	}
 	if target = min(math.Ceil(target), float64(a.quota.Limit)); uint64(target) > a.held {
 		a.askedAt = now
@@ -114,7 +114,7 @@ func (a *allotment) giveBack(now int64) {
 	}
 	kept := float64(limit) / 8
 	for _, l := range a.lines {
-		kept += max(0, 2*l.demand(now, left)-float64(l.rest()))
+		kept += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
 	}
 	if hits := a.free() - min(a.free(), uint64(kept)); hits > limit/8 {
 		a.held -= hits

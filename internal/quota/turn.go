@@ -91,10 +91,13 @@ func (a *allotment) askNext(now int64, lot bool) {
 		return
 	}
 	target := a.held
+	if a.ledger.shared {
+		target = min(target, a.alive())
+	}
 	if lot {
 		alive := a.alive()
 		total := a.demands(now, a.quota.Window.Seconds())
-		target = alive + uint64(2*total) + uint64(a.quota.Limit)/50
+		target = alive + uint64(a.ledger.wanted(total)) + uint64(a.quota.Limit)/50
 		a.lotAsked = true
 	}
 	if target = min(target, uint64(a.quota.Limit)); target > a.next {

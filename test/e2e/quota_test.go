@@ -26,8 +26,8 @@ descriptors:
   metadata: {keyward: {mechanism: quota, window: 10s, degraded: fail_closed}}
 `
 
-// quotaEnvoy starts an Envoy that spends limits which the sidecar assigns.
-func quotaEnvoy(t *testing.T, l *lab.Lab, name string, s *lab.Sidecar, upstream, path string) *lab.Envoy {
+// rlqsEnvoy starts an Envoy that spends limits which the sidecar assigns.
+func rlqsEnvoy(t *testing.T, l *lab.Lab, name string, s *lab.Sidecar, upstream, path string) *lab.Envoy {
 	t.Helper()
 	config := printed(t, l, "--shape", "rlqs", "--sidecar", s.RLS, "--upstream", upstream)
 	e, err := l.AddEnvoy(lab.EnvoyOptions{Name: name, Path: path, Config: config})
@@ -83,7 +83,7 @@ func TestQuota(t *testing.T) {
 	}
 	var envoys []*lab.Envoy
 	for i, s := range l.Sidecars {
-		envoys = append(envoys, quotaEnvoy(t, l, fmt.Sprint("envoy-", i), s, up.addr, envoyBinary(t)))
+		envoys = append(envoys, rlqsEnvoy(t, l, fmt.Sprint("envoy-", i), s, up.addr, envoyBinary(t)))
 	}
 	time.Sleep(time.Until(begin))
 	ctx, cancel := context.WithDeadline(t.Context(), begin.Add(2*time.Second+windows*quotaWindow))
