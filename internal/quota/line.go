@@ -178,6 +178,10 @@ func (l *line) turn(end int64) {
 	if l.past != unbounded {
 		l.past += l.charge() - l.spent - alive
 	}
+	if l.same != 0 { // if it arrives when the lease has ended, it fills the bucket again
+		alive += l.size
+		l.same = 0
+	}
 	l.spent, l.live, l.known, l.old, l.doubt, l.carried = 0, 0, 0, 0, 0, alive
 	l.hungry, l.guess, l.stale = false, 0, true
 }

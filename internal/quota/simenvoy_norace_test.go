@@ -256,8 +256,12 @@ func (e *envoy) stop(d int64) {
 		if w.r.IntN(2) == 0 {
 			e.proxy.Resume(w.now)
 		}
+		admitted := w.admitted[w.index()]
 		for ; e.waiting > 0; e.waiting-- { // workers may be faster than the main thread
 			e.hit()
+		}
+		if w.ledger.streams[e.stream] == nil {
+			w.late[w.index()] += w.admitted[w.index()] - admitted
 		}
 		e.proxy.Resume(w.now)
 		e.after()
