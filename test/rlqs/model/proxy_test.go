@@ -84,6 +84,7 @@ func TestReplacedBuckets(t *testing.T) {
 		s.push(Pair("a", 100, minute)...)
 		s.hits(60)
 		s.push(c.next...)
+		s.wait(20 * time.Second)
 		s.want("100, 60 spent, then "+c.what, s.hits(900), c.want)
 	}
 }
@@ -208,6 +209,9 @@ func TestReports(t *testing.T) {
 	}
 	if got[0].Usages[0] != (BucketUsage{"a", 2, 0, 5 * time.Second}) || got[0].Usages[1] != (BucketUsage{"b", 0, 0, 3 * time.Second}) {
 		t.Errorf("usage: %+v", got[0].Usages)
+	}
+	if got[1].Usages[0] != (BucketUsage{"a", 0, 0, 5 * time.Second}) {
+		t.Errorf("usage of an idle id: %+v", got[1].Usages)
 	}
 }
 
@@ -335,4 +339,19 @@ func TestNewIdIsCountedOnce(t *testing.T) {
 	if total != 40 || p.Streams() != 1 {
 		t.Errorf("%d reported on %d streams, want 40 on 1", total, p.Streams())
 	}
+}
+
+// A worker uses publications in their order, however long each takes.
+func TestPublicationsKeepTheirOrder(t *testing.T) {
+	delay := time.Duration(0)
+	s := begin(t, ProxyOptions{NoAssignment: deny, Delay: func(int) time.Duration { return delay }})
+	delay = 10 * time.Millisecond
+	s.push(Assignment{ID: "a", Strategy: allow, TTL: minute})
+	delay = time.Millisecond
+	if used := s.push(Pair("a", 5, minute)...); used != s.now+10e6 {
+		t.Errorf("all workers have it after %d ns", used-s.now)
+	}
+	s.want("at first", s.hits(5), 0)
+	s.wait(10 * time.Millisecond)
+	s.want("at last", s.hits(10), 5)
 }
