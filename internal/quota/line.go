@@ -53,7 +53,6 @@ type line struct {
 	queued  bool     // in stream.wants
 	removed bool
 	counted counted // what the sums of the allotment contain
-	offer   float64 // of the deal in progress
 }
 
 // counted are a line's parts of the sums of its allotment.
