@@ -6,83 +6,84 @@ import (
 	"time"
 )
 
-// BenchmarkReport measures the report of an Envoy with 1,000 ids, with the pushes that follow from it, and with 50 other
-// Envoys on each key.
-func BenchmarkReport(b *testing.B) {
-	const ids, envoys = 1000, 50
-	l, now, q := NewLedger(Options{}), int64(1e18), KeyQuota{Limit: 1e6, Window: time.Hour}
-	keys := make([]Key, ids)
-	for i := range keys {
-		keys[i] = fmt.Sprintf("key-%d", i)
-	}
-	drive := func() {
-		for l.Next() <= now {
-			work := l.Tick(now)
-			for _, r := range work.Responses {
-				l.Acked(now, r.Stream, r.Serial)
-			}
-			for _, h := range work.Asks {
-				l.Granted(now, h)
-			}
-		}
-	}
-	report := func(s Stream, allowed uint64) {
-		for _, k := range keys {
-			l.Report(now, BucketReport{Stream: s, Key: k, Allowed: allowed, Elapsed: 5 * time.Second}, q)
-		}
-		drive()
-	}
-	for s := range Stream(envoys) {
-		l.Opened(now, s, "")
-		report(s, 10)
-		now += int64(100 * time.Millisecond)
+// bench is a Ledger with a holder that grants everything, and Envoys that acknowledge at once.
+type bench struct {
+	l    *Ledger
+	now  int64
+	q    KeyQuota
+	keys []Key
+}
+
+func newBench(ids, envoys int, q KeyQuota) *bench {
+	b := &bench{l: NewLedger(Options{}), now: 1e18 / int64(q.Window) * int64(q.Window), q: q}
+	for i := range ids {
+		b.keys = append(b.keys, fmt.Sprintf("key-%d", i))
 	}
 	for range 3 {
 		for s := range Stream(envoys) {
-			report(s, 10)
-			now += int64(100 * time.Millisecond)
+			if b.l.Streams() <= int(s) {
+				b.l.Opened(b.now, s, "")
+			}
+			b.report(s)
 		}
+		b.drive()
+		b.now += int64(5 * time.Second)
 	}
-	b.ReportAllocs()
-	n := Stream(0)
-	for b.Loop() {
-		report(n%envoys, 10)
-		n++
-		if now += int64(100 * time.Millisecond); now%int64(q.Window) > int64(50*time.Minute) {
-			now -= int64(40 * time.Minute) // no turn of the window
+	return b
+}
+
+func (b *bench) drive() {
+	for b.l.Next() <= b.now {
+		work := b.l.Tick(b.now)
+		for _, r := range work.Responses {
+			b.l.Acked(b.now, r.Stream, r.Serial)
+		}
+		for _, h := range work.Asks {
+			b.l.Granted(b.now, h)
 		}
 	}
 }
 
-// BenchmarkTurn measures the turn of a window for 50 Envoys with 100 keys each, all pushes included.
-func BenchmarkTurn(b *testing.B) {
-	const ids, envoys = 100, 50
-	l, now, q := NewLedger(Options{}), int64(1e18), KeyQuota{Limit: 1e6, Window: 10 * time.Second}
-	drive := func() {
-		for l.Next() <= now {
-			work := l.Tick(now)
-			for _, r := range work.Responses {
-				l.Acked(now, r.Stream, r.Serial)
-			}
-			for _, h := range work.Asks {
-				l.Granted(now, h)
-			}
+func (b *bench) report(s Stream) {
+	for _, k := range b.keys {
+		b.l.Report(b.now, BucketReport{Stream: s, Key: k, Allowed: 10, Elapsed: 5 * time.Second}, b.q)
+	}
+}
+
+// BenchmarkReport measures the report of an Envoy with 1,000 ids that 50 Envoys have.
+func BenchmarkReport(t *testing.B) {
+	b := newBench(1000, 50, KeyQuota{Limit: 1e6, Window: 24 * time.Hour})
+	t.ReportAllocs()
+	s := Stream(0)
+	for t.Loop() {
+		b.report(s % 50)
+		if s++; s%50 == 0 {
+			t.StopTimer()
+			b.now += int64(5 * time.Second)
+			b.drive()
+			t.StartTimer()
 		}
 	}
-	for s := range Stream(envoys) {
-		l.Opened(now, s, "")
-		for i := range ids {
-			for range 2 {
-				l.Report(now, BucketReport{Stream: s, Key: fmt.Sprintf("key-%d", i), Allowed: 10, Elapsed: 5 * time.Second}, q)
-			}
-		}
+}
+
+// BenchmarkTick measures the Tick that searches for leases that will not last, every 250 ms, with 50 Envoys and 1,000 keys.
+func BenchmarkTick(t *testing.B) {
+	b := newBench(1000, 50, KeyQuota{Limit: 1e6, Window: 24 * time.Hour})
+	t.ReportAllocs()
+	for t.Loop() {
+		b.now += int64(scanInterval)
+		b.drive()
 	}
-	drive()
-	b.ReportAllocs()
-	for b.Loop() {
-		for end := (now/int64(q.Window) + 1) * int64(q.Window); now < end; { // a window, from turn to turn
-			now = min(end, max(now+1, l.Next()))
-			drive()
+}
+
+// BenchmarkTurn measures all Ticks of a window of 10 s, with 50 Envoys and 100 keys.
+func BenchmarkTurn(t *testing.B) {
+	b := newBench(100, 50, KeyQuota{Limit: 1e6, Window: 10 * time.Second})
+	t.ReportAllocs()
+	for t.Loop() {
+		for end := b.now + int64(b.q.Window); b.now < end; {
+			b.now = min(end, max(b.now+1, b.l.Next()))
+			b.drive()
 		}
 	}
 }

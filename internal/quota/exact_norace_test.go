@@ -20,6 +20,9 @@ func faulty(seed uint64) plan {
 	if seed%5 == 0 {
 		p.rls = 0.3
 	}
+	if seed%3 == 0 {
+		p.keys = 3
+	}
 	return p
 }
 

@@ -53,7 +53,6 @@ type line struct {
 	queued  bool     // in stream.wants
 	removed bool
 	counted counted // what the sums of the allotment contain
-	offer   float64 // of the deal in progress
 }
 
 // counted are a line's parts of the sums of its allotment.
@@ -177,6 +176,10 @@ func (l *line) turn(end int64) {
 	}
 	if l.past != unbounded {
 		l.past += l.charge() - l.spent - alive
+	}
+	if l.same != 0 { // if it arrives when the lease has ended, it fills the bucket again
+		alive += l.size
+		l.same = 0
 	}
 	l.spent, l.live, l.known, l.old, l.doubt, l.carried = 0, 0, 0, 0, 0, alive
 	l.hungry, l.guess, l.stale = false, 0, true

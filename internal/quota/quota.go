@@ -135,6 +135,7 @@ const (
 	ackMargin      = 20 * time.Millisecond   // an acknowledgement this long before the end of a window is one before it
 	coverBefore    = 10 * time.Second        // before the end of a window, leases are charged to the next one as well
 	coverWait      = 20 * time.Millisecond   // for the next window's hits, before leases that end with the window are pushed
+	extendBefore   = 5 * time.Second         // before a lease ends, extensions are sent: one that arrives later fills the bucket again
 	lotBefore      = 2 * time.Second         // before the end of a window, the next window's lot is asked for
 	askAgain       = 500 * time.Millisecond  // after an ask, answered or not, until the next one for the window
 	stalledAfter   = time.Second             // a response unacknowledged for this long: no new leases

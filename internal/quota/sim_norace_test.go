@@ -16,6 +16,7 @@ type plan struct {
 	limit   uint32
 	window  time.Duration
 	envoys  int
+	keys    int     // each with the limit and the load; 0 is 1
 	load    float64 // offered hits of all Envoys in a window, as a multiple of the limit
 	rls     float64 // the same of callers that the holder decides itself
 	move    bool    // the load moves to other Envoys every third window
@@ -35,10 +36,13 @@ const (
 	earlyAck              // responses are acknowledged when they are sent
 )
 
-const (
-	simKey = "a"
-	second = int64(time.Second)
-)
+const second = int64(time.Second)
+
+// slot is a window of a key.
+type slot struct {
+	key    Key
+	window int64
+}
 
 // world is one sidecar, its holder and its Envoys on a virtual clock.
 type world struct {
@@ -54,15 +58,18 @@ type world struct {
 	streams  map[Stream]*envoy
 	opened   Stream
 	holder   holder
-	offered  map[int64]float64
-	admitted map[int64]uint64
+	offered  map[slot]float64
+	admitted map[slot]uint64
 	messages int
-	over     map[int64]uint64
+	over     map[slot]uint64
+	// late counts hits that Envoys without a stream admitted at once when they went on after a stop. Their leases have
+	// ended, but their timers were stopped, so up to one request of each connection is admitted.
+	late map[slot]uint64
 }
 
 // holder charges hits of windows for the sidecar and for the callers that it decides itself.
 type holder struct {
-	lent, rls map[int64]uint64
+	lent, rls map[slot]uint64
 	silent    int64 // it does not answer until then
 }
 
@@ -95,10 +102,10 @@ func (w *world) at(at int64, do func()) {
 func newWorld(t testing.TB, p plan) *world {
 	w := &world{
 		plan: p, t: t, r: rand.New(rand.NewPCG(p.seed, 1)), ledger: NewLedger(Options{}), tickAt: math.MaxInt64,
-		streams: map[Stream]*envoy{}, offered: map[int64]float64{}, admitted: map[int64]uint64{}, over: map[int64]uint64{},
-		holder: holder{lent: map[int64]uint64{}, rls: map[int64]uint64{}},
+		streams: map[Stream]*envoy{}, offered: map[slot]float64{}, admitted: map[slot]uint64{}, over: map[slot]uint64{}, late: map[slot]uint64{},
+		holder: holder{lent: map[slot]uint64{}, rls: map[slot]uint64{}},
 	}
-	w.now = 1_000_000 * int64(p.window)
+	w.now, w.keys = 1_000_000*int64(p.window), max(1, p.keys)
 	for i := range p.envoys {
 		w.envoys = append(w.envoys, newEnvoy(w, i))
 	}
@@ -128,23 +135,38 @@ func (w *world) share(shift int) {
 		sum += e.rate
 	}
 	for _, e := range w.envoys {
-		e.rate *= w.load * float64(w.limit) / w.window.Seconds() / sum
+		e.rate *= w.load * float64(w.keys) * float64(w.limit) / w.window.Seconds() / sum
 	}
 }
 
+// ended checks a window that is over. It returns the usable part if that counts.
+func (w *world) ended(i slot, counts bool) []float64 {
+	if got := w.admitted[i] + w.holder.rls[i]; got > uint64(w.limit)+w.late[i] {
+		w.over[i] = got - uint64(w.limit)
+	}
+	if most := math.Min(w.offered[i], float64(w.limit)-float64(w.holder.rls[i])); counts && most > 0 {
+		return []float64{float64(w.admitted[i]) / most}
+	}
+	return nil
+}
+
 func (w *world) index() int64 { return w.now / int64(w.window) }
+
+// slot returns the current window of a key.
+func (w *world) slot(key Key) slot { return slot{key, w.index()} }
+
+func keyName(k int) Key { return string(rune('a' + k)) }
+
+// key returns a random key.
+func (w *world) key() Key { return keyName(w.r.IntN(w.keys)) }
 
 // run simulates all windows. It returns the usable part of each: admitted hits of those that the limit allows.
 func (w *world) run() (usable []float64) {
 	first := w.index()
 	for n := range w.windows {
 		w.until((first + int64(n) + 1) * int64(w.window))
-		i := first + int64(n)
-		if got := w.admitted[i] + w.holder.rls[i]; got > uint64(w.limit) {
-			w.over[i] = got - uint64(w.limit)
-		}
-		if most := math.Min(w.offered[i], float64(w.limit)-float64(w.holder.rls[i])); n >= 4 && most > 0 {
-			usable = append(usable, float64(w.admitted[i])/most)
+		for k := range w.keys {
+			usable = append(usable, w.ended(slot{keyName(k), first + int64(n)}, n >= 4)...)
 		}
 		if w.move && n%3 == 2 {
 			w.share(n*7 + 1)
@@ -167,11 +189,11 @@ func (w *world) exponential(rate float64) int64 { return int64(w.r.ExpFloat64() 
 
 // call is one caller's hit that the holder decides. Half of the limit is for those.
 func (w *world) call() {
-	i := w.index()
+	i := w.slot(w.key())
 	if w.holder.lent[i]+w.holder.rls[i] < uint64(w.limit) {
 		w.holder.rls[i]++
 	}
-	w.at(w.now+w.exponential(w.rls*float64(w.limit)/w.window.Seconds()), w.call)
+	w.at(w.now+w.exponential(w.rls*float64(w.keys)*float64(w.limit)/w.window.Seconds()), w.call)
 }
 
 // outage makes the holder unreachable for some time.
@@ -185,14 +207,14 @@ func (w *world) asked(h WindowHits) {
 	if w.now < w.holder.silent || w.faults && w.r.IntN(20) == 0 {
 		return // lost
 	}
-	most := uint64(w.limit)
+	most, i := uint64(w.limit), slot{h.Key, h.Window}
 	if w.rls > 0 {
 		most = uint64(float64(w.limit) * (1 - math.Min(0.5, w.rls)))
 	}
-	most -= min(most, w.holder.lent[h.Window])
-	most = min(most, uint64(w.limit)-w.holder.lent[h.Window]-w.holder.rls[h.Window])
+	most -= min(most, w.holder.lent[i])
+	most = min(most, uint64(w.limit)-w.holder.lent[i]-w.holder.rls[i])
 	h.Hits = min(h.Hits, most)
-	w.holder.lent[h.Window] += h.Hits
+	w.holder.lent[i] += h.Hits
 	w.at(w.now+w.delay(), func() {
 		w.ledger.Granted(w.now, h)
 		w.drive()
@@ -221,7 +243,7 @@ func (w *world) drive() {
 			w.asked(h)
 		}
 		for _, h := range work.Returns {
-			w.holder.lent[h.Window] -= h.Hits
+			w.holder.lent[slot{h.Key, h.Window}] -= h.Hits
 		}
 	}
 	if next := w.ledger.Next(); next < w.tickAt {

@@ -21,7 +21,7 @@ type envoy struct {
 	rate    float64
 	stopped bool
 	silent  int64 // no requests until then
-	waiting int   // requests of a stopped Envoy
+	waiting []Key // requests of a stopped Envoy
 	wakeAt  int64 // of the scheduled wake
 
 	stream Stream // at the sidecar; 0: none
@@ -60,20 +60,25 @@ func (e *envoy) arrive() {
 		return
 	}
 	w.at(w.now+w.exponential(e.rate), e.arrive)
-	w.offered[w.index()]++
-	if e.stopped {
-		e.waiting = min(e.waiting+1, connections)
-		return
+	key := w.key()
+	w.offered[w.slot(key)]++
+	switch {
+	case !e.stopped:
+		e.hit(key)
+	case len(e.waiting) < connections:
+		e.waiting = append(e.waiting, key)
 	}
-	e.hit()
 }
 
-func (e *envoy) hit() {
+// hit is the decision of one request. It reports whether it was admitted.
+func (e *envoy) hit(key Key) bool {
 	w := e.w
-	if e.proxy.Hit(w.now, w.r.IntN(2), simKey) {
-		w.admitted[w.index()]++
+	ok := e.proxy.Hit(w.now, w.r.IntN(2), key)
+	if ok {
+		w.admitted[w.slot(key)]++
 	}
 	e.after()
+	return ok
 }
 
 // after sends what the proxy has reported and schedules what it does next.
@@ -256,9 +261,12 @@ func (e *envoy) stop(d int64) {
 		if w.r.IntN(2) == 0 {
 			e.proxy.Resume(w.now)
 		}
-		for ; e.waiting > 0; e.waiting-- { // workers may be faster than the main thread
-			e.hit()
+		for _, key := range e.waiting { // workers may be faster than the main thread
+			if e.hit(key) && w.ledger.streams[e.stream] == nil {
+				w.late[w.slot(key)]++
+			}
 		}
+		e.waiting = e.waiting[:0]
 		e.proxy.Resume(w.now)
 		e.after()
 		for _, d := range e.down {

@@ -104,7 +104,7 @@ func (a *allotment) push(now int64, l *line, serial uint64) (p Push, ok bool) {
 		ok = a.pushPair(now, l, serial, &p)
 	case Same:
 		p.Tokens, p.TTL = uint32(l.size), ttl(now, a.nextEnd())
-		if ok = l.kind == Pair && l.endsAt <= a.end && l.alive() <= a.freeAhead() && l.endsAt-now >= int64(settleAfter); ok {
+		if ok = l.kind == Pair && l.endsAt <= a.end && l.alive() <= a.freeAhead() && l.endsAt-now >= int64(extendBefore); ok {
 			l.extend(now, serial, p.TTL)
 		}
 	case Deny:

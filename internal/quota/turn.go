@@ -123,7 +123,7 @@ func (a *allotment) cover(now int64) {
 		return
 	}
 	for _, l := range a.lines {
-		if l.kind == Pair && l.want == 0 && l.endsAt <= a.end && l.expected(now) > 0 && l.endsAt-now >= int64(settleAfter) {
+		if l.kind == Pair && l.want == 0 && l.endsAt <= a.end && l.expected(now) > 0 && l.endsAt-now >= int64(extendBefore) {
 			a.order(l, Same, 0)
 		}
 	}

@@ -234,3 +234,50 @@ func TestValidate(t *testing.T) {
 	equal(t, "unlimited", KeyQuota{Unlimited: true}.Validate(), nil)
 	equal(t, "1 s", KeyQuota{Window: time.Second}.Validate() != nil, true)
 }
+
+// An extension that is not acknowledged when a window begins may arrive when the lease has ended.
+func TestUnacknowledgedExtension(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	l := r.steady(5)[0]
+	r.deaf[1] = true
+	r.until(50*time.Second + time.Millisecond)
+	rest, size := l.rest(), l.size
+	equal(t, "extended", l.same != 0, true)
+	r.turn(time.Millisecond)
+	equal(t, "carried", l.carried, rest+size)
+}
+
+// A response that is unacknowledged when its stream closes may still arrive.
+func TestUnacknowledgedOnClosedStream(t *testing.T) {
+	r := newRig(t, 1000, 10*time.Second)
+	l := r.steady(20)[0]
+	r.wait(time.Second)
+	r.deaf[1] = true
+	r.l.allotments[key].order(l, Pair, 50)
+	r.run()
+	alive, until := l.alive(), r.now+int64(l.ttl)
+	r.l.Closed(r.now+1, 1)
+	c := r.l.allotments[key].closed
+	if len(c) != 1 || c[0].hits != alive || c[0].until <= until {
+		t.Errorf("closed leases %+v; want %d hits until after %d", c, alive, until)
+	}
+}
+
+// Leases reach into the next window only if all of them can be charged to it.
+func TestReachIsCharged(t *testing.T) {
+	r := newRig(t, 1000, 10*time.Second)
+	l := r.steady(20)[0]
+	r.wait(time.Second)
+	a := r.l.allotments[key]
+	r.pushes()
+	a.next = a.ahead + 49
+	a.order(l, Pair, 50)
+	r.run()
+	equal(t, "TTL of a lease that finds no room", r.pushes()[0].TTL, 8*time.Second)
+	a.next = l.charge() - l.spent + 50
+	r.wait(time.Second)
+	a.order(l, Pair, 50)
+	r.pushes()
+	r.run()
+	equal(t, "TTL of a lease that finds room", r.pushes()[0].TTL, 17*time.Second)
+}

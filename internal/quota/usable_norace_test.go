@@ -11,7 +11,7 @@ import (
 type result struct {
 	mean, worst float64 // usable part of the limit
 	messages    float64 // per request
-	over        map[int64]uint64
+	over        map[slot]uint64
 }
 
 func simulate(t testing.TB, p plan) (r result) {
