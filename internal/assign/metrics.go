@@ -35,6 +35,7 @@ func (m *metrics) init(a *Assigner) {
 	m.all = []prometheus.Collector{
 		m.acks, m.unsent,
 		counter("granted_hits_total", "Hits that owners have charged for Envoys.", func(s *quota.LedgerStats) uint64 { return s.Granted }),
+		counter("returned_hits_total", "Hits of them that were given back.", func(s *quota.LedgerStats) uint64 { return s.Returned }),
 		counter("credited_hits_total", "Assigned hits that were unspent and free again before their windows ended.",
 			func(s *quota.LedgerStats) uint64 { return s.Credited }),
 		counter("stranded_hits_total", "Assigned hits that may have been unspent when their windows or streams ended.",
