@@ -83,7 +83,7 @@ func (f BucketFit) String() string {
 	return [...]string{"none", "ambiguous", "unlimited", "shadow", "limited"}[f]
 }
 
-// BucketUsage is what an Envoy reports of one bucket since its report before.
+// BucketUsage is the usage of one bucket since the report before.
 type BucketUsage struct {
 	Bucket  *QuotaBucket
 	Allowed uint64        // requests that were admitted; at most MaxReported
@@ -109,7 +109,7 @@ const (
 	AssignAbandon // the Envoy forgets the id, and its usage that it has not reported
 )
 
-// Assignment is what an Envoy may do with a bucket from now on.
+// Assignment determines which requests of a bucket an Envoy admits from now on.
 type Assignment struct {
 	Key    string // of the bucket
 	Kind   AssignmentKind

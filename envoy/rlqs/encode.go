@@ -6,8 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// fillInterval is the time in seconds after which a bucket gets its next token. Nobody waits that long: the TTL is
-// shorter.
+// fillInterval is the time in seconds after which a bucket gets its next token. Assignments end earlier.
 const fillInterval = 10_000_000
 
 // Numbers of fields: envoy.service.rate_limit_quota.v3, envoy.type.v3.
