@@ -89,7 +89,7 @@ func (f *fence) frame(frame http2.Frame) error {
 		defer close(f.ready)
 		return errors.Join(err, f.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: frame.StreamID, BlockFragment: block.Bytes(), EndHeaders: true}))
 	case *http2.DataFrame:
-		if n := uint32(frame.Length); n > 0 {
+		if n := frame.Length; n > 0 {
 			return errors.Join(f.fr.WriteWindowUpdate(0, n), f.fr.WriteWindowUpdate(frame.StreamID, n))
 		}
 	}

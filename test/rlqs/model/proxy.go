@@ -4,7 +4,7 @@
 //
 // Envoy's main thread has the assignments and reports the usage. It publishes each change to the workers, which decide
 // requests: a worker may decide by what was published before for a while. The counts of usage and the token buckets are
-// common to all workers.
+// shared by all workers.
 package model
 
 import (
@@ -35,7 +35,7 @@ func RandomDelay(r *rand.Rand, longest time.Duration) func(worker int) time.Dura
 	return func(int) time.Duration { return time.Duration(r.Int64N(int64(longest) + 1)) }
 }
 
-// Assignment is what a response has for one id.
+// Assignment is the part of a response about one id.
 type Assignment struct {
 	ID       string
 	Strategy Strategy
@@ -57,7 +57,7 @@ func Same(id string, n uint32, ttl time.Duration) Assignment {
 	return Assignment{ID: id, Strategy: Lease(n), TTL: ttl}
 }
 
-// BucketUsage is what a report has about one id.
+// BucketUsage is the part of a report about one id.
 type BucketUsage struct {
 	ID              string
 	Allowed, Denied uint64
@@ -103,7 +103,7 @@ type worker struct {
 	pending []publication // in order
 }
 
-// publication is what a worker gets from the main thread.
+// publication is a change that the main thread sends to a worker.
 type publication struct {
 	at      int64
 	changed map[string]*bucket // nil: the id is gone
