@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/keyward/keyward/federation"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/owner"
@@ -72,18 +70,14 @@ func replace(slots []slot) {
 func (s *Service) buildRequests(c *Call, v *view) {
 	c.requests, c.reserves, c.set = c.requests[:0], 0, false
 	c.holds = 0
-	domain := xxhash.Sum64String(c.Request.Domain) // for the domain quotas of the counter table
+	domain := domainHash(c.Request.Domain)
 	for i := range c.slots {
 		l := &c.slots[i]
 		if !l.counted() {
 			continue
 		}
 		l.request = len(c.requests)
-		q := NewRequest(domain, v.version, &l.match)
-		if q.Federation != nil && q.Federation.Named {
-			var space [128]byte
-			q.Name = string(v.rules.AppendSharedName(space[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, &l.match))
-		}
+		q := v.request(domain, c.Request.Domain, c.Request.Descriptors[i].Entries, &l.match)
 		q.Hits, q.Op = hits(&c.Request, &c.Request.Descriptors[i])
 		t, once, all := l.match.Holds()
 		c.set = c.set || all

@@ -28,6 +28,7 @@ const (
 	headerAttemptTimeout
 	headerHoldID
 	headerCaller
+	headerEnvoy
 	callHeaders
 )
 
@@ -64,6 +65,7 @@ func (d *inlineServer) headers() []h2.KeptHeader {
 		headerAttemptTimeout: {Name: attemptTimeoutHeader, Max: maxAttemptTimeout},
 		headerHoldID:         {Name: HoldIDHeader, Max: maxHoldHeader},
 		headerCaller:         {Name: CallerHeader, Max: maxHoldHeader},
+		headerEnvoy:          {Name: EnvoyHeader, Max: maxHoldHeader},
 	}
 	for _, name := range d.traceHeaders {
 		hs = append(hs, h2.KeptHeader{Name: name, Max: maxTrace})

@@ -54,6 +54,7 @@ type Stream struct {
 	charged      int           // its share of conn.callBytes
 	waitingSince time.Time     // when it began to wait for a window, or when one last moved
 	done         chan struct{} // created by Done
+	duplex       *Duplex       // of a duplex call; else nil. The connection's goroutine writes it before the call begins
 }
 
 const (

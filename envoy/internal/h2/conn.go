@@ -58,6 +58,9 @@ type conn struct {
 	output
 	timers timers
 	drain  drain
+
+	pings    []sentPing // of Duplex, in order
+	nextPing uint64     // number of the last of them
 }
 
 func newConn(s *InlineServer, nc net.Conn) *conn {

@@ -81,7 +81,7 @@ func (d *dialogue) any() uint32 {
 	return all[d.IntN(len(all))]
 }
 
-var dialoguePaths = []string{echo, echo, echo, late, count, gives, fails, huge, size, "/none", "/test.Test/None"}
+var dialoguePaths = []string{echo, echo, echo, both, both, late, count, gives, fails, huge, size, "/none", "/test.Test/None"}
 
 // begin opens a stream.
 func (d *dialogue) begin() {

@@ -41,6 +41,7 @@ func (c *conn) startDrain() {
 	c.out = appendHead(c.out, len(drainPing), frameKind{http2.FramePing, 0}, 0)
 	c.out = append(c.out, drainPing[:]...)
 	c.timers.due[timerFinalGoAway] = c.now.Add(drainTimeout)
+	c.drainDuplexes()
 }
 
 // pingAck processes the acknowledgement of a ping.

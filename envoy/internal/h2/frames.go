@@ -89,6 +89,9 @@ func (c *conn) setting(s http2.Setting) error {
 
 func (c *conn) ping(f *http2.PingFrame) error {
 	if f.IsAck() {
+		if c.duplexPingAck(f.Data) {
+			return c.broken
+		}
 		c.pingAck(f.Data)
 		return c.spendControl(1)
 	}

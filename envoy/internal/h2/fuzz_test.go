@@ -61,7 +61,7 @@ func FuzzFrames(f *testing.F) {
 
 // frames generates frames from a plan.
 func frames(plan []byte) []byte {
-	paths := []string{echo, late, count, gives, fails, huge, "/none", ""}
+	paths := []string{echo, late, count, gives, fails, huge, both, ""}
 	out := append([]byte{}, settingsFrame...)
 	for ; len(plan) >= 2 && len(out) < 1<<20; plan = plan[2:] {
 		kind, how, id := plan[0]>>4, plan[0]&15, uint32(plan[1]&31)

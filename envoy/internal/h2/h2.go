@@ -1,4 +1,4 @@
-// Package h2 serves unary and server-streaming gRPC calls over HTTP/2, with one goroutine per connection.
+// Package h2 serves unary, server-streaming and bidirectional gRPC calls over HTTP/2, with one goroutine per connection.
 //
 // [InlineServer.Serve] starts a goroutine for each connection. It reads what is available, processes all complete
 // frames, calls [Handler.Serve] for each complete call and writes all responses at once. Serve runs on the
@@ -9,7 +9,8 @@
 // Frames and header blocks are parsed by golang.org/x/net/http2. [Limits] bounds what a client may do. What exceeds
 // the limits is refused as RFC 9113 requires, and reported to [Options.Refuse].
 //
-// Requests may be compressed by gzip (grpc-encoding). Responses are not compressed.
+// Requests may be compressed by gzip (grpc-encoding). Responses are not compressed. In a bidirectional call, see
+// [Duplex], neither are requests.
 package h2
 
 import (

@@ -71,10 +71,11 @@ func methods() map[string]Handler {
 			}()
 		}),
 		size: method(func(c *Stream) { c.Reply(text(fmt.Sprint(len(c.Message())))) }),
+		both: NewDuplexHandler(maxBoth, func(d *Duplex) DuplexReceiver { return echoReceiver{d} }),
 		huge: method(func(c *Stream) {
 			var n int
 			fmt.Sscan(string(c.Message()), &n)
-			c.Reply(text(strings.Repeat("x", n)))
+			c.Reply(text(strings.Repeat("x", max(0, n))))
 		}),
 	}
 }

@@ -240,6 +240,9 @@ func (c *conn) trailers(k *Stream, r *request, ends bool) error {
 	case !ends || r.badTrailers:
 		return http2.StreamError{StreamID: k.id, Code: http2.ErrCodeProtocol}
 	}
+	if k.duplex != nil {
+		return c.endDuplexInput(k)
+	}
 	return c.finishRequest(k)
 }
 
@@ -270,6 +273,9 @@ func (c *conn) open(id uint32, r *request, ends bool) error {
 	copy(k.headers, r.values)
 	c.streams[id] = k
 	c.peakStreams = max(c.peakStreams, len(c.streams))
+	if r.duplex != nil {
+		return c.openDuplex(k, r.duplex, ends)
+	}
 	if ends {
 		return c.finishRequest(k)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -48,6 +49,10 @@ func oracleCall(w http.ResponseWriter, r *http.Request) {
 		fail(200, 12)
 		return
 	}
+	if r.URL.Path == both {
+		oracleBoth(w, r)
+		return
+	}
 	message, status := oracleMessage(r.Body, r.Header.Get("Grpc-Encoding"))
 	if status != 0 {
 		fail(200, status)
@@ -64,6 +69,47 @@ func oracleCall(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...))
 	}
 	w.Header().Set("Grpc-Status", "0")
+}
+
+// oracleBoth echoes each message of a duplex call when it comes.
+func oracleBoth(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Trailer", "Grpc-Status")
+	for {
+		var head [prefix]byte
+		n, err := io.ReadFull(r.Body, head[:])
+		size := binary.BigEndian.Uint32(head[1:])
+		status := 0
+		switch {
+		case n == 0 && err == io.EOF:
+			w.Header().Set("Grpc-Status", "0")
+			return
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			status = 13
+		case err != nil:
+			panic(http.ErrAbortHandler)
+		case head[0] == 1:
+			status = 12
+		case head[0] != 0:
+			status = 13
+		case size > maxBoth:
+			status = 8
+		}
+		message := make([]byte, min(size, maxBoth))
+		if status == 0 {
+			switch _, err := io.ReadFull(r.Body, message); {
+			case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+				status = 13
+			case err != nil:
+				panic(http.ErrAbortHandler)
+			}
+		}
+		if status != 0 {
+			w.Header().Set("Grpc-Status", strconv.Itoa(status))
+			return
+		}
+		_, _ = w.Write(append(head[:], message...))
+		_ = http.NewResponseController(w).Flush()
+	}
 }
 
 // oracleMessage reads the one message of a call, or returns the status that explains why there is none.
@@ -133,5 +179,5 @@ func oracleAnswer(r *http.Request, in string) (out []string, status int) {
 	}
 	var n int
 	fmt.Sscan(in, &n)
-	return []string{strings.Repeat("x", n)}, 0
+	return []string{strings.Repeat("x", max(0, n))}, 0
 }

@@ -121,6 +121,9 @@ func (c *conn) sendUnsent(k *Stream) {
 		c.sendWindow -= int64(n)
 		c.unsentBytes -= n
 		k.waitingSince = c.now
+		if k.duplex != nil {
+			k.duplex.moved(n)
+		}
 	}
 	switch {
 	case len(k.unsent) > 0:

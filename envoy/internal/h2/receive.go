@@ -47,6 +47,9 @@ func (c *conn) data(h http2.FrameHeader, p []byte) error {
 
 // messageData processes a part of a message, possibly its last.
 func (c *conn) messageData(k *Stream, p []byte, ends bool) error {
+	if k.duplex != nil {
+		return c.duplexData(k, p, ends)
+	}
 	k.received += int64(len(p))
 	k.complete = ends
 	switch {
@@ -150,8 +153,12 @@ func (c *conn) finishRequest(k *Stream) error {
 	return c.broken
 }
 
-// fail answers a call that no handler has.
+// fail answers a call that no handler has, or a duplex call.
 func (c *conn) fail(k *Stream, code codes.Code, message string) {
+	if k.duplex != nil {
+		c.failDuplex(k, code, message)
+		return
+	}
 	k.failLocked(code, message)
 	c.finish(k)
 }
@@ -164,13 +171,21 @@ func (c *conn) finish(k *Stream) {
 	}
 	c.release(k)
 	delete(c.streams, k.id)
-	if !c.answeredAny && !k.failed {
-		c.answeredAny = true
-		if f := c.server.o.Served; f != nil {
-			f(c.raw)
-		}
+	if !k.failed {
+		c.markAnswered()
 	}
 	c.recycle(k)
+}
+
+// markAnswered reports the first call that succeeds.
+func (c *conn) markAnswered() {
+	if c.answeredAny {
+		return
+	}
+	c.answeredAny = true
+	if f := c.server.o.Served; f != nil {
+		f(c.raw)
+	}
 }
 
 // abandonCall removes a call that its client has given up.
@@ -183,6 +198,10 @@ func (c *conn) abandonCall(k *Stream) {
 	k.abandoned = true
 	if k.done != nil {
 		close(k.done)
+	}
+	if k.duplex != nil {
+		c.abandonDuplex(k)
+		return
 	}
 	if k.serving {
 		c.abandoned++
@@ -206,6 +225,9 @@ func (c *conn) newCall(id uint32) *Stream {
 const keepMessageSize = 4 << 10
 
 func (c *conn) recycle(k *Stream) {
+	if k.duplex != nil { // other goroutines may still use it
+		return
+	}
 	headers, message := k.headers, reusable(k.message)
 	clear(headers)
 	*k = Stream{headers: headers, message: message}

@@ -37,6 +37,7 @@ type request struct {
 	kept               int      // bytes of values
 
 	handler   Handler
+	duplex    *duplexHandler // handler, if it is one
 	rejection rejection
 }
 
@@ -255,6 +256,7 @@ func (r *request) find() {
 			r.rejection.extraFields = acceptEncodings
 		}
 		r.handler = m
+		r.duplex, _ = m.(*duplexHandler)
 		return
 	}
 	path, ok := strings.CutPrefix(r.path, "/")

@@ -113,8 +113,10 @@ func (c *conn) runDueTimers() error {
 			return err
 		}
 	}
-	c.setReadDeadline(k.first())
-	return nil
+	if !k.wakePending { // a receiver or another goroutine may have called wakeLoop meanwhile
+		c.setReadDeadline(k.first())
+	}
+	return c.broken
 }
 
 func (c *conn) runTimer(what int) error {
@@ -154,23 +156,33 @@ func (c *conn) runTimer(what int) error {
 	return nil
 }
 
+// waitsSince returns since when a call waits for its client: to read the response, if sending, or else to complete its
+// message. It returns false if the call does not wait.
+func (k *Stream) waitsSince() (since time.Time, sending, waits bool) {
+	switch {
+	case k.duplex != nil:
+		return k.duplex.waitsSince()
+	case !k.complete:
+		return k.receivedAt, false, true
+	}
+	return k.waitingSince, true, len(k.unsent) > 0
+}
+
 // expireCalls ends calls whose client has been silent for too long.
 func (c *conn) expireCalls() {
 	patience := c.server.o.Limits.MessageTimeout
 	next := never
 	for id, k := range c.streams {
-		since := k.receivedAt
-		if k.complete {
-			if since = k.waitingSince; len(k.unsent) == 0 {
-				continue
-			}
+		since, sending, waits := k.waitsSince()
+		if !waits {
+			continue
 		}
 		switch due := since.Add(patience); {
 		case due.After(c.now):
 			if due.Before(next) {
 				next = due
 			}
-		case k.complete:
+		case sending:
 			c.reset(id, http2.ErrCodeCancel)
 		default:
 			c.server.refuse(TooSlow)

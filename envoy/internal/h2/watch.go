@@ -64,9 +64,16 @@ func (c *conn) Ping() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.watch.pings && c.broken == nil {
-		c.watch.pings = true
-		c.timers.due[timerPing] = time.Now().Add(c.server.o.PingInterval)
+		c.startPings(time.Now())
 		c.wakeLoop()
+	}
+}
+
+// startPings makes the connection ping its client.
+func (c *conn) startPings(now time.Time) {
+	if !c.watch.pings {
+		c.watch.pings = true
+		c.timers.due[timerPing] = now.Add(c.server.o.PingInterval)
 	}
 }
 

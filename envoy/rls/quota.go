@@ -1,0 +1,79 @@
+package rls
+
+import (
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/keyward/keyward/envoy/internal/h2"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/owner"
+)
+
+// EnvoyHeader names the Envoy of a stream of the rate limit quota service, in the stream's initial metadata.
+const EnvoyHeader = "x-keyward-envoy"
+
+// EnvoyName returns the value of EnvoyHeader, or "" if it is missing or longer than 256 bytes.
+func EnvoyName(d *h2.Duplex) string {
+	if v := d.Header(headerEnvoy); len(v) <= maxHoldHeader {
+		return v
+	}
+	return ""
+}
+
+// RuleMatcher matches descriptors against one version of the rules, as calls of the rate limit service do. Equal values
+// match alike. The zero value matches nothing; Matcher returns it before the first SetRules.
+type RuleMatcher struct {
+	service *Service
+	view    *view
+}
+
+// Matcher returns a matcher for the rules in force. It is safe for concurrent use.
+func (s *Service) Matcher() RuleMatcher {
+	if v := s.current.Load(); v != nil {
+		return RuleMatcher{s, v}
+	}
+	return RuleMatcher{}
+}
+
+// RuleMatch is a descriptor's limit.
+type RuleMatch struct {
+	Match   config.Match
+	Request owner.Request // of its counter, without operation and hits; only if Limited
+	Limited bool          // a rule limits it, and is enforced
+	Shadow  bool          // a rule limits it, but in shadow mode
+}
+
+// Rules returns the rules, or nil before the first SetRules.
+func (m RuleMatcher) Rules() *config.Rules {
+	if m.view == nil {
+		return nil
+	}
+	return m.view.rules
+}
+
+// Match returns the limit of a descriptor. It keeps no part of entries.
+func (m RuleMatcher) Match(domain string, entries []config.Entry) (r RuleMatch) {
+	if m.view == nil {
+		return r
+	}
+	m.view.rules.Match(domain, entries, nil, &r.Match)
+	if r.Match.Kind != config.Limited {
+		return r
+	}
+	r.Shadow = m.view.switches.Shadow || r.Match.Rule.Shadow
+	r.Limited = !r.Shadow
+	r.Request = m.view.request(domainHash(domain), domain, entries, &r.Match)
+	return r
+}
+
+// domainHash returns the hash of a domain, for the domain quotas of the counter table.
+func domainHash(domain string) uint64 { return xxhash.Sum64String(domain) }
+
+// request returns the request for a descriptor that matches m, without its operation and hits.
+func (v *view) request(hash uint64, domain string, entries []config.Entry, m *config.Match) owner.Request {
+	q := NewRequest(hash, v.version, m)
+	if q.Federation != nil && q.Federation.Named {
+		var space [128]byte
+		q.Name = string(v.rules.AppendSharedName(space[:0], domain, entries, m))
+	}
+	return q
+}
