@@ -97,7 +97,7 @@ func (f *fence) frame(frame http2.Frame) error {
 }
 
 // push sends a response and a PING behind it, and returns when the PING is answered.
-func (f *fence) push(serial uint64, as ...model.Assignment) error {
+func (f *fence) push(serial uint64, as ...model.Action) error {
 	b, err := proto.Marshal(response(as))
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (s *site) flipping(conns []*conn, n int) (flips []flip, all []answered) {
 		if i%2 == 1 {
 			f.status, kind = 429, model.DenyAll
 		}
-		if err := s.fence.push(uint64(i+1), model.Assignment{ID: "a", Strategy: model.Strategy{Kind: kind}, TTL: minute}); err != nil {
+		if err := s.fence.push(uint64(i+1), model.Action{ID: "a", Strategy: model.Strategy{Kind: kind}, TTL: minute}); err != nil {
 			s.Error(err)
 			break
 		}
