@@ -174,7 +174,7 @@ func (e *envoy) respond(r Response) {
 // receive applies a response and answers the PING behind it.
 func (e *envoy) receive(r Response) {
 	w := e.w
-	var all []model.Assignment
+	var all []model.Action
 	for _, p := range r.Pushes {
 		a := model.Same(p.Key, p.Tokens, p.TTL)
 		switch p.Kind {

@@ -71,14 +71,14 @@ func TestReplacedBucketCopiesTheFillRatio(t *testing.T) {
 		s.introduce(conns[0], "a")
 		for _, c := range []struct {
 			what string
-			next []model.Assignment
+			next []model.Action
 			want int
 		}{
-			{"bucket of 50", []model.Assignment{model.Same("a", 50, minute)}, 20},
-			{"bucket of 500", []model.Assignment{model.Same("a", 500, minute)}, 200},
-			{"the identical bucket", []model.Assignment{model.Same("a", 100, minute)}, 40},
+			{"bucket of 50", []model.Action{model.Same("a", 50, minute)}, 20},
+			{"bucket of 500", []model.Action{model.Same("a", 500, minute)}, 200},
+			{"the identical bucket", []model.Action{model.Same("a", 100, minute)}, 40},
 			{"PAIR", model.Pair("a", 100, minute), 100},
-			{"other tokens_per_fill", []model.Assignment{bucket("a", 100, 2, leaseInterval)}, 40},
+			{"other tokens_per_fill", []model.Action{bucket("a", 100, 2, leaseInterval)}, 40},
 		} {
 			s.fenced(conns, model.Pair("a", 100, minute)...)
 			s.want("60 of a PAIR of 100", s.hits(conns, "a", 60), 60)
@@ -91,8 +91,8 @@ func TestReplacedBucketCopiesTheFillRatio(t *testing.T) {
 // leaseInterval is that of model.Lease.
 var leaseInterval = model.Lease(1).Every
 
-func bucket(id string, n, perFill uint32, every time.Duration) model.Assignment {
-	return model.Assignment{ID: id, TTL: minute, Strategy: model.Strategy{Kind: model.TokenBucket, Max: n, PerFill: perFill, Every: every}}
+func bucket(id string, n, perFill uint32, every time.Duration) model.Action {
+	return model.Action{ID: id, TTL: minute, Strategy: model.Strategy{Kind: model.TokenBucket, Max: n, PerFill: perFill, Every: every}}
 }
 
 var raced = shared(listener{name: "raced", assign: denies})
@@ -104,7 +104,7 @@ func TestReplacedUnderLoadAdmitsTooMuch(t *testing.T) {
 	raced.each(t, func(s *site) {
 		conns := s.dial(16)
 		s.introduce(conns[0], "a")
-		run := func(next func(i int) []model.Assignment) (over int) {
+		run := func(next func(i int) []model.Action) (over int) {
 			s.fenced(conns, model.Pair("a", lease, minute)...)
 			load, stop := crowd(conns, "a")
 			defer stop()
@@ -123,19 +123,19 @@ func TestReplacedUnderLoadAdmitsTooMuch(t *testing.T) {
 			return int(load.admitted.Load()) - granted
 		}
 		for range rounds(1, 8) {
-			s.want("SAME: admitted beyond the lease", run(func(int) []model.Assignment { return []model.Assignment{model.Same("a", lease, minute)} }), 0)
+			s.want("SAME: admitted beyond the lease", run(func(int) []model.Action { return []model.Action{model.Same("a", lease, minute)} }), 0)
 		}
 		over := 0
 		for i := 0; i < 8 && (over == 0 || long()); i++ {
-			over += max(0, run(func(i int) []model.Assignment {
-				return []model.Assignment{bucket("a", lease, uint32(1+i%2), leaseInterval)}
+			over += max(0, run(func(i int) []model.Action {
+				return []model.Action{bucket("a", lease, uint32(1+i%2), leaseInterval)}
 			}))
 		}
 		s.Logf("changed tokens_per_fill without DENY_ALL: %d admitted beyond the leases", over)
 		if over == 0 {
 			s.Error("a changed bucket without DENY_ALL before it admitted no more than the lease in 8 runs: has Envoy been mended?")
 		}
-		if over := run(func(int) []model.Assignment { return model.Pair("a", 50, minute) }); over > 0 {
+		if over := run(func(int) []model.Action { return model.Pair("a", 50, minute) }); over > 0 {
 			s.Errorf("PAIR: %d admitted beyond the leases", over)
 		}
 	})
@@ -148,7 +148,7 @@ func TestOddStrategies(t *testing.T) {
 	odd.each(t, func(s *site) {
 		conns := s.dial(4)
 		s.introduce(conns[0], "a")
-		s.fenced(conns, model.Assignment{ID: "a", TTL: minute, Strategy: model.Strategy{Kind: model.PerUnit, Max: 5}})
+		s.fenced(conns, model.Action{ID: "a", TTL: minute, Strategy: model.Strategy{Kind: model.PerUnit, Max: 5}})
 		s.want("requests_per_time_unit has no effect", s.hits(conns, "a", 20), 0)
 		s.logged("RequestsPerTimeUnit rate limit strategies are not yet supported")
 		s.fenced(conns, bucket("a", 5, 5, 100*time.Millisecond))
@@ -181,7 +181,7 @@ var unseen = shared(listener{name: "unseen", assign: denies})
 func TestUnseenIds(t *testing.T) {
 	unseen.each(t, func(s *site) {
 		conns := s.dial(2)
-		s.fenced(conns, model.Assignment{ID: "later", TTL: minute, Strategy: model.Strategy{Kind: model.AllowAll}})
+		s.fenced(conns, model.Action{ID: "later", TTL: minute, Strategy: model.Strategy{Kind: model.AllowAll}})
 		s.want("first request", s.introduce(conns[0], "later"), 429)
 		s.want("next requests", s.hits(conns, "later", 10), 0)
 		s.logged("unexpected bucket")

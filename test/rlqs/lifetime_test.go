@@ -55,9 +55,9 @@ func TestLifetimesAreWholeSeconds(t *testing.T) {
 			ids = append(ids, id)
 		}
 		calmly(s, func() time.Duration {
-			var as []model.Assignment
+			var as []model.Action
 			for id, ttl := range ttls {
-				as = append(as, model.Assignment{ID: id, TTL: ttl, Strategy: model.Strategy{Kind: model.AllowAll}})
+				as = append(as, model.Action{ID: id, TTL: ttl, Strategy: model.Strategy{Kind: model.AllowAll}})
 			}
 			pushed := time.Now()
 			s.fenced([]*conn{c}, as...)
@@ -94,7 +94,7 @@ func TestSameExtends(t *testing.T) {
 		s.introduce(conns[0], "short")
 		for range 5 {
 			begin := time.Now()
-			s.fenced(conns, append(model.Pair("a", 30, 5*time.Second), model.Assignment{ID: "short", TTL: 5 * time.Second, Strategy: model.Strategy{Kind: model.AllowAll}})...)
+			s.fenced(conns, append(model.Pair("a", 30, 5*time.Second), model.Action{ID: "short", TTL: 5 * time.Second, Strategy: model.Strategy{Kind: model.AllowAll}})...)
 			used := s.hits(conns, "a", 10)
 			time.Sleep(time.Second)
 			again := time.Now()
@@ -135,7 +135,7 @@ func TestExpiredFallback(t *testing.T) {
 				s.introduce(c, "a")
 				calmly(s, func() time.Duration {
 					pushed := time.Now()
-					s.fenced([]*conn{c}, model.Assignment{ID: "a", TTL: time.Second, Strategy: model.Strategy{Kind: model.DenyAll}})
+					s.fenced([]*conn{c}, model.Action{ID: "a", TTL: time.Second, Strategy: model.Strategy{Kind: model.DenyAll}})
 					last, gap := watch(s, c, pushed, http.StatusTooManyRequests, "a")
 					if d := last["a"].Sub(pushed); gap < 200*time.Millisecond && (d < least || d > most) {
 						s.Errorf("DENY_ALL for 1 s: refused for %v, want %v to %v", d, least, most)

@@ -111,23 +111,23 @@ func (d *duel) step() {
 const shortTTL = 3 * time.Second
 
 // assignments returns the next response.
-func (d *duel) assignments(id string, abandon bool) (string, []model.Assignment) {
+func (d *duel) assignments(id string, abandon bool) (string, []model.Action) {
 	n := uint32(1 + d.rand.IntN(60))
-	one := func(s model.Strategy) []model.Assignment {
-		return []model.Assignment{{ID: id, Strategy: s, TTL: minute}}
+	one := func(s model.Strategy) []model.Action {
+		return []model.Action{{ID: id, Strategy: s, TTL: minute}}
 	}
 	switch k := d.rand.IntN(20); {
 	case k < 5:
 		d.live[id] = n
 		return fmt.Sprint("PAIR ", n), model.Pair(id, n, minute)
 	case k < 8 && d.live[id] > 0:
-		return "SAME", []model.Assignment{model.Same(id, d.live[id], minute)}
+		return "SAME", []model.Action{model.Same(id, d.live[id], minute)}
 	case k < 11:
 		d.live[id] = n
-		return fmt.Sprint("bucket ", n), []model.Assignment{model.Same(id, n, minute)}
+		return fmt.Sprint("bucket ", n), []model.Action{model.Same(id, n, minute)}
 	case k < 12:
 		d.live[id] = 0
-		return fmt.Sprint("other rate ", n), []model.Assignment{bucket(id, n, 2+n%2, leaseInterval)}
+		return fmt.Sprint("other rate ", n), []model.Action{bucket(id, n, 2+n%2, leaseInterval)}
 	case k < 13:
 		d.live[id] = 0
 		return "DENY_ALL", one(model.Strategy{Kind: model.DenyAll})
@@ -138,10 +138,10 @@ func (d *duel) assignments(id string, abandon bool) (string, []model.Assignment)
 		return "requests_per_time_unit", one(model.Strategy{Kind: model.PerUnit, Max: n})
 	case k < 16 && abandon:
 		d.lossy[id], d.live[id] = true, 0
-		return "ABANDON", []model.Assignment{{ID: id, Abandon: true}}
+		return "ABANDON", []model.Action{{ID: id, Abandon: true}}
 	case k < 17 && abandon:
 		d.lossy[id], d.live[id] = true, 0
-		return "ABANDON and PAIR", append([]model.Assignment{{ID: id, Abandon: true}}, model.Pair(id, n, minute)...)
+		return "ABANDON and PAIR", append([]model.Action{{ID: id, Abandon: true}}, model.Pair(id, n, minute)...)
 	case k < 18:
 		d.live[id] = 0
 		return "short", model.Pair(id, n, shortTTL)
@@ -197,11 +197,11 @@ func (d *duel) compareReports() {
 	d.tick()
 	all := d.tick() // after the last hit
 	d.proxy.Advance(d.now() + int64(10*time.Second))
-	modeled := map[string]model.BucketUsage{}
+	modeled := map[string]model.ReportedUsage{}
 	for _, m := range d.proxy.Sent() {
 		for _, u := range m.Usages {
 			sum := modeled[u.ID]
-			modeled[u.ID] = model.BucketUsage{ID: u.ID, Allowed: sum.Allowed + u.Allowed, Denied: sum.Denied + u.Denied}
+			modeled[u.ID] = model.ReportedUsage{ID: u.ID, Allowed: sum.Allowed + u.Allowed, Denied: sum.Denied + u.Denied}
 		}
 	}
 	for id := range d.live {

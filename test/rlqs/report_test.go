@@ -23,7 +23,7 @@ func TestReports(t *testing.T) {
 			c.get("a")
 		}
 		first := s.await("the first message", func(all []report) bool { return len(all) > 0 })[0]
-		if u, _ := first.find("a"); len(first.usages) != 1 || u != (model.BucketUsage{ID: "a", Allowed: 1}) {
+		if u, _ := first.find("a"); len(first.usages) != 1 || u != (model.ReportedUsage{ID: "a", Allowed: 1}) {
 			s.Errorf("the first message: %+v", first.usages)
 		}
 		second := dial("127.0.0.1:" + s.ports[reported2.name])
@@ -93,13 +93,13 @@ func newIDs(s *site, slips bool) {
 	const requests, lease = 300, 100
 	seen := map[string]bool{}
 	s.server.mu.Lock()
-	s.server.answer[s.domainName()] = func(u model.BucketUsage) []model.Assignment {
+	s.server.answer[s.domainName()] = func(u model.ReportedUsage) []model.Action {
 		if seen[u.ID] {
 			return nil
 		}
 		seen[u.ID] = true
 		if slips {
-			return []model.Assignment{{ID: u.ID, TTL: minute, Strategy: model.Strategy{Kind: model.DenyAll}}}
+			return []model.Action{{ID: u.ID, TTL: minute, Strategy: model.Strategy{Kind: model.DenyAll}}}
 		}
 		return model.Pair(u.ID, lease, minute)
 	}
@@ -136,7 +136,7 @@ func TestAbandonForgetsUsage(t *testing.T) {
 			all := s.tick()
 			before = int(total(all, "a").Allowed)
 			s.want("the lease", s.hits(c, "a", 4), 4)
-			s.fenced(c, model.Assignment{ID: "a", Abandon: true})
+			s.fenced(c, model.Action{ID: "a", Abandon: true})
 			if len(s.reports()) == len(all) {
 				break
 			}
@@ -150,10 +150,10 @@ func TestAbandonForgetsUsage(t *testing.T) {
 		s.want("reported after ABANDON", int(total(all, "a").Allowed), before)
 		s.want("the next request", c[0].get("a"), 429)
 		all = s.await("the new id", func(now []report) bool { return len(now) > len(all) })
-		if u, _ := all[len(all)-1].find("a"); u != (model.BucketUsage{ID: "a", Denied: 1}) {
+		if u, _ := all[len(all)-1].find("a"); u != (model.ReportedUsage{ID: "a", Denied: 1}) {
 			s.Errorf("the first report of the new id: %+v", u)
 		}
-		s.fenced(c, append([]model.Assignment{{ID: "a", Abandon: true}}, model.Pair("a", 10, minute)...)...)
+		s.fenced(c, append([]model.Action{{ID: "a", Abandon: true}}, model.Pair("a", 10, minute)...)...)
 		s.want("after ABANDON and PAIR in one response", s.hits(c, "a", 20), 0)
 		s.fenced(c, model.Pair("a", 10, minute)...)
 		s.want("PAIR", s.hits(c, "a", 20), 10)
@@ -171,7 +171,7 @@ func TestManyIds(t *testing.T) {
 			conns[0].get(fmt.Sprint("id-", i))
 		}
 		s.await("all ids", func(all []report) bool { return len(all) >= ids })
-		var as []model.Assignment
+		var as []model.Action
 		for i := range ids {
 			as = append(as, model.Pair(fmt.Sprint("id-", i), 2, minute)...)
 		}

@@ -27,14 +27,14 @@ type server struct {
 	opened  int           // guarded by mu; streams so far
 	streams map[string]*stream
 	reports map[string][]report
-	answer  map[string]func(model.BucketUsage) []model.Assignment // by domain: the answer to each report of an id
+	answer  map[string]func(model.ReportedUsage) []model.Action // by domain: the answer to each report of an id
 }
 
 // report is a message of a domain.
 type report struct {
 	at     time.Time
 	stream int
-	usages []model.BucketUsage
+	usages []model.ReportedUsage
 	exact  bool // no elapsed time has a part of a second
 }
 
@@ -54,7 +54,7 @@ func startServer(addr string) (*server, error) {
 	}
 	s := &server{
 		addr: ln.Addr().String(), grpc: grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20)), changed: make(chan struct{}),
-		streams: map[string]*stream{}, reports: map[string][]report{}, answer: map[string]func(model.BucketUsage) []model.Assignment{},
+		streams: map[string]*stream{}, reports: map[string][]report{}, answer: map[string]func(model.ReportedUsage) []model.Action{},
 	}
 	rlqsv3.RegisterRateLimitQuotaServiceServer(s.grpc, s)
 	go func() { _ = s.grpc.Serve(ln) }()
@@ -127,9 +127,9 @@ func (s *server) record(st *stream, m *rlqsv3.RateLimitQuotaUsageReports) {
 		st.domain = m.Domain
 		s.streams[st.domain] = st
 	}
-	var answers []model.Assignment
+	var answers []model.Action
 	for _, u := range m.BucketQuotaUsages {
-		usage := model.BucketUsage{ID: u.BucketId.GetBucket()["key"], Allowed: u.NumRequestsAllowed, Denied: u.NumRequestsDenied, Elapsed: u.TimeElapsed.AsDuration()}
+		usage := model.ReportedUsage{ID: u.BucketId.GetBucket()["key"], Allowed: u.NumRequestsAllowed, Denied: u.NumRequestsDenied, Elapsed: u.TimeElapsed.AsDuration()}
 		r.usages = append(r.usages, usage)
 		r.exact = r.exact && u.TimeElapsed.GetNanos() == 0
 		if answer := s.answer[st.domain]; answer != nil {
@@ -144,7 +144,7 @@ func (s *server) record(st *stream, m *rlqsv3.RateLimitQuotaUsageReports) {
 }
 
 // response returns the message with these assignments.
-func response(as []model.Assignment) *rlqsv3.RateLimitQuotaResponse {
+func response(as []model.Action) *rlqsv3.RateLimitQuotaResponse {
 	r := &rlqsv3.RateLimitQuotaResponse{}
 	for _, a := range as {
 		action := &rlqsv3.RateLimitQuotaResponse_BucketAction{BucketId: &rlqsv3.BucketId{Bucket: map[string]string{"name": "k", "key": a.ID}}}
@@ -217,7 +217,7 @@ func (s *server) stream(t testing.TB, domain string) *stream {
 }
 
 // total returns the usage of an id in the messages.
-func total(reports []report, id string) (u model.BucketUsage) {
+func total(reports []report, id string) (u model.ReportedUsage) {
 	u.ID = id
 	for _, r := range reports {
 		for _, x := range r.usages {
@@ -231,11 +231,11 @@ func total(reports []report, id string) (u model.BucketUsage) {
 }
 
 // find returns what a message has about an id.
-func (r report) find(id string) (model.BucketUsage, bool) {
+func (r report) find(id string) (model.ReportedUsage, bool) {
 	for _, u := range r.usages {
 		if u.ID == id {
 			return u, true
 		}
 	}
-	return model.BucketUsage{}, false
+	return model.ReportedUsage{}, false
 }

@@ -180,7 +180,7 @@ func (h *host) site(t *testing.T, l *listener) *site {
 }
 
 // push sends a response on the stream of the site's domain.
-func (s *site) push(as ...model.Assignment) {
+func (s *site) push(as ...model.Action) {
 	s.Helper()
 	s.server.stream(s, s.domainName()).send <- response(as)
 }
@@ -222,7 +222,7 @@ func (s *site) tick() []report {
 const markerID = "marker"
 
 // fenced sends a response and waits until the workers of all connections use it. A response reaches a worker as one.
-func (s *site) fenced(conns []*conn, as ...model.Assignment) {
+func (s *site) fenced(conns []*conn, as ...model.Action) {
 	s.Helper()
 	if _, ok := s.known(markerID); !ok {
 		s.introduce(conns[0], markerID)
@@ -232,14 +232,14 @@ func (s *site) fenced(conns []*conn, as ...model.Assignment) {
 	if s.marker {
 		kind, want = model.AllowAll, http.StatusOK
 	}
-	s.push(append(as, model.Assignment{ID: markerID, Strategy: model.Strategy{Kind: kind}, TTL: time.Hour})...)
+	s.push(append(as, model.Action{ID: markerID, Strategy: model.Strategy{Kind: kind}, TTL: time.Hour})...)
 	for _, c := range conns {
 		s.until("the marker's assignment", func() bool { return c.get(markerID) == want })
 	}
 }
 
 // known returns the total usage of an id in the messages, and whether any has it.
-func (s *site) known(id string) (u model.BucketUsage, ok bool) {
+func (s *site) known(id string) (u model.ReportedUsage, ok bool) {
 	all := s.reports()
 	for _, r := range all {
 		if _, found := r.find(id); found {

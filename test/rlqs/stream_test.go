@@ -13,7 +13,7 @@ var ended = shared(listener{name: "ended", assign: denies})
 func TestStreamEnds(t *testing.T) {
 	ended.each(t, func(s *site) {
 		c := s.dial(1)
-		var as []model.Assignment
+		var as []model.Action
 		for _, id := range []string{"a", "b", "c"} {
 			s.introduce(c[0], id)
 			as = append(as, model.Pair(id, 1000, minute)...)

@@ -4,7 +4,7 @@
 //
 // Envoy's main thread has the assignments and reports the usage. It publishes each change to the workers, which decide
 // requests: a worker may decide by what was published before for a while. The counts of usage and the token buckets are
-// common to all workers.
+// shared by all workers.
 package model
 
 import (
@@ -35,8 +35,8 @@ func RandomDelay(r *rand.Rand, longest time.Duration) func(worker int) time.Dura
 	return func(int) time.Duration { return time.Duration(r.Int64N(int64(longest) + 1)) }
 }
 
-// Assignment is what a response has for one id.
-type Assignment struct {
+// Action is the part of a response about one id.
+type Action struct {
 	ID       string
 	Strategy Strategy
 	TTL      time.Duration // cut to whole seconds; zero ends at once
@@ -44,21 +44,21 @@ type Assignment struct {
 }
 
 // Pair returns the two assignments that replace whatever an id has by a lease of exactly n, or of none.
-func Pair(id string, n uint32, ttl time.Duration) []Assignment {
-	deny := Assignment{ID: id, Strategy: Strategy{Kind: DenyAll}, TTL: ttl}
+func Pair(id string, n uint32, ttl time.Duration) []Action {
+	deny := Action{ID: id, Strategy: Strategy{Kind: DenyAll}, TTL: ttl}
 	if n == 0 {
-		return []Assignment{deny}
+		return []Action{deny}
 	}
-	return []Assignment{deny, Same(id, n, ttl)}
+	return []Action{deny, Same(id, n, ttl)}
 }
 
 // Same returns the assignment that extends a lease of n and keeps the rest of it.
-func Same(id string, n uint32, ttl time.Duration) Assignment {
-	return Assignment{ID: id, Strategy: Lease(n), TTL: ttl}
+func Same(id string, n uint32, ttl time.Duration) Action {
+	return Action{ID: id, Strategy: Lease(n), TTL: ttl}
 }
 
-// BucketUsage is what a report has about one id.
-type BucketUsage struct {
+// ReportedUsage is the part of a report about one id.
+type ReportedUsage struct {
 	ID              string
 	Allowed, Denied uint64
 	Elapsed         time.Duration // since the last report of the id, sent or lost; cut to whole seconds
@@ -68,7 +68,7 @@ type BucketUsage struct {
 type UsageReport struct {
 	At     int64
 	Stream int // number of the stream, from 1; the first message of a stream opens it
-	Usages []BucketUsage
+	Usages []ReportedUsage
 }
 
 // Proxy is the client of one Envoy for one server and domain. Times must not decrease from call to call.
@@ -103,7 +103,7 @@ type worker struct {
 	pending []publication // in order
 }
 
-// publication is what a worker gets from the main thread.
+// publication is a change that the main thread sends to a worker.
 type publication struct {
 	at      int64
 	changed map[string]*bucket // nil: the id is gone
@@ -180,13 +180,14 @@ func (p *Proxy) create(now int64, id string, ok bool) {
 	b := &bucket{usage: &usage{reported: now}}
 	b.usage.add(ok)
 	p.main[id] = b
-	p.send(now, []BucketUsage{p.take(now, id)}) // without a stream the hit is lost
+	p.send(now, []ReportedUsage{p.take(now, id)}) // without a stream the hit is lost
 	p.publish(now, map[string]*bucket{id: b})
 }
 
-// Receive processes one response. It returns the time by which all workers use it: Envoy's answer to a PING behind the
-// response arrives no earlier, if requests are ordered by it.
-func (p *Proxy) Receive(now int64, response ...Assignment) int64 {
+// Receive processes one response. It returns the time by which all workers use it: the answer to a PING behind the
+// response comes no earlier. That of a real Envoy under heavy load may, by some milliseconds, while other ids are busy
+// (TestPingAmongOtherIds of test/rlqs); a simulation can subtract a delay for that.
+func (p *Proxy) Receive(now int64, response ...Action) int64 {
 	p.Advance(now)
 	changed := map[string]*bucket{}
 	for _, a := range response {
@@ -310,7 +311,7 @@ func (p *Proxy) expire(now int64) {
 // reportAll reports all ids and opens a stream if none is open.
 func (p *Proxy) reportAll(now int64) {
 	p.tick = now + int64(reportInterval)
-	usages := make([]BucketUsage, 0, len(p.main))
+	usages := make([]ReportedUsage, 0, len(p.main))
 	for _, id := range slices.Sorted(maps.Keys(p.main)) {
 		usages = append(usages, p.take(now, id))
 	}
@@ -321,9 +322,9 @@ func (p *Proxy) reportAll(now int64) {
 }
 
 // take returns the usage of an id since its last report and starts to count again.
-func (p *Proxy) take(now int64, id string) BucketUsage {
+func (p *Proxy) take(now int64, id string) ReportedUsage {
 	u := p.main[id].usage
-	b := BucketUsage{ID: id, Allowed: u.allowed, Denied: u.denied, Elapsed: time.Duration(now - u.reported).Truncate(time.Second)}
+	b := ReportedUsage{ID: id, Allowed: u.allowed, Denied: u.denied, Elapsed: time.Duration(now - u.reported).Truncate(time.Second)}
 	*u = usage{reported: now}
 	return b
 }

@@ -31,7 +31,7 @@ func begin(t *testing.T, o ProxyOptions) *script {
 
 func (s *script) wait(d time.Duration) { s.now += int64(d) }
 
-func (s *script) push(response ...Assignment) int64 { return s.p.Receive(s.now, response...) }
+func (s *script) push(response ...Action) int64 { return s.p.Receive(s.now, response...) }
 
 // hits sends n requests, a microsecond apart, over all workers in turn, and returns how many were admitted.
 func (s *script) hits(n int) (admitted int) {
@@ -67,18 +67,18 @@ func TestPairIsExact(t *testing.T) {
 
 // A bucket that replaces another one without DENY_ALL before it starts with the other's fill ratio.
 func TestReplacedBuckets(t *testing.T) {
-	bare := func(n uint32) Assignment { return Same("a", n, minute) }
+	bare := func(n uint32) Action { return Same("a", n, minute) }
 	for _, c := range []struct {
 		what string
-		next []Assignment
+		next []Action
 		want int
 	}{
-		{"bucket of 50", []Assignment{bare(50)}, 20},
-		{"bucket of 500", []Assignment{bare(500)}, 200},
-		{"SAME", []Assignment{bare(100)}, 40},
+		{"bucket of 50", []Action{bare(50)}, 20},
+		{"bucket of 500", []Action{bare(500)}, 200},
+		{"SAME", []Action{bare(100)}, 40},
 		{"PAIR", Pair("a", 100, minute), 100},
-		{"other tokens_per_fill", []Assignment{{ID: "a", TTL: minute, Strategy: Strategy{TokenBucket, 100, 2, never}}}, 40},
-		{"other seconds of the interval, which is not a change", []Assignment{{ID: "a", TTL: minute, Strategy: Strategy{TokenBucket, 100, 1, time.Second}}}, 40},
+		{"other tokens_per_fill", []Action{{ID: "a", TTL: minute, Strategy: Strategy{TokenBucket, 100, 2, never}}}, 40},
+		{"other seconds of the interval, which is not a change", []Action{{ID: "a", TTL: minute, Strategy: Strategy{TokenBucket, 100, 1, time.Second}}}, 40},
 	} {
 		s := begin(t, ProxyOptions{NoAssignment: deny})
 		s.push(Pair("a", 100, minute)...)
@@ -93,10 +93,10 @@ func TestReplacedBuckets(t *testing.T) {
 func TestStaleWorkers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const n = 3000
-	for kind, push := range map[string]func(i int) []Assignment{
-		"same": func(int) []Assignment { return []Assignment{Same("a", n, minute)} },
-		"bare": func(i int) []Assignment {
-			return []Assignment{{ID: "a", TTL: minute, Strategy: Strategy{TokenBucket, n, uint32(1 + i%2), never}}}
+	for kind, push := range map[string]func(i int) []Action{
+		"same": func(int) []Action { return []Action{Same("a", n, minute)} },
+		"bare": func(i int) []Action {
+			return []Action{{ID: "a", TTL: minute, Strategy: Strategy{TokenBucket, n, uint32(1 + i%2), never}}}
 		},
 	} {
 		s := begin(t, ProxyOptions{NoAssignment: deny, Workers: 2, Delay: RandomDelay(r, 2*time.Millisecond)})
@@ -122,7 +122,7 @@ func TestPingIsAFence(t *testing.T) {
 	early := 0
 	for i := range 300 {
 		kind := []Strategy{allow, deny}[i%2]
-		used := s.push(Assignment{ID: "a", Strategy: kind, TTL: minute})
+		used := s.push(Action{ID: "a", Strategy: kind, TTL: minute})
 		if i > 0 && (s.hits(4) == 4) != (kind == allow) {
 			early++
 		}
@@ -143,7 +143,7 @@ func TestLifetimes(t *testing.T) {
 		0: 0, 900 * time.Millisecond: 0, time.Second: time.Second, 1900 * time.Millisecond: time.Second, 2 * time.Second: 2 * time.Second,
 	} {
 		s := begin(t, ProxyOptions{NoAssignment: deny})
-		s.push(Assignment{ID: "a", Strategy: allow, TTL: ttl})
+		s.push(Action{ID: "a", Strategy: allow, TTL: ttl})
 		s.wait(want - 10*time.Millisecond)
 		if want > 0 {
 			s.want(ttl.String()+": just before the end", s.hits(3), 3)
@@ -199,7 +199,7 @@ func TestReports(t *testing.T) {
 	now += 1300e6
 	p.Hit(now, 0, "b")
 	got := p.Sent()
-	if len(got) != 2 || got[0].Usages[0] != (BucketUsage{ID: "a", Allowed: 1}) || got[1].Usages[0] != (BucketUsage{ID: "b", Allowed: 1}) || got[0].Stream != 1 {
+	if len(got) != 2 || got[0].Usages[0] != (ReportedUsage{ID: "a", Allowed: 1}) || got[1].Usages[0] != (ReportedUsage{ID: "b", Allowed: 1}) || got[0].Stream != 1 {
 		t.Fatalf("first hits: %+v", got)
 	}
 	p.Advance(now + 9500e6)
@@ -207,10 +207,10 @@ func TestReports(t *testing.T) {
 	if len(got) != 2 || got[0].At != 1e15+5e9 || got[1].At != 1e15+10e9 || len(got[1].Usages) != 2 {
 		t.Fatalf("reports of all ids: %+v", got)
 	}
-	if got[0].Usages[0] != (BucketUsage{"a", 2, 0, 5 * time.Second}) || got[0].Usages[1] != (BucketUsage{"b", 0, 0, 3 * time.Second}) {
+	if got[0].Usages[0] != (ReportedUsage{"a", 2, 0, 5 * time.Second}) || got[0].Usages[1] != (ReportedUsage{"b", 0, 0, 3 * time.Second}) {
 		t.Errorf("usage: %+v", got[0].Usages)
 	}
-	if got[1].Usages[0] != (BucketUsage{"a", 0, 0, 5 * time.Second}) {
+	if got[1].Usages[0] != (ReportedUsage{"a", 0, 0, 5 * time.Second}) {
 		t.Errorf("usage of an idle id: %+v", got[1].Usages)
 	}
 }
@@ -225,7 +225,7 @@ func TestStreamEnds(t *testing.T) {
 	s.wait(6 * time.Second)
 	s.p.Advance(s.now)
 	sent := s.p.Sent()
-	if len(sent) != 1 || sent[0].Stream != 2 || sent[0].Usages[0].Allowed != 17 || sent[0].Usages[1] != (BucketUsage{"new", 0, 0, 4 * time.Second}) {
+	if len(sent) != 1 || sent[0].Stream != 2 || sent[0].Usages[0].Allowed != 17 || sent[0].Usages[1] != (ReportedUsage{"new", 0, 0, 4 * time.Second}) {
 		t.Errorf("the next stream: %+v", sent)
 	}
 }
@@ -255,17 +255,17 @@ func TestAbandon(t *testing.T) {
 	s := begin(t, ProxyOptions{NoAssignment: deny})
 	s.push(Pair("a", 100, minute)...)
 	s.want("lease", s.hits(40), 40)
-	s.push(Assignment{ID: "a", Abandon: true})
+	s.push(Action{ID: "a", Abandon: true})
 	s.wait(6 * time.Second)
 	s.p.Advance(s.now)
 	if sent := s.p.Sent(); len(sent) != 1 || len(sent[0].Usages) != 0 {
 		t.Errorf("sent after ABANDON: %+v", sent)
 	}
 	s.want("the id is new again", s.hits(1), 0)
-	if sent := s.p.Sent(); len(sent) != 1 || sent[0].Usages[0] != (BucketUsage{ID: "a", Denied: 1}) {
+	if sent := s.p.Sent(); len(sent) != 1 || sent[0].Usages[0] != (ReportedUsage{ID: "a", Denied: 1}) {
 		t.Errorf("the first hit: %+v", sent)
 	}
-	s.push(append([]Assignment{{ID: "a", Abandon: true}}, Pair("a", 10, minute)...)...)
+	s.push(append([]Action{{ID: "a", Abandon: true}}, Pair("a", 10, minute)...)...)
 	s.want("ABANDON and PAIR in one response", s.hits(20), 0)
 	s.push(Pair("a", 10, minute)...)
 	s.want("PAIR", s.hits(20), 10)
@@ -273,15 +273,15 @@ func TestAbandon(t *testing.T) {
 
 func TestUnknownAndUnsupported(t *testing.T) {
 	s := begin(t, ProxyOptions{NoAssignment: deny})
-	s.push(Assignment{ID: "unseen", Strategy: allow, TTL: minute})
+	s.push(Action{ID: "unseen", Strategy: allow, TTL: minute})
 	if s.p.Hit(s.now, 0, "unseen") {
 		t.Error("a response for an id not seen yet had an effect")
 	}
-	s.push(Assignment{ID: "a", Strategy: Strategy{Kind: PerUnit, Max: 5}, TTL: minute})
+	s.push(Action{ID: "a", Strategy: Strategy{Kind: PerUnit, Max: 5}, TTL: minute})
 	s.want("requests_per_time_unit", s.hits(20), 0)
-	s.push(Assignment{ID: "a", Strategy: Strategy{TokenBucket, 5, 5, 100 * time.Millisecond}, TTL: minute})
+	s.push(Action{ID: "a", Strategy: Strategy{TokenBucket, 5, 5, 100 * time.Millisecond}, TTL: minute})
 	s.want("5 per 100 ms", s.hits(200), 200)
-	s.push(Assignment{ID: "a", Strategy: deny, TTL: minute}, Assignment{ID: "a", Strategy: Strategy{TokenBucket, 5, 5, 1500 * time.Millisecond}, TTL: minute})
+	s.push(Action{ID: "a", Strategy: deny, TTL: minute}, Action{ID: "a", Strategy: Strategy{TokenBucket, 5, 5, 1500 * time.Millisecond}, TTL: minute})
 	admitted := 0
 	for range 300 {
 		s.wait(10*time.Millisecond - time.Microsecond)
@@ -346,7 +346,7 @@ func TestPublicationsKeepTheirOrder(t *testing.T) {
 	delay := time.Duration(0)
 	s := begin(t, ProxyOptions{NoAssignment: deny, Delay: func(int) time.Duration { return delay }})
 	delay = 10 * time.Millisecond
-	s.push(Assignment{ID: "a", Strategy: allow, TTL: minute})
+	s.push(Action{ID: "a", Strategy: allow, TTL: minute})
 	delay = time.Millisecond
 	if used := s.push(Pair("a", 5, minute)...); used != s.now+10e6 {
 		t.Errorf("all workers have it after %d ns", used-s.now)

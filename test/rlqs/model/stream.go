@@ -9,7 +9,7 @@ func (p *Proxy) open() {
 }
 
 // send sends a message on the open stream. Without one it is lost.
-func (p *Proxy) send(now int64, usages []BucketUsage) {
+func (p *Proxy) send(now int64, usages []ReportedUsage) {
 	if p.stream > 0 {
 		p.sent = append(p.sent, UsageReport{At: now, Stream: p.stream, Usages: usages})
 	}
