@@ -191,6 +191,9 @@ func (op *shardOp) newClaim() (c claim.Claim) {
 func (s *shard) chargedAt(op *shardOp, e *counter.Owned, writer uint64) int64 {
 	r := op.Request.Rule
 	s.counters.Load(e, r, &s.state)
+	if op.ahead() {
+		return r.Index(op.now) + 1
+	}
 	at := r.ChargedAt(&s.state, op.now, writer)
 	if r.Algorithm.Bucket() {
 		at += s.counters.Claims.Given(op.Key)
@@ -352,25 +355,38 @@ func (n *Node) chargeMore(s *shard, op *shardOp, e *counter.Owned, hits uint64) 
 	}
 }
 
-// extend makes the life of op's claim begin again. Unknown and settled claims have none.
+// extend makes the life of op's claim begin again. Unknown and settled claims have none, nor has a request in flight whose
+// slot was freed when the rule's window had passed: another request may have it.
 func (n *Node) extend(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 	c := s.counters.Claims.Find(op.Hold.ID)
 	n.reread(s, op, e, 0, res)
-	if c == nil || c.State() != claim.Open {
+	if c == nil || c.State() != claim.Open || !n.keepSlot(s, op, e, c) {
 		s.counts.Holds.Unmatched++
 		res.Over = true
 		return
 	}
-	if r := op.Request.Rule; r.Algorithm == limit.InFlight && e != nil {
-		s.counters.Load(e, r, &s.state)
-		if at, ok := r.Extend(&s.state, op.now, s.bootID, c.At, uint64(c.Amount)); ok {
-			if r.Trim(&s.state, op.now); s.counters.Store(e, r, &s.state) {
-				c.At = at
-			}
-		}
-	}
 	c.SetTTL(time.Duration(op.now-c.Made()) + op.Hold.TTL)
 	n.changeClaim(s, c)
+}
+
+// keepSlot lets the slot of c count for another window if its rule counts requests in flight. It returns false if c has no
+// slot any more.
+func (n *Node) keepSlot(s *shard, op *shardOp, e *counter.Owned, c *claim.Claim) bool {
+	r := op.Request.Rule
+	if r.Algorithm != limit.InFlight || c.Amount == 0 {
+		return true
+	}
+	if e == nil {
+		return false
+	}
+	s.counters.Load(e, r, &s.state)
+	at, ok := r.Extend(&s.state, op.now, s.bootID, c.At, uint64(c.Amount))
+	if ok {
+		if r.Trim(&s.state, op.now); s.counters.Store(e, r, &s.state) {
+			c.At = at
+		}
+	}
+	return ok
 }
 
 // changeClaim records that c has changed, so that the successor learns of it with the key's counter. A claim without a

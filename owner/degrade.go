@@ -107,7 +107,12 @@ func (s *shard) usedAgainstShare(op *shardOp) uint64 {
 		}
 		return 0
 	}
-	t := s.counters.Tally(e, s.counters.Newest(e, r))
+	w := s.counters.Newest(e, r)
+	if r.End(w-1) > op.now+int64(limit.ClockTolerance) { // there are hits that were charged ahead
+		s.counters.Load(e, r, &s.state)
+		return s.state.CountAt(r.Index(op.now))
+	}
+	t := s.counters.Tally(e, w)
 	all, mine := t.Count(), s.counters.Inline(e)
 	if charged, refunded, found := s.counters.Recorded(e, t.Window, s.bootID); found {
 		mine = saturatingSub(limit.SaturatingAdd(mine, charged), refunded)

@@ -182,3 +182,41 @@ func TestSettlementsReplaceSecondCharges(t *testing.T) {
 		}
 	}
 }
+
+// TestFreedSlotsAreNotExtended requires that a request in flight learns that it has lost its slot, which another request
+// may have by now, and that an earlier Extend keeps it.
+func TestFreedSlotsAreNotExtended(t *testing.T) {
+	const window = 10 * time.Second
+	r := limit.Rule{Algorithm: limit.InFlight, Window: window, Limit: 1}
+	w := newNetwork(t, 1, Options{}, "a", "b", "c")
+	extend := func(id uint64) (res Result) {
+		w.ask("a", hold(1, id, Extend, r, 0), func(r Result) { res = r })
+		w.run(50 * time.Millisecond)
+		return res
+	}
+	reserve := func(id uint64) (res Result) {
+		q := hold(1, id, Reserve, r, 1)
+		q.Hold.TTL = time.Minute
+		w.ask("b", q, func(r Result) { res = r })
+		w.run(50 * time.Millisecond)
+		return res
+	}
+	if res := reserve(1); res.Over {
+		t.Fatalf("%+v", res)
+	}
+	w.run(window * 3 / 4)
+	if res := extend(1); res.Over || res.Kind != Decided {
+		t.Errorf("the slot still counts: %+v", res)
+	}
+	w.run(window * 3 / 4)
+	if res := reserve(2); !res.Over {
+		t.Errorf("the slot was extended, and another request has it: %+v", res)
+	}
+	w.run(window)
+	if res := extend(1); !res.Over || res.Kind != Decided {
+		t.Errorf("the slot was freed, and Extend confirms it: %+v", res)
+	}
+	if res := reserve(3); res.Over {
+		t.Errorf("the slot is free: %+v", res)
+	}
+}

@@ -49,6 +49,9 @@ type Hold struct {
 	Flags  claim.Flags
 	// ChargeOver makes a Reserve that exceeds the limit charge and make a claim, for rules in shadow mode.
 	ChargeOver bool
+	// Ahead makes a Reserve charge the next window of a limit.FixedWindow instead of the current one. Result.Reset is the
+	// time until that window ends: so the caller notices an owner of an earlier version, which charges the current one.
+	Ahead bool
 	// Oldest makes a Commit settle the oldest open claim of the key and Caller. ID is then that of the settlement, so that it
 	// has no effect when it comes twice.
 	Oldest bool

@@ -99,6 +99,9 @@ func (s *shard) count(op *shardOp, e *counter.Owned, d *limit.Decision) (_ *coun
 	if op.elsewhere > 0 {
 		s.absorb(op, e)
 	}
+	if op.ahead() {
+		return e, !s.countAhead(op, e, d)
+	}
 	if op.rule.Algorithm != limit.FixedWindow {
 		return e, !s.countState(op, e, d)
 	}
@@ -200,6 +203,21 @@ func (s *shard) countState(op *shardOp, e *counter.Owned, d *limit.Decision) boo
 		s.counters.Load(e, op.rule, st)
 		*d = op.rule.Peek(st, op.now, 0)
 		d.Over = false
+		return true
+	}
+	s.refuseForRoom(op, d)
+	return false
+}
+
+// ahead reports whether op is charged to the next window.
+func (op *shardOp) ahead() bool { return op.Op == Reserve && op.Hold.Ahead }
+
+// countAhead is count for the next window. The current one keeps its slots, so until the next one begins, e has both.
+func (s *shard) countAhead(op *shardOp, e *counter.Owned, d *limit.Decision) bool {
+	st := &s.state
+	s.counters.Load(e, op.rule, st)
+	*d = op.rule.TakeNext(st, op.now, s.bootID, op.Hits)
+	if op.uncharged = d.Over; d.Over || s.counters.Store(e, op.rule, st) {
 		return true
 	}
 	s.refuseForRoom(op, d)

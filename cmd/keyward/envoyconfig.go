@@ -55,7 +55,7 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s := cmd.Flags()
 	s.SortFlags = false
 	s.StringVar(&f.gateway, "for", "envoy", "`kind` of configuration: envoy, istio, envoy-gateway, contour or kgateway")
-	s.StringVar(&f.shape, "shape", "owner-direct", "`shape`: owner-direct, routes or plain")
+	s.StringVar(&f.shape, "shape", "owner-direct", "`shape`: owner-direct, routes, plain or rlqs")
 	s.StringVar(&f.part, "part", "bootstrap", "`part` to print: bootstrap, filter, cluster, sds-client or sds-ca")
 	s.StringVar(&f.rules, "rules", "", "`directory` of the rate limit rules")
 	s.BoolVar(&f.merge, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
@@ -76,7 +76,7 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s.StringVar(&o.ADS, "ads", "delta", "xDS `protocol`: delta or sotw")
 	s.StringArrayVar(&f.members, "member", nil, "`NAME=host:port` of a sidecar, instead of --xds; repeat it for each")
 	s.IntVar(&o.Capacity, "ring-capacity", ring.DefaultCapacity, "the sidecars' --ring-capacity, with --member or --sds")
-	s.StringVar(&o.Sidecar, "sidecar", "127.0.0.1:8081", "shape plain: `host:port` of the rate limit service")
+	s.StringVar(&o.Sidecar, "sidecar", "127.0.0.1:8081", "shapes plain and rlqs: `host:port` of the rate limit service")
 	s.BoolVar(&o.SidecarTLS, "sidecar-tls", false, "shape plain: use mTLS with the --tls-* files to call the sidecar")
 	s.BoolVar(&o.FailureModeDeny, "failure-mode-deny", false, "deny requests whose rate limit call fails, instead of admitting them uncounted")
 	s.BoolVar(&o.Routed, "routed", false, "shape plain: requests arrive by an edge Envoy's ring-hash routes; send the key, so that the sidecar counts direct hits")

@@ -16,10 +16,12 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rate_limit_quota/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/common_inputs/network/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -90,6 +92,33 @@ descriptors:
 - key: remote_address
   rate_limit: {unit: second, requests_per_unit: 20}
 `
+	quotas = `domain: api
+descriptors:
+- key: api_key
+  rate_limit: {unit: minute, requests_per_unit: 6000}
+  metadata: {keyward: {mechanism: quota, degraded: fail_closed}}
+- key: remote_address
+  rate_limit: {unit: second, requests_per_unit: 20}
+`
+	manyQuotas = `domain: api
+descriptors:
+- key: api_key
+  descriptors:
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 6000}
+    metadata: {keyward: {mechanism: quota, envoys: 30}}
+  - key: tenant
+    value: large
+    rate_limit: {unit: minute, requests_per_unit: 60000}
+    metadata: {keyward: {mechanism: quota, first: allow}}
+- key: remote_address
+  rate_limit: {unit: hour, requests_per_unit: 2000}
+  metadata: {keyward: {mechanism: quota, envoys: 4}}
+- key: generic_key
+  value: "all's"
+  rate_limit: {unit: hour, requests_per_unit: 100000}
+  metadata: {keyward: {mechanism: quota, degraded: fail_open}}
+`
 	ownEnvoy = `static_resources:
   listeners:
   - filter_chains:
@@ -135,6 +164,8 @@ func goldens(t testing.TB) map[string]Options {
 		"owner-direct-rich":     {Rules: b, From: all, XDS: "127.0.0.1:18000"},
 		"owner-direct-own":      {Rules: b, Envoy: []byte(ownEnvoy), From: map[string]string{"session": "query:session"}, XDS: "127.0.0.1:18000"},
 		"owner-direct-members":  withTLS(Options{Rules: a, From: key, Members: members, ServerNames: []string{"spiffe://example.org/keyward"}}),
+		"rlqs":                  {Shape: RLQS, Rules: load(t, quotas), From: tenant},
+		"rlqs-several":          {Shape: RLQS, Rules: load(t, manyQuotas), From: tenant, Part: partFilter},
 		"routes":                {Shape: Routes, Rules: a, From: key, XDS: "127.0.0.1:18000"},
 		"routes-tls":            withTLS(Options{Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000"}),
 		"routes-address":        {Shape: Routes, Rules: ip, XDS: "127.0.0.1:18000"},

@@ -49,7 +49,10 @@ func (g *generator) plan() (faults []error) {
 		g.planRoutes()
 		return slices.Concat(g.planHot(), g.planECDS(), g.planCaps())
 	}
-	if len(g.Domains) == 0 && g.Part != partCluster && !g.secrets() {
+	if faults := g.planQuotas(); len(faults) > 0 {
+		return faults
+	}
+	if len(g.Domains)+len(g.Quotas) == 0 && g.Part != partCluster && !g.secrets() {
 		for _, w := range g.warnings {
 			faults = append(faults, errors.New(w))
 		}
@@ -63,7 +66,7 @@ func (g *generator) planDomain(name string) domain {
 	d := domain{Name: name}
 	var owners []ruleOwner
 	for _, r := range g.Rules.Rules() {
-		if r.Domain != name {
+		if r.Domain != name || g.isQuota(r) {
 			continue
 		}
 		sources, err := g.levels(r)

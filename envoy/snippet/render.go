@@ -49,6 +49,12 @@ func (g *generator) templates() (*template.Template, error) {
 			err := t.ExecuteTemplate(&b, name+".yaml", data)
 			return indented(b.String(), indent), err
 		},
+		"quotaOf": func(f quotaFilter) any {
+			return struct {
+				*generator
+				quotaFilter
+			}{g, f}
+		},
 		"of": func(d domain) struct {
 			*generator
 			Domain domain
@@ -294,4 +300,15 @@ func (g *generator) Minor() int { return g.minor }
 func (g *generator) Dir(file string) string { return path.Dir(file) }
 
 // NodeID returns the name of this Envoy for the xDS server.
-func (g *generator) NodeID() string { return "envoy-" + string(g.Shape) }
+func (g *generator) NodeID() string { return "envoy-" + g.ShapeName() }
+
+// ShapeName returns the shape that was asked for.
+func (g *generator) ShapeName() string {
+	if g.quotas {
+		return string(RLQS)
+	}
+	return string(g.Shape)
+}
+
+// EnvoyHeader returns the metadata with the name of an Envoy.
+func (g *generator) EnvoyHeader() string { return names.EnvoyHeader }

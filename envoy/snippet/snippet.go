@@ -27,6 +27,7 @@ const (
 	OwnerDirect Shape = "owner-direct" // Envoy calls the sidecar that owns the key
 	Routes      Shape = "routes"       // an edge Envoy routes the request to the pod of the owner
 	Plain       Shape = "plain"        // Envoy calls one sidecar, which forwards requests for keys that it does not own
+	RLQS        Shape = "rlqs"         // as Plain, and Envoy spends the limits of rules with mechanism: quota without calls
 )
 
 // Part is the part of the configuration to print.
@@ -112,6 +113,9 @@ func Generate(o Options) (yaml []byte, warnings []string, err error) {
 	}
 	o.fill()
 	g := &generator{Options: o}
+	if g.quotas = o.Shape == RLQS; g.quotas {
+		g.Shape = Plain
+	}
 	if err := g.prepare(); err != nil {
 		if o.Gateway == "" {
 			return nil, nil, err // which includes the warnings
@@ -156,6 +160,9 @@ type generator struct {
 	minor      int // of EnvoyVersion
 	from       map[string][]source
 
+	Quotas []quotaFilter // of shape RLQS
+	quotas bool          // the shape is RLQS; Shape is then Plain
+
 	keepActions bool // the user's own routes have rate_limits
 	// What places the calls that filters by ECDS spread: header, remoteAddress or unknownSource.
 	spread       sourceKind
@@ -184,7 +191,7 @@ func (g *generator) prepare() error {
 func (g *generator) faults() (faults []error) {
 	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if !slices.Contains([]Shape{OwnerDirect, Routes, Plain}, g.Shape) {
-		fail("shape %q: want %s, %s or %s", g.Shape, OwnerDirect, Routes, Plain)
+		fail("shape %q: want %s, %s, %s or %s", g.Shape, OwnerDirect, Routes, Plain, RLQS)
 	}
 	if g.Gateway == "" && !slices.Contains([]Part{partBootstrap, partFilter, partCluster, partSDSClient, partSDSCA},
 		g.Part) {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -63,6 +64,7 @@ type sidecar struct {
 	xds      *xdsServer                      // nil without --xds
 	server   *rls.Server
 	holds    *holds.HoldServer
+	quotas   quotas
 	page     *http.Server
 	socket   *http.Server // nil: none
 
@@ -395,6 +397,8 @@ func (m *sidecar) startListeners() error {
 	}
 	m.holds = holds.New(holds.Options{Service: m.service, SessionLife: m.sessionLife()})
 	o.Methods, o.JSON = m.holds.Methods(), m.holds.Handlers()
+	m.quotas.start(m)
+	maps.Copy(o.Methods, m.quotas.server.Methods())
 	own := rls.Listener{Address: join(s.GRPCHost, s.GRPCPort)}
 	if s.GRPCSocket != "" {
 		own = rls.Listener{Address: s.GRPCSocket, Unix: true}
@@ -447,6 +451,7 @@ func (m *sidecar) stop(ctx context.Context) {
 	if m.holds != nil {
 		m.holds.Close()
 	}
+	m.quotas.close()
 	if m.server != nil {
 		m.server.Stop(ctx)
 	}

@@ -30,6 +30,7 @@ type Extension struct {
 	Unknown    bool             // identity: unknown. Approximate uses a quarter of the slack
 	Identity   *Identity        // which callers may use how much of the slack; nil: all of them the same
 	Federation *Federation      // how the limit is divided between regions; nil: it is the cluster's own
+	Quota      *QuotaTerms      // mechanism: quota; nil: Envoys are granted no part of the limit. Mechanism is then ByOwner
 	Fair       *Fair            // how the limit is divided between tenants; nil: it is not
 	HotFactor  uint16           // a key is hot above this multiple of the mean rate; 0 means 10
 	Epsilon    float64          // for Approximate: the fraction of the limit that members may admit above it
@@ -92,7 +93,7 @@ func parseMechanism(v any) (policy.Mechanism, string) {
 			return m, ""
 		}
 	}
-	return 0, fmt.Sprintf("mechanism must be one of owner, lease, approximate, static, not '%v'", v)
+	return 0, fmt.Sprintf("mechanism must be one of owner, lease, approximate, static, quota, not '%v'", v)
 }
 
 func parseAlgorithm(v any) (limit.Algorithm, string) {

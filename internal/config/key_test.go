@@ -275,7 +275,7 @@ func TestExtension(t *testing.T) {
 		{"{mechanism: lease, burst: 5, algorithm: sliding_log}", "burst is the depth of a token_bucket or leaky_bucket; the algorithm is sliding_log; also " +
 			"mechanism: lease cannot be used with a sliding_log, which stores the time of each hit; sliding_window supports all mechanisms"},
 		{"{algorithm: magic}", "algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, in_flight, not 'magic'"},
-		{"{mechanism: 5}", "mechanism must be one of owner, lease, approximate, static, not '5'"},
+		{"{mechanism: 5}", "mechanism must be one of owner, lease, approximate, static, quota, not '5'"},
 		{"{durability: [a]}", "durability must be one of async, strict, memory, not '[a]'"},
 		{"{degraded: never}", "degraded must be one of local_share, fail_open, fail_closed, not 'never'"},
 		{"{degraded: [a]}", "degraded must be one of local_share, fail_open, fail_closed, not '[a]'"},

@@ -20,11 +20,12 @@ import (
 type scope uint8
 
 const (
-	lends   scope            = 1 << iota // lease, and owner for hot keys
-	drifts                               // approximate
-	divides                              // static
-	windows                              // restricts lends to windows: leases of buckets last for a moment and are never returned
-	owned   = lends | drifts             // mechanisms for which keys have owners
+	lends   scope                      = 1 << iota // lease, and owner for hot keys
+	drifts                                         // approximate
+	divides                                        // static
+	assigns                                        // quota
+	windows                                        // restricts lends to windows: leases of buckets last for a moment and are never returned
+	owned   = lends | drifts | assigns             // mechanisms for which keys have owners
 	always  = owned | divides
 )
 
@@ -87,8 +88,8 @@ func settings() []setting {
 				}
 				return fault
 			}},
-		{"mechanism", "`owner`, `lease`, `approximate`, `static`", "`owner`", always,
-			into(func(x *Extension) *policy.Mechanism { return &x.Mechanism }, parseMechanism)},
+		{"mechanism", "`owner`, `lease`, `approximate`, `static`, `quota`", "`owner`", always,
+			func(x *Extension, v any, _ []*node) string { return x.setMechanism(v) }},
 		{"epsilon", "above 0, at most 1: `0.01` or `1%`", "none", drifts,
 			into(func(x *Extension) *float64 { return &x.Epsilon }, parseEpsilon)},
 		{"identity", "`known`, `unknown`, or [a map](rules.md#slack-by-caller)", "`known`", drifts,
@@ -117,7 +118,7 @@ func settings() []setting {
 			into(func(x *Extension) *bool { return &x.lease().Dedicated }, truth("dedicated"))},
 		{"audit", "`true`, `false`", "`false`", owned,
 			into(func(x *Extension) *bool { return &x.lease().Audit }, truth("audit"))},
-	}, holdSettings()...)
+	}, slices.Concat(holdSettings(), quotaSettings())...)
 }
 
 // into returns a set function that stores in a field what read returns.
@@ -300,6 +301,7 @@ func (x *Extension) conflicts(given map[string]any) (faults []extensionFault) {
 		fault("durability", "durability: strict contradicts mechanism: static, of which no other member has the counts")
 	}
 	x.holdConflicts(given, fault)
+	x.quotaConflicts(given, fault)
 	if text := x.fairConflict(); text != "" {
 		fault("fair", "%s", text)
 	}

@@ -95,7 +95,7 @@ func TestBadSettings(t *testing.T) {
 		values []string
 		want   string
 	}{
-		"mechanism":     {[]string{"5", "leases", "''"}, "mechanism must be one of owner, lease, approximate, static, not '%s'"},
+		"mechanism":     {[]string{"5", "leases", "''"}, "mechanism must be one of owner, lease, approximate, static, quota, not '%s'"},
 		"epsilon":       {[]string{"0", "-0.1", "1.5", "101%", "0%", "'%'", "'1'", "1e-10", ".nan", "abc", "[a]", "inf%"}, "epsilon must be above 0 and at most 1, like 0.01 or 1%%, not '%s'"},
 		"identity":      {[]string{"anonymous", "5"}, "identity must be one of known, unknown, not '%s'"},
 		"partition":     {[]string{"5", "half"}, "partition must be one of share, available, quorum, not '%s'"},

@@ -13,7 +13,7 @@ const maxClockError = 10 * time.Second
 
 // Clean makes a State that another member sent valid: slots are in order, unique and count at now. It returns the
 // number of dropped slots that no correct member sends: empty slots, those of writer 0 or math.MaxUint64, windows after the
-// next one, and log times too far in the future. It also drops windows before the previous one and expired log times, which are not wrong, because
+// next one by any member's clock, and log times too far in the future. It also drops windows before the previous one and expired log times, which are not wrong, because
 // members send slots before they trim them. Times of buckets are not dropped but limited to what is possible.
 func (r Rule) Clean(s *State, now int64) (wrong int) {
 	soon := addTime(now, int64(maxClockError))
@@ -63,7 +63,7 @@ func (r Rule) inTime(at, now int64) bool {
 	case TokenBucket, LeakyBucket:
 		return true
 	}
-	return at <= addTime(r.Index(now), 1) || r.start(at) <= addTime(now, int64(ClockTolerance))
+	return at <= addTime(r.Index(addTime(now, int64(ClockTolerance))), 1)
 }
 
 // uniteSlots merges adjacent slots that are the same.

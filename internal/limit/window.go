@@ -84,6 +84,20 @@ func (r Rule) chargeWindow(s *State, now int64, writer, hits uint64) {
 	s.charge(w, writer, hits)
 }
 
+// TakeNext charges hits to the window after that of now if they fit there, and otherwise charges nothing. The time until
+// Reset begins at now. Slots grow by at most one. Only a FixedWindow has a next window: another algorithm counts hits of
+// the current one, of which more may come, against the next.
+func (r Rule) TakeNext(s *State, now int64, writer, hits uint64) Decision {
+	next := addTime(r.Index(now), 1)
+	d := r.Peek(s, r.start(next), hits)
+	d.Reset += WholeSeconds(elapsed(now, r.start(next)))
+	if d.Over = d.Over || r.Algorithm != FixedWindow; !d.Over {
+		r.Trim(s, now)
+		s.charge(next, writer, hits)
+	}
+	return d
+}
+
 // refundWindows refunds from the current window, then from the previous one if that still counts.
 func (r Rule) refundWindows(s *State, now int64, writer, hits uint64) {
 	w := r.currentWindow(s, now)

@@ -20,6 +20,7 @@ const holdSize = 34
 const (
 	flagChargeOver = 128
 	flagOldest     = 64
+	flagAhead      = 1 << 8
 )
 
 // holdRecordSize returns the bytes that a request's record has for its hold.
@@ -32,7 +33,11 @@ func holdRecordSize(q *owner.Request) int {
 
 func appendHold(w wire.Writer, h *owner.Hold) wire.Writer {
 	ttl := uint32(min(max(0, (h.TTL+time.Millisecond-1).Milliseconds()), math.MaxUint32))
-	return w.U64(h.ID[0]).U64(h.ID[1]).U64(h.Caller).U32(ttl).U32(h.Max).U16(uint16(byte(h.Flags) | bit(h.ChargeOver, flagChargeOver) | bit(h.Oldest, flagOldest)))
+	flags := uint16(byte(h.Flags) | bit(h.ChargeOver, flagChargeOver) | bit(h.Oldest, flagOldest))
+	if h.Ahead {
+		flags |= flagAhead
+	}
+	return w.U64(h.ID[0]).U64(h.ID[1]).U64(h.Caller).U32(ttl).U32(h.Max).U16(flags)
 }
 
 func parseHold(r *wire.Reader) *owner.Hold {
@@ -41,7 +46,7 @@ func parseHold(r *wire.Reader) *owner.Hold {
 	}
 	flags := r.U16()
 	h.Flags = claim.Flags(flags) &^ (flagChargeOver | flagOldest)
-	h.ChargeOver, h.Oldest = flags&flagChargeOver != 0, flags&flagOldest != 0
+	h.ChargeOver, h.Oldest, h.Ahead = flags&flagChargeOver != 0, flags&flagOldest != 0, flags&flagAhead != 0
 	return h
 }
 

@@ -15,7 +15,7 @@ import (
 // The owner learns all of a request's hold.
 func TestHoldRequest(t *testing.T) {
 	for _, op := range []owner.Op{owner.Take, owner.Reserve, owner.Commit, owner.Release, owner.Keep, owner.Extend} {
-		want := owner.Hold{ID: claim.Ident{1, 2}, Caller: 3, TTL: 1500 * time.Millisecond, Max: 7, Flags: claim.Releases | claim.InFlight, ChargeOver: true, Oldest: true}
+		want := owner.Hold{ID: claim.Ident{1, 2}, Caller: 3, TTL: 1500 * time.Millisecond, Max: 7, Flags: claim.Releases | claim.InFlight, ChargeOver: true, Oldest: true, Ahead: true}
 		in := owner.Request{Key: owner.Key{1, 2}, Hits: 4, Op: op, Rule: limit.Rule{Window: time.Second, Limit: 5}, Hold: &want}
 		b := appendRequests(nil, requestGroup{count: 1}, []owner.Request{in}, []uint16{0})
 		var q owner.Request

@@ -100,7 +100,11 @@ func (g *istio) direct(on bool) error {
 			}
 		}
 	}
-	return errors.Join(g.data.stop(20*time.Second), g.startEnvoy(context.Background()))
+	if err := g.data.stop(20 * time.Second); err != nil {
+		return err
+	}
+	g.data, err = g.startEnvoy(context.Background(), g.host.Load().(string))
+	return err
 }
 
 // apply implements gateway: a VirtualService is the route, and an EnvoyFilter adds the descriptors to its virtual host.

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -21,9 +21,9 @@ type istio struct {
 	proxy   string // version of Envoy
 
 	control   *pod
-	data      *pod // Envoy
+	data      *pod         // Envoy
+	host      atomic.Value // of the Envoy that requests are sent to, a string
 	controlIP string
-	ip        string
 	source    string // option by which the tool finds the sources of values: virtual hosts that have rate_limits, or a list
 	owners    bool   // Envoy calls owners
 	forgotten string // a route whose objects the next call of apply removes
@@ -35,45 +35,51 @@ const (
 	istioPort      = "8080" // of the listener
 )
 
+// istioEnvoys are the hosts of Envoy and of the one that replaces it.
+var istioEnvoys = []string{"istio-envoy", "istio-envoy-2"}
+
 func newIstio() *istio {
-	g := &istio{
-		program: os.Getenv("KEYWARD_GATEWAYS_ISTIO"), module: os.Getenv("KEYWARD_GATEWAYS_ISTIO_SOURCE"), envoy: os.Getenv("ENVOY_BIN"),
-		proxy: os.Getenv("KEYWARD_GATEWAYS_ENVOY_VERSION"),
-	}
+	g := &istio{envoy: os.Getenv("ENVOY_BIN"), proxy: os.Getenv("KEYWARD_GATEWAYS_ENVOY_VERSION")}
+	g.host.Store(istioEnvoys[0])
 	g.release = &release{namespace: istioNamespace, dir: file("files", "istio"), client: clientKey, levels: istioLevels, routes: map[string]*policy{}}
 	g.source = "--envoy=" + g.path("own.yaml")
 	return g
 }
 
-func (g *istio) name() string    { return "istio" }
-func (g *istio) address() string { return g.ip + ":" + istioPort }
+func (g *istio) name() string { return "istio" }
+
+// address implements gateway. It is safe for concurrent use.
+func (g *istio) address() string { return envoyAddress(g.host.Load().(string), istioPort) }
 
 // about names the commit, too: the newest version of the module is not a release.
 func (g *istio) about() string {
-	commit := os.Getenv("KEYWARD_GATEWAYS_ISTIO_VERSION")
-	commit = commit[strings.LastIndex(commit, "-")+1:]
-	return fmt.Sprintf("Istio %s (%.7s), API server without nodes, Envoy %s", g.version, commit, g.proxy)
+	return fmt.Sprintf("Istio %s (%s), API server without nodes, Envoy %s", g.version, commitOf(os.Getenv("KEYWARD_GATEWAYS_ISTIO_VERSION")), g.proxy)
+}
+
+// commitOf returns the commit of a version of a module that is not a release.
+func commitOf(version string) string {
+	return fmt.Sprintf("%.7s", version[strings.LastIndex(version, "-")+1:])
 }
 
 func (g *istio) lacks(feature) string { return "" }
 
 // prepare starts the API server and creates all objects but those of routes.
-func (g *istio) prepare(t *testing.T) error {
-	version, err := os.ReadFile(filepath.Join(g.module, "VERSION"))
-	if err != nil {
+func (g *istio) prepare(t *testing.T) (err error) {
+	if err := g.use(false); err != nil {
 		return err
 	}
-	g.version = strings.TrimSpace(string(version))
 	g.kube = startKubernetes(t, "istio-kubernetes")
 	if g.controlIP, err = addHost("istiod"); err != nil {
 		return err
 	}
-	if g.ip, err = addHost("istio-envoy"); err != nil {
-		return err
+	for _, host := range istioEnvoys {
+		if _, err := addHost(host); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(
 		g.checkInjection(), g.kube.apply(kubeNamespace(istioSystem)), g.install("istio"),
-		g.kube.applyFiles(filepath.Join(g.module, "manifests/charts/base/files/crd-all.gen.yaml"), "CustomResourceDefinition"),
+		g.applyDefinitions(),
 		os.Chmod(g.kube.kubeconfig(), 0o644), // the control plane's user reads it
 		writeYAML(g.path("mesh/mesh"), object{"enableAutoMtls": false}),
 		writeYAML(g.path("own.yaml"), istioPatch("example", object{"rate_limits": []any{object{"actions": istioActions("example", 0, rule{header: clientHeader})}}})),
@@ -89,9 +95,19 @@ func (g *istio) prepare(t *testing.T) error {
 	return g.applyTool()
 }
 
-// start implements gateway. The variables are those of the Deployments in Istio's charts, except that Istio must not use what only
-// its own build of Envoy has.
+// start implements gateway.
 func (g *istio) start(ctx context.Context) error {
+	if err := g.startControl(ctx); err != nil {
+		return err
+	}
+	var err error
+	g.data, err = g.startEnvoy(ctx, g.host.Load().(string))
+	return err
+}
+
+// startControl starts the control plane and waits as its readiness probe. The variables are those of the Deployment in Istio's chart,
+// except that Istio must not use what only its own build of Envoy has.
+func (g *istio) startControl(ctx context.Context) error {
 	g.control = &pod{
 		Name: "istiod", Host: "istiod", User: 1337,
 		Command: []string{"/pilot-discovery", "discovery", "--kubeconfig=/kubeconfig", "--meshConfig=/mesh/mesh", "--domain=" + clusterDomain, "--log_output_level=default:info"},
@@ -104,46 +120,39 @@ func (g *istio) start(ctx context.Context) error {
 	if err := g.control.start(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	if err := g.control.awaitPage(ctx, g.controlIP+":8080/ready"); err != nil {
-		return err
-	}
-	return g.startEnvoy(ctx)
+	return g.control.awaitPage(ctx, g.controlIP+":8080/ready")
 }
 
-// startEnvoy starts Envoy and waits for its listener.
-func (g *istio) startEnvoy(ctx context.Context) error {
-	if err := g.writeBootstrap(); err != nil {
-		return err
+// startEnvoy starts an Envoy and waits for its listener.
+func (g *istio) startEnvoy(ctx context.Context, host string) (*pod, error) {
+	if err := g.writeBootstrap(host); err != nil {
+		return nil, err
 	}
 	volumes, err := g.volumes(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if volumes["keyward-sds"], err = g.kube.folder(ctx, g.namespace, "configmaps", "keyward-sds", g.path("volumes")); err != nil {
-		return err
+		return nil, err
 	}
-	g.data = &pod{
-		Name: "istio-envoy", Host: "istio-envoy", User: 1337, System: true, Env: []string{"PATH=/usr/bin:/bin"},
+	envoy := &pod{
+		Name: host, Host: host, User: 1337, System: true, Env: []string{"PATH=/usr/bin:/bin"},
 		Command: []string{"/envoy", "-c", "/bootstrap/envoy.yaml", "--log-level", "info", "--concurrency", "2"},
 		Mounts: map[string]string{
-			"/envoy": g.envoy, "/bootstrap": g.path("bootstrap"), "/etc/keyward/tls": volumes["keyward-envoy-tls"], "/etc/keyward/sds": volumes["keyward-sds"],
+			"/envoy": g.envoy, "/bootstrap": g.path("bootstrap", host), "/etc/keyward/tls": volumes["keyward-envoy-tls"], "/etc/keyward/sds": volumes["keyward-sds"],
 		},
 	}
 	addition, err := g.bootstrapAddition()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if addition != "" {
-		g.data.Command = append(g.data.Command, "--config-yaml", addition)
+		envoy.Command = append(envoy.Command, "--config-yaml", addition)
 	}
-	if err := g.data.start(); err != nil {
-		return err
+	if err := envoy.start(); err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	return g.data.awaitPort(ctx, g.address())
+	return envoy, envoy.awaitPort(ctx, envoyAddress(host, istioPort))
 }
 
 // bootstrapAddition returns the content of the ConfigMap that the tool prints, which pilot-agent passes to Envoy in addition to the
@@ -165,7 +174,11 @@ func (g *istio) bootstrapAddition() (string, error) {
 }
 
 // writeBootstrap writes what Envoy needs of the bootstrap that pilot-agent writes.
-func (g *istio) writeBootstrap() error {
+func (g *istio) writeBootstrap(host string) error {
+	ip, err := addHost(host)
+	if err != nil {
+		return err
+	}
 	server := object{
 		"name": "xds-grpc", "type": "STATIC", "connect_timeout": "1s",
 		"typed_extension_protocol_options": object{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": object{
@@ -175,11 +188,11 @@ func (g *istio) writeBootstrap() error {
 		"load_assignment": object{"cluster_name": "xds-grpc", "endpoints": []any{object{"lb_endpoints": []any{object{"endpoint": object{"address": socketAddress(g.controlIP, 15010)}}}}}},
 	}
 	ads := object{"ads": object{}, "resource_api_version": "V3"}
-	return writeYAML(g.path("bootstrap/envoy.yaml"), object{
+	return writeYAML(g.path("bootstrap", host, "envoy.yaml"), object{
 		"node": object{
-			"id": "router~" + g.ip + "~gateway." + istioNamespace + "~" + istioNamespace + ".svc." + clusterDomain, "cluster": "ingressgateway",
+			"id": "router~" + ip + "~gateway." + istioNamespace + "~" + istioNamespace + ".svc." + clusterDomain, "cluster": "ingressgateway",
 			"metadata": object{
-				"LABELS": object{"istio": "ingressgateway"}, "NAMESPACE": istioNamespace, "ISTIO_VERSION": g.version + ".0", "CLUSTER_ID": "Kubernetes", "INSTANCE_IPS": g.ip,
+				"LABELS": object{"istio": "ingressgateway"}, "NAMESPACE": istioNamespace, "ISTIO_VERSION": g.version + ".0", "CLUSTER_ID": "Kubernetes", "INSTANCE_IPS": ip,
 			},
 		},
 		"admin": object{"address": socketAddress("127.0.0.1", 15000)},
@@ -203,5 +216,5 @@ func (g *istio) stop() error {
 }
 
 func (g *istio) stat(ctx context.Context, suffix string) (float64, error) {
-	return statSum(ctx, clientIn("istio-envoy"), "127.0.0.1:15000", suffix)
+	return statSum(ctx, clientIn(g.data.Host), "127.0.0.1:15000", suffix)
 }

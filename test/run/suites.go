@@ -36,6 +36,7 @@ func whole() []*stage {
 			name: "e2e", about: "real processes, real Envoys, mTLS", budget: 8 * time.Minute, after: []string{"machine", "build", "unit", "lint"}, // without the stages that only compute: they would disturb its measurements
 			wants: []string{"root", "ip", "iptables", "redis", "postgres", "venv", "node", "npm", "curl"}, jobs: endToEnd(nil),
 		},
+		{name: "rlqs", about: "Envoy's client of quotas, three releases", budget: time.Minute, after: []string{"machine", "e2e"}, jobs: quotas(nil)},
 		{name: "walk", about: "what the manual says, command by command", budget: time.Minute, after: []string{"e2e"}, needs: []string{"redis"}, jobs: walk},
 		{name: "page", about: "the page of a real cluster in Chromium", budget: 2 * time.Minute, after: []string{"e2e"}, needs: []string{"chromium"}, jobs: pageTests},
 		{
@@ -113,7 +114,7 @@ func (m *machine) packages(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(strings.Fields(text), func(p string) bool {
-		return slices.ContainsFunc([]string{"/test/e2e", "/test/sim", "/test/kube", "/test/gateways", "/charts", "/dashboards", "/federation/redis", "/federation/postgres", "/federation/remote"}, func(dir string) bool { return strings.HasSuffix(p, dir) })
+		return slices.ContainsFunc([]string{"/test/e2e", "/test/sim", "/test/kube", "/test/gateways", "/test/rlqs", "/charts", "/dashboards", "/federation/redis", "/federation/postgres", "/federation/remote"}, func(dir string) bool { return strings.HasSuffix(p, dir) })
 	}), nil
 }
 
@@ -216,6 +217,21 @@ func gateways(context.Context, *machine) ([]*job, error) {
 	return []*job{{args: []string{"scripts/gateways"}, load: 1}}, nil
 }
 
+// quotas runs the tests of Envoy's RLQS client with all its releases.
+func quotas(env []string) func(context.Context, *machine) ([]*job, error) {
+	return func(ctx context.Context, m *machine) ([]*job, error) {
+		env := append([]string{"KEYWARD_RLQS=required"}, env...)
+		for name, version := range map[string]string{"ENVOY_1_36": envoy136, "ENVOY_1_38": envoy138, "ENVOY_BIN": envoyVersion} {
+			path, err := m.output(ctx, "scripts/envoy", version)
+			if err != nil {
+				return nil, err
+			}
+			env = append(env, name+"="+path)
+		}
+		return []*job{{args: []string{"go", "test", "-v", "-count=1", "-timeout", "10m", "./test/rlqs"}, env: env, load: 2}}, nil
+	}
+}
+
 func walk(context.Context, *machine) ([]*job, error) {
 	return []*job{
 		{name: "quickstart", args: []string{"go", "run", "./test/walk", "docs/quickstart.md", "On this machine"}, load: 0.5, apart: true},
@@ -310,6 +326,7 @@ func deep() []*stage {
 	return append(stages,
 		&stage{name: "race", about: "the simulator with the race detector", budget: 20 * time.Minute, jobs: race},
 		&stage{name: "memory", about: "tables of ten million keys", budget: 10 * time.Minute, jobs: memory},
+		&stage{name: "rlqs", about: "Envoy's client of quotas, three releases, with more repetitions", budget: 3 * time.Minute, after: []string{"machine"}, jobs: quotas([]string{"KEYWARD_LONG=1"})},
 		&stage{name: "soak", about: "twenty rounds of rolling updates, hot keys of five members, half an hour of faults", budget: 90 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "soak")},
 		&stage{name: "figures", about: "what three regions reach, with windows of ten seconds and a minute", budget: 20 * time.Minute, after: []string{"build"}, needs: []string{"redis"}, jobs: command(2, "make", "-s", "figures")},
 		&stage{name: "fuzz", about: "every fuzz target for five minutes", budget: 3 * time.Hour, jobs: command(2, "make", "-s", "fuzz", "FUZZTIME=5m")},

@@ -91,6 +91,7 @@ type hold struct {
 	settled      bool     // an owner has confirmed a settlement
 	finished     int64    // when, or when it has lapsed
 	lapses       int64    // not before, in true time
+	remains      int64    // a claim of it may stay open until then, in true time: the member that made it had a clock ahead
 	byOwner      bool     // the owner has admitted it first
 	byShare      bool     // a member's share has admitted it, perhaps a second time
 	survives     bool     // another zone has it, since the owner's failed

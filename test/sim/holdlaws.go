@@ -66,8 +66,9 @@ func (o *oracle) decidedHold(a *account, x *span, q *request, v *decision) {
 	if q.settles != nil {
 		o.checkMark(x, q.settles, v)
 	}
-	if h := q.hold; h != nil && q.req.Op == owner.Reserve && v.byShare() && !v.result.Over {
-		h.byShare = true
+	if h := q.hold; h != nil && q.req.Op == owner.Reserve && !v.result.Over {
+		h.byShare = h.byShare || v.byShare()
+		h.remains = max(h.remains, v.by.clock()+int64(h.ttl))
 	}
 	switch {
 	case !o.w.o.Holds.On:
@@ -160,6 +161,7 @@ func (o *oracle) settled(s *settlement) {
 // extended records that an owner has extended h.
 func (o *oracle) extended(h *hold, v *decision) {
 	o.w.stats.count("hold: extended")
+	h.remains = max(h.remains, v.by.clock()+int64(h.ttl))
 	if len(h.outcomes) > 0 || !h.admitted {
 		return
 	}
@@ -263,7 +265,7 @@ func (o *oracle) checkSettled(probes []*request) {
 				continue
 			}
 			holds, hits := m.node.HeldHits(a.key)
-			if holds > 0 && (r.At(i).ID == slotID(m.slot) || holds > a.heldByShares()) {
+			if most := a.openAtEnd(o.w.now, r.At(i).ID != slotID(m.slot)); holds > most {
 				o.w.fail("H3: %s knows %d open holds of %d hits of %04x (%v, %v) at the end; its owner is %s, its successor %s", m.name(),
 					holds, hits, a.key[0]>>48, a.rule.Algorithm, a.rule.Window, r.At(r.Owner(a.owner)).ID, r.At(max(0, r.Successor(a.owner))).ID)
 				return
@@ -282,13 +284,14 @@ func (o *oracle) checkSettled(probes []*request) {
 	}
 }
 
-// heldByShares returns the holds of a that members' shares have admitted. The successor may know such a claim as open
-// when the owner does not: because the member that made it took the successor for the owner, or because the owner has
-// charged the request, too, and has settled that charge. Nothing wrong follows if the successor takes over: the claim is
-// of a charge of its own, that of the share, which stays charged or is given back when the claim lapses.
-func (a *account) heldByShares() (n uint64) {
+// openAtEnd returns how many holds of a may be open at the end of a world: those made by a member whose clock had been
+// set far ahead, and, at a successor, those that members' shares have admitted. The successor may know such a claim as
+// open when the owner does not: because the member that made it took the successor for the owner, or because the owner
+// has charged the request, too, and has settled that charge. Nothing wrong follows if the successor takes over: the
+// claim is of a charge of its own, that of the share, which stays charged or is given back when the claim lapses.
+func (a *account) openAtEnd(now int64, copies bool) (n uint64) {
 	for _, h := range a.holds {
-		if h.byShare {
+		if h.remains > now || copies && h.byShare {
 			n++
 		}
 	}

@@ -3,7 +3,8 @@ package names
 
 // Headers.
 const (
-	KeyHeader = "x-keyward-key" // the owner string of a rate limit call; the ring of the owner cluster hashes it
+	KeyHeader   = "x-keyward-key"   // the owner string of a rate limit call; the ring of the owner cluster hashes it
+	EnvoyHeader = "x-keyward-envoy" // the name of an Envoy that opens a stream of the rate limit quota service
 	// The sub-key of a hot key, which the ring hashes instead; Envoy strips one that a client sent.
 	SubHeader = "x-keyward-sub"
 )

@@ -90,7 +90,7 @@ func BoundsOf(r *config.RuleSpec, c Conditions) RuleBounds {
 	b := RuleBounds{
 		Rule: r.FullKey, File: r.File, Line: r.Line, Unlimited: r.Unlimited,
 		Algorithm: r.Limit.Algorithm.String(), Window: r.Limit.Window.String(),
-		Strict: x.Strict, Degraded: x.Degraded.String(), Mechanism: x.Mechanism.String(), Bounds: []Bound{}, Spec: r,
+		Strict: x.Strict, Degraded: x.Degraded.String(), Mechanism: x.MechanismName(), Bounds: []Bound{}, Spec: r,
 	}
 	if r.Unlimited {
 		return b

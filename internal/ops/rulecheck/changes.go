@@ -116,7 +116,7 @@ func otherDifferences(was, r *config.RuleSpec) (texts []string) {
 	add("durability", durability(was), durability(r))
 	add("degraded", was.Extension.Degraded, r.Extension.Degraded)
 	add("partition", partition(was), partition(r))
-	add("mechanism", was.Extension.Mechanism, r.Extension.Mechanism)
+	add("mechanism", was.Extension.MechanismName(), r.Extension.MechanismName())
 	add("fair", fairness(was), fairness(r))
 	add("holds", holds(was), holds(r))
 	return texts

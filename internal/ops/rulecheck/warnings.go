@@ -86,6 +86,26 @@ func (w *linter) rule(r *config.RuleSpec, holders int) {
 			r.FullKey, r.Limit.Limit)
 	}
 	w.shortLease(r)
+	w.quota(r)
+}
+
+// quotaPart is the least part of a limit for each Envoy at which grants waste little: an Envoy that is idle keeps 10 hits.
+const quotaPart = 100
+
+// quota warns about limits that are too small to be granted to that many Envoys, and about requests before the first grant.
+func (w *linter) quota(r *config.RuleSpec) {
+	q := r.Extension.Quota
+	if q == nil {
+		return
+	}
+	if n := q.Envoys; n > 0 && uint64(r.Limit.Limit) < quotaPart*uint64(n) {
+		w.advise(r, "small-quota", "use mechanism: owner", "'%s' grants a limit of %d to %d Envoys: below %d for each Envoy, a part of the limit "+
+			"stays unspent at those with few requests", r.FullKey, r.Limit.Limit, n, quotaPart)
+	}
+	if q.First == config.FirstAllow {
+		w.add(r, "first-allow", "'%s' has first: allow: requests that reach an Envoy before its first grant are admitted, and charged "+
+			"afterwards, also above the limit", r.FullKey)
+	}
 }
 
 // durability warns about counts of a long window that a restart of all members loses, and about charges that wait for the

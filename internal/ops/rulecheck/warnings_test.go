@@ -95,6 +95,12 @@ func TestWarnings(t *testing.T) {
 			[]string{"f0.yaml:3: 'd.k' has a ttl of 1s, less than two renewals (2s): one late renewal ends the lease, and the owner lends the same hits again; use 2s to 5s"}},
 		{"a ttl of two renewals", leaseYAML("mechanism: lease, reclaim: ttl, ttl: 2s"), nil},
 		{"a short ttl of a limit that is never lent", extendedYAML("ttl: 1s"), nil},
+		{"small quotas", extendedYAML("mechanism: quota, envoys: 2, first: allow"),
+			[]string{
+				"f0.yaml:3: 'd.k' grants a limit of 5 to 2 Envoys: below 100 for each Envoy, a part of the limit stays unspent at those with few requests",
+				"f0.yaml:3: 'd.k' has first: allow: requests that reach an Envoy before its first grant are admitted, and charged afterwards, also above the limit",
+			}},
+		{"quotas of unknown Envoys", extendedYAML("mechanism: quota"), nil},
 		{"a slow bucket", strings.Replace(extendedYAML("mechanism: lease, algorithm: token_bucket, window: 1m"), "unit: 5", "unit: 20", 1),
 			[]string{"f0.yaml:3: 'd.k' has too low a limit to lend parts of it: its owner decides every request"}},
 	} {

@@ -1,0 +1,192 @@
+package snippet
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/policy"
+)
+
+// quotaFilter is a rate limit quota filter: it takes the hits of one descriptor from parts of limits that the sidecar
+// assigns to this Envoy. A filter has one descriptor, because Envoy assigns a request to one bucket of a filter, and each
+// descriptor of a request counts.
+type quotaFilter struct {
+	Domain  string
+	Name    string   // of the filter
+	Rules   []string // whose hits it takes
+	Entries []quotaEntry
+	First   string // what happens to requests before the first assignment: DENY_ALL or ALLOW_ALL
+	Expired string // strategy after an assignment has expired, a YAML flow mapping without braces
+}
+
+// quotaEntry is an entry of a bucket's id.
+type quotaEntry struct {
+	Key   string // with its position in the descriptor
+	Value string // YAML flow mapping without braces
+	Input string // of a matcher that requires the entry's value to be there; empty: it always is
+}
+
+// quotaRules are the rules of one descriptor.
+type quotaRules struct {
+	sources []source
+	rules   []*config.RuleSpec
+}
+
+// planQuotas plans the filters of the rules with mechanism: quota.
+func (g *generator) planQuotas() (faults []error) {
+	if !g.quotas {
+		return nil
+	}
+	if g.Gateway != "" || g.HotRoutes || g.HotECDS || g.Caps || g.Routed {
+		faults = append(faults, errors.New("shape rlqs has no --for, --hot-routes, --hot-filters, --caps and --routed"))
+	}
+	if g.minor < 40 {
+		g.warn("Envoy marks its rate limit quota filter as work in progress before 1.40")
+	}
+	if g.Rules == nil {
+		return append(faults, errors.New("shape rlqs needs the rules"))
+	}
+	for _, name := range g.Rules.Domains() {
+		for _, q := range g.quotasOf(name) {
+			f, err := g.quotaFilter(name, q)
+			if err != nil {
+				faults = append(faults, err)
+				continue
+			}
+			if len(g.Quotas) > 0 {
+				f.Name += "/" + strconv.Itoa(len(g.Quotas)+1)
+			}
+			g.Quotas = append(g.Quotas, f)
+		}
+	}
+	if len(g.Quotas) == 0 && len(faults) == 0 && !g.secrets() && g.Part != partCluster {
+		faults = append(faults, errors.New("shape rlqs: no rule has metadata.keyward: {mechanism: quota}"))
+	}
+	return faults
+}
+
+// isQuota reports whether the hits of r are taken by a quota filter.
+func (g *generator) isQuota(r *config.RuleSpec) bool { return g.quotas && r.Extension.Quota != nil }
+
+// quotasOf groups the rules of a domain by the descriptors that they are for.
+func (g *generator) quotasOf(domain string) (all []quotaRules) {
+	for _, r := range g.Rules.Rules() {
+		if r.Domain != domain || !g.isQuota(r) {
+			continue
+		}
+		sources, err := g.levels(r)
+		if err != nil {
+			g.warn("%v", err)
+			continue
+		}
+		i := slices.IndexFunc(all, func(q quotaRules) bool { return q.sameDescriptor(r, sources) })
+		if i < 0 {
+			i = len(all)
+			all = append(all, quotaRules{sources: sources})
+		}
+		all[i].rules = append(all[i].rules, r)
+	}
+	return all
+}
+
+func (q *quotaRules) sameDescriptor(r *config.RuleSpec, sources []source) bool {
+	return slices.EqualFunc(q.sources, sources, source.same) &&
+		slices.EqualFunc(q.rules[0].Levels, r.Levels, func(a, b config.Level) bool { return a.Key == b.Key })
+}
+
+func (g *generator) quotaFilter(domain string, q quotaRules) (f quotaFilter, err error) {
+	f = quotaFilter{Domain: domain, Name: "envoy.filters.http.rate_limit_quota", First: "DENY_ALL", Expired: g.expired(q.rules)}
+	for i, s := range q.sources {
+		e := quotaEntry{Key: fmt.Sprintf("%d.%s", i, q.rules[0].Levels[i].Key)}
+		if s.kind == constant {
+			e.Value = "string_value: " + quote(s.Name)
+		} else if e.Input = s.input(); e.Input == "" {
+			return f, fmt.Errorf("domain %s: a bucket of %s cannot have %s: want a header, a query parameter, remote_address or a fixed value",
+				domain, q.rules[0].FullKey, q.rules[0].Levels[i].Key)
+		} else {
+			e.Value = "custom_value: {" + e.Input + "}"
+		}
+		f.Entries = append(f.Entries, e)
+	}
+	for _, r := range q.rules {
+		f.Rules = append(f.Rules, r.FullKey)
+	}
+	if !slices.ContainsFunc(q.rules, func(r *config.RuleSpec) bool { return r.Extension.Quota.First == config.FirstDeny }) {
+		f.First = "ALLOW_ALL"
+	}
+	return f, nil
+}
+
+// input returns the input of a matcher that reads the source's value, as a YAML flow mapping without braces, or "" if
+// Envoy has none.
+func (s source) input() string {
+	typed := func(name, fields string) string {
+		return fmt.Sprintf(`name: %s, typed_config: {"@type": type.googleapis.com/%s%s}`, name, s.inputType(), fields)
+	}
+	switch s.kind {
+	case header:
+		return typed("header", ", header_name: "+quote(s.Name))
+	case query:
+		return typed("query", ", query_param: "+quote(s.Name))
+	case remoteAddress:
+		return typed("address", "")
+	}
+	return ""
+}
+
+func (s source) inputType() string {
+	switch s.kind {
+	case header:
+		return "envoy.type.matcher.v3.HttpRequestHeaderMatchInput"
+	case query:
+		return "envoy.type.matcher.v3.HttpRequestQueryParamMatchInput"
+	}
+	return "envoy.extensions.matching.common_inputs.network.v3.SourceIPInput"
+}
+
+// expired returns the strategy of an Envoy whose sidecar is away and whose assignment has expired: what the rules'
+// degraded policy says, for as long as that lasts.
+func (g *generator) expired(rules []*config.RuleSpec) string {
+	r := rules[0]
+	x := &r.Extension
+	if slices.ContainsFunc(rules[1:], func(o *config.RuleSpec) bool { return o.Extension.Degraded != x.Degraded }) {
+		g.warn("domain %s: rules of one descriptor have different degraded policies, so %s is refused while the sidecar is away", r.Domain,
+			strings.Join(keysOf(rules), ", "))
+		return denyAll
+	}
+	switch {
+	case x.Degraded == policy.FailOpen:
+		return "blanket_rule: ALLOW_ALL"
+	case x.Degraded == policy.FailClosed:
+		return denyAll
+	case len(rules) > 1 || x.Quota.Envoys == 0:
+		g.warn("domain %s: %s is refused while the sidecar is away: degraded: local_share needs envoys, and one rule for a descriptor",
+			r.Domain, strings.Join(keysOf(rules), ", "))
+		return denyAll
+	}
+	share := max(1, 2*uint64(r.Limit.Limit)/uint64(x.Quota.Envoys))
+	return fmt.Sprintf("token_bucket: {max_tokens: %d, tokens_per_fill: %d, fill_interval: %s}", share, share, seconds(r.Limit.Window))
+}
+
+const denyAll = "blanket_rule: DENY_ALL"
+
+func keysOf(rules []*config.RuleSpec) (keys []string) {
+	for _, r := range rules {
+		keys = append(keys, r.FullKey)
+	}
+	return keys
+}
+
+// Required returns the inputs that must have a value for a request to have a bucket.
+func (f quotaFilter) Required() (inputs []string) {
+	for _, e := range f.Entries {
+		if e.Input != "" {
+			inputs = append(inputs, e.Input)
+		}
+	}
+	return inputs
+}

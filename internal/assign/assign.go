@@ -1,0 +1,225 @@
+// Package assign lets Envoys spend parts of limits: it has the owners of keys charge them, and divides them between the
+// streams of Envoys.
+package assign
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/keyward/keyward/envoy/rlqs"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/quota"
+	"github.com/keyward/keyward/owner"
+)
+
+// Charger decides requests on counters, as peer.Peer does.
+type Charger interface {
+	Decide(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result)
+}
+
+// Options configure an Assigner. All fields without a default are required.
+type Options struct {
+	Charger Charger
+	// Send sends a response to an Envoy, as rlqs.QuotaServer does. It must not block, and must not call the Assigner.
+	Send func(stream, serial uint64, as []rlqs.Assignment) error
+	// Members returns the number of members of the ring.
+	Members func() int
+	Now     func() time.Time // default time.Now
+	IDs     int              // buckets of one Envoy, at most; default 1,000
+}
+
+// Assigner assigns parts of limits to Envoys. It is safe for concurrent use.
+type Assigner struct {
+	charger Charger
+	send    func(stream, serial uint64, as []rlqs.Assignment) error
+	members func() int
+	now     func() time.Time
+	wake    chan struct{}
+	stop    chan struct{}
+	running sync.WaitGroup
+	metrics metrics
+
+	mu     sync.Mutex
+	ledger *quota.Ledger
+	keys   map[quota.Key]*counter
+	closed bool
+	pushes []rlqs.Assignment // scratch
+}
+
+// counter describes one key.
+type counter struct {
+	request owner.Request
+	lots    []lot         // that may be returned, of the current window and the next one
+	left    [2]windowRest // of even and of odd windows
+	usedAt  int64
+}
+
+// New returns an Assigner. The caller must Close it.
+func New(o Options) *Assigner {
+	a := &Assigner{
+		charger: o.Charger, send: o.Send, members: o.Members, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}),
+		ledger: quota.NewLedger(quota.Options{IDs: o.IDs, Shared: true}), keys: map[quota.Key]*counter{},
+	}
+	if a.now == nil {
+		a.now = time.Now
+	}
+	a.metrics.init(a)
+	a.running.Go(a.run)
+	return a
+}
+
+// Close stops the Assigner, and waits for requests to owners. Hits that Envoys were assigned stay charged.
+func (a *Assigner) Close() {
+	a.mu.Lock()
+	if !a.closed {
+		a.closed = true
+		close(a.stop)
+	}
+	a.mu.Unlock()
+	a.running.Wait()
+}
+
+// Opened implements rlqs.QuotaBook.
+func (a *Assigner) Opened(_ time.Time, stream uint64, e rlqs.EnvoyStream) {
+	a.step(func(now int64) { a.ledger.Opened(now, stream, e.Name) })
+}
+
+// Closed implements rlqs.QuotaBook.
+func (a *Assigner) Closed(_ time.Time, stream uint64) {
+	a.step(func(now int64) { a.ledger.Closed(now, stream) })
+}
+
+// Acked implements rlqs.QuotaBook.
+func (a *Assigner) Acked(_ time.Time, stream, serial uint64) {
+	a.step(func(now int64) {
+		if took := a.ledger.Acked(now, stream, serial); took > 0 {
+			a.metrics.acks.Observe(took.Seconds())
+		}
+	})
+}
+
+// Reported implements rlqs.QuotaBook.
+func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
+	a.step(func(now int64) {
+		for i := range us {
+			b := us[i].Bucket
+			c := a.keys[b.Key]
+			if c == nil {
+				c = new(counter)
+				a.keys[b.Key] = c
+			}
+			c.request, c.usedAt = b.Request, now
+			a.ledger.Report(now, quota.BucketReport{
+				Stream: stream, Key: b.Key, Allowed: us[i].Allowed, Denied: us[i].Denied, Elapsed: us[i].Elapsed,
+			}, quotaOf(b))
+		}
+	})
+}
+
+// quotaOf returns the limit of a bucket. Without one, Envoys admit everything.
+func quotaOf(b *rlqs.QuotaBucket) quota.KeyQuota {
+	q := quota.KeyQuota{Limit: b.Match.Limit.Limit, Window: b.Match.Limit.Window, Unlimited: !b.Limited()}
+	if t := b.Match.Extension().Quota; t != nil {
+		q.Envoys, q.FirstAllow = t.Envoys, t.First == config.FirstAllow
+	}
+	return q
+}
+
+// step changes the ledger, and then does what has become due.
+func (a *Assigner) step(change func(now int64)) {
+	a.mu.Lock()
+	now := a.now().UnixNano()
+	change(now)
+	due := a.tick(now)
+	a.mu.Unlock()
+	if due {
+		select {
+		case a.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// tick does what is due, and reports whether the time of the next Tick has changed.
+func (a *Assigner) tick(now int64) (changed bool) {
+	if a.closed {
+		return false
+	}
+	w := a.ledger.Tick(now)
+	for i := range w.Responses {
+		a.respond(&w.Responses[i])
+	}
+	for _, h := range w.Asks {
+		if c := a.keys[h.Key]; c != nil {
+			a.running.Add(1)
+			go a.charge(c.request, h, c.share(h.Window, a.members()))
+		}
+	}
+	for _, h := range w.Returns {
+		a.giveBack(now, h)
+	}
+	return true
+}
+
+// respond sends a response. A stream on which it cannot be sent is over, and will be closed.
+func (a *Assigner) respond(r *quota.Response) {
+	a.pushes = a.pushes[:0]
+	for _, p := range r.Pushes {
+		a.pushes = append(a.pushes, rlqs.Assignment{Key: p.Key, Kind: kinds[p.Kind], Tokens: p.Tokens, TTL: p.TTL})
+	}
+	if a.send(r.Stream, r.Serial, a.pushes) != nil {
+		a.metrics.unsent.Inc()
+	}
+}
+
+var kinds = [...]rlqs.AssignmentKind{
+	quota.Pair: rlqs.AssignPair, quota.Same: rlqs.AssignSame, quota.Deny: rlqs.AssignDeny, quota.Allow: rlqs.AssignAllow,
+	quota.Abandon: rlqs.AssignAbandon,
+}
+
+// run ticks the ledger when it is due.
+func (a *Assigner) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	sweep := int64(0)
+	for {
+		a.mu.Lock()
+		now := a.now().UnixNano()
+		a.tick(now)
+		next := a.ledger.Next()
+		if now-sweep > int64(sweepInterval) {
+			sweep = now
+			a.sweep(now)
+		}
+		a.mu.Unlock()
+		wait := time.Duration(math.MaxInt64)
+		if next != math.MaxInt64 {
+			wait = max(0, time.Duration(next-now))
+		}
+		timer.Reset(min(wait, sweepInterval))
+		select {
+		case <-a.stop:
+			return
+		case <-a.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+const (
+	sweepInterval = 10 * time.Second
+	forgetAfter   = 10 * time.Minute // without reports
+)
+
+// sweep forgets keys that no Envoy has reported for long, and lots of windows that have ended.
+func (a *Assigner) sweep(now int64) {
+	for k, c := range a.keys {
+		if c.usedAt < now-int64(forgetAfter) && len(c.lots) == 0 {
+			delete(a.keys, k)
+			continue
+		}
+		c.dropLots(now)
+	}
+}

@@ -1,0 +1,253 @@
+package assign
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/envoy/rlqs"
+	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/membership"
+	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/owner"
+	"github.com/keyward/keyward/ring"
+)
+
+// cluster is the only member of a cluster, with a clock that the test sets.
+type cluster struct {
+	node  *owner.Node
+	clock atomic.Int64
+	as    func(*owner.Request, *owner.Result) // changes a result; nil: none
+}
+
+func newCluster(at int64) *cluster {
+	c := &cluster{node: owner.New(owner.Options{Self: "a"})}
+	c.clock.Store(at)
+	c.node.Tick(at)
+	c.node.SetMembership(at, &membership.View{Self: "a", Ring: ring.New([]ring.Member{{ID: "a"}}), NRef: 1, Joined: true})
+	return c
+}
+
+func (c *cluster) now() time.Time { return time.Unix(0, c.clock.Load()) }
+
+func (c *cluster) Decide(_ policy.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
+	c.node.DecideAll(c.clock.Load(), stop, qs, as)
+	if c.as != nil {
+		c.as(&qs[0], &as[0])
+	}
+}
+
+// used returns the count of key in the current window.
+func (c *cluster) used(r owner.Request) uint64 {
+	r.Op = owner.DryRun
+	return c.node.Decide(c.clock.Load(), &r).After
+}
+
+// sent collects the assignments.
+type sent struct {
+	mu  sync.Mutex
+	all []rlqs.Assignment
+	ack []uint64 // serials to acknowledge
+}
+
+func (s *sent) send(_, serial uint64, as []rlqs.Assignment) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, as...)
+	s.ack = append(s.ack, serial)
+	return nil
+}
+
+func (s *sent) take() ([]rlqs.Assignment, []uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, ack := s.all, s.ack
+	s.all, s.ack = nil, nil
+	return all, ack
+}
+
+const aMinute = int64(time.Minute)
+
+// rig is an Assigner of one member.
+type rig struct {
+	*Assigner
+	*cluster
+	sent    sent
+	request owner.Request
+	bucket  rlqs.QuotaBucket
+}
+
+func newRig(t *testing.T, at int64, limitOf uint32) *rig {
+	r := &rig{cluster: newCluster(at)}
+	r.request = owner.Request{Key: owner.Key{1, 2}, Rule: limit.Rule{Limit: limitOf, Window: time.Minute}}
+	r.bucket = rlqs.QuotaBucket{Key: "k", Fit: rlqs.FitLimited, Match: config.Match{Limit: r.request.Rule}, Request: r.request}
+	r.Assigner = New(Options{Charger: r.cluster, Send: r.sent.send, Members: func() int { return 1 }, Now: r.cluster.now})
+	t.Cleanup(r.Assigner.Close)
+	return r
+}
+
+func (r *rig) report(s, allowed, denied uint64, elapsed time.Duration) {
+	r.Reported(r.cluster.now(), s, []rlqs.BucketUsage{{Bucket: &r.bucket, Allowed: allowed, Denied: denied, Elapsed: elapsed}})
+}
+
+// await returns the pushes that arrive until one of that kind does. It moves the clock, because pushes have distances.
+func (r *rig) await(t *testing.T, kind rlqs.AssignmentKind, s uint64) (p rlqs.Assignment) {
+	t.Helper()
+	for range 1000 {
+		all, acks := r.sent.take()
+		for _, serial := range acks {
+			r.Acked(r.cluster.now(), s, serial)
+		}
+		for _, p := range all {
+			if p.Kind == kind {
+				return p
+			}
+		}
+		r.clock.Add(int64(10 * time.Millisecond))
+		r.node.Tick(r.clock.Load())
+		r.step(func(int64) {})
+		time.Sleep(time.Millisecond) // requests to owners have goroutines
+	}
+	t.Fatalf("no push of kind %d", kind)
+	return p
+}
+
+// TestAssignmentsAreCharged checks that an Envoy gets no more than what the owner has charged, that other callers of the
+// rule see the charge, and that all Envoys and callers together get no more than the limit.
+func TestAssignmentsAreCharged(t *testing.T) {
+	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
+	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+	r.report(1, 0, 5, 0)
+	p := r.await(t, rlqs.AssignPair, 1)
+	if p.Tokens == 0 || uint64(p.Tokens) > r.used(r.request) {
+		t.Errorf("%d hits are assigned, and %d charged", p.Tokens, r.used(r.request))
+	}
+	calls := r.request
+	calls.Hits = 1
+	admitted := uint64(0)
+	for range 2000 {
+		if res := r.node.Decide(r.clock.Load(), &calls); !res.Over {
+			admitted++
+		}
+	}
+	if charged := uint64(p.Tokens); admitted+charged > 1000 || admitted == 0 {
+		t.Errorf("%d hits by calls and %d by the Envoy, of 1000", admitted, charged)
+	}
+	r.report(1, uint64(p.Tokens), 50, 5*time.Second)
+	r.clock.Add(int64(5 * time.Second))
+	r.report(1, 0, 50, 5*time.Second)
+	if all, _ := r.sent.take(); len(all) > 0 && all[0].Kind == rlqs.AssignPair && admitted+uint64(p.Tokens)+uint64(all[0].Tokens) > 1000 {
+		t.Errorf("%+v above the limit", all)
+	}
+}
+
+// TestOnlyOwnersGrant checks that hits which no owner has charged, or not in the window, are not assigned, and that such a
+// charge is given back.
+func TestOnlyOwnersGrant(t *testing.T) {
+	for name, change := range map[string]func(*owner.Request, *owner.Result){
+		"local share": func(q *owner.Request, res *owner.Result) {
+			if q.Op == owner.Reserve {
+				res.Authority = owner.Share
+			}
+		},
+		"another window": func(q *owner.Request, res *owner.Result) {
+			if q.Op == owner.Reserve {
+				res.Reset += time.Minute
+			}
+		},
+	} {
+		r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
+		r.as = change
+		r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+		r.report(1, 0, 5, 0)
+		for range 100 {
+			r.clock.Add(int64(10 * time.Millisecond))
+			r.step(func(int64) {})
+			time.Sleep(time.Millisecond)
+			all, _ := r.sent.take()
+			for _, p := range all {
+				if p.Kind == rlqs.AssignPair {
+					t.Fatalf("%s: %+v", name, p)
+				}
+			}
+		}
+		r.Close()
+		if used := r.used(r.request); used != 0 {
+			t.Errorf("%s: %d hits stay charged", name, used)
+		}
+	}
+}
+
+// TestGapless checks that the hits of the next window are charged before it begins, and that the Envoy can go on over the
+// turn of the window.
+func TestGapless(t *testing.T) {
+	r := newRig(t, 1000*aMinute+int64(40*time.Second), 6000)
+	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+	r.report(1, 0, 5, 0)
+	r.await(t, rlqs.AssignPair, 1)
+	for range 3 {
+		r.clock.Add(int64(5 * time.Second))
+		r.node.Tick(r.clock.Load())
+		r.report(1, 100, 0, 5*time.Second)
+		for range 20 {
+			_, acks := r.sent.take()
+			for _, serial := range acks {
+				r.Acked(r.cluster.now(), 1, serial)
+			}
+			r.clock.Add(int64(10 * time.Millisecond))
+			r.step(func(int64) {})
+			time.Sleep(time.Millisecond)
+		}
+	}
+	end := 1001 * aMinute
+	for r.clock.Load() < end-int64(500*time.Millisecond) {
+		r.clock.Add(int64(50 * time.Millisecond))
+		r.node.Tick(r.clock.Load())
+		r.step(func(int64) {})
+		time.Sleep(time.Millisecond)
+		if all, acks := r.sent.take(); len(acks) > 0 {
+			for _, serial := range acks {
+				r.Acked(r.cluster.now(), 1, serial)
+			}
+			for _, p := range all {
+				if p.Kind == rlqs.AssignDeny {
+					t.Fatalf("denied at %v", time.Duration(end-r.clock.Load()))
+				}
+			}
+		}
+	}
+	r.clock.Store(end + 1)
+	if used := r.used(r.request); used == 0 {
+		t.Error("nothing is charged to the next window")
+	}
+}
+
+// TestShares checks the parts of a limit that members may have charged.
+func TestShares(t *testing.T) {
+	r := limit.Rule{Limit: 1200, Window: 10 * time.Second}
+	at := func(elapsed time.Duration) int64 { return int64(elapsed) }
+	for name, c := range map[string]struct {
+		s    share
+		now  time.Duration
+		want uint64
+	}{
+		"first":                          {share{3, 0, 1200}, 0, 360},
+		"before the window":              {share{3, 0, 1200}, -5 * time.Second, 360},
+		"has its part":                   {share{3, 360, 840}, 0, 0},
+		"half of the parts are free":     {share{3, 360, 840}, 5 * time.Second, 420},
+		"the others have theirs":         {share{3, 360, 0}, 5 * time.Second, 0},
+		"the others have half of theirs": {share{3, 360, 420}, 0, 0},
+		"what they do not need":          {share{3, 360, 640}, 5 * time.Second, 420},
+		"the end":                        {share{3, 360, 700}, 10 * time.Second, 700},
+		"late, and none is left":         {share{3, 0, 0}, 5 * time.Second, 0},
+		"less than its part is left":     {share{3, 0, 100}, 0, 100},
+		"one member and callers":         {share{1, 0, 1200}, 0, 1080},
+		"one member, and callers came":   {share{1, 1000, 100}, 5 * time.Second, 100},
+	} {
+		if got := c.s.most(&r, 0, at(c.now)); got != c.want {
+			t.Errorf("%s: %d, not %d", name, got, c.want)
+		}
+	}
+}

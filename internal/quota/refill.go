@@ -1,0 +1,123 @@
+package quota
+
+import "math"
+
+// refill offers a line a larger or a smaller lease, if it needs one.
+func (a *allotment) refill(now int64, l *line) {
+	if a.shut || l.stream.stalled(now) || l.serial != 0 && !l.acked {
+		return
+	}
+	if l.forced {
+		a.order(l, Pair, max(uint64(l.demand(now, a.seconds(now))), l.rest()))
+		return
+	}
+	left := a.seconds(now)
+	need := l.demand(now, left)
+	rest := max(0, l.expected(now))
+	next := min(need, l.demand(now, min(left, reportInterval.Seconds())))
+	available := a.available(now)
+	plenty := available > a.base()/8
+	switch {
+	case rest < next && (rest <= 2 || plenty):
+		if l.rate.known && !l.idle() {
+			need = l.rate.need(left, 0.5)
+		}
+		a.enlarge(now, l, need, available)
+	case left > nearEnd.Seconds():
+		a.shrink(now, l, need, next)
+	}
+}
+
+// enlarge offers a larger lease.
+func (a *allotment) enlarge(now int64, l *line, need float64, available uint64) {
+	lot := min(uint64(need), available)
+	if l.hungry = lot < uint64(need); l.hungry {
+		a.short = true
+		a.ask(now)
+	}
+	if lot > 2 && float64(lot) > l.expected(now)+2 {
+		a.order(l, Pair, lot)
+	}
+}
+
+// shrink offers a smaller lease if others lack what this line does not need.
+func (a *allotment) shrink(now int64, l *line, need, next float64) {
+	rest, available := float64(l.rest()), float64(a.available(now))
+	if l.idle() {
+		if rest > idleLease {
+			a.order(l, Pair, min(idleLease, a.free()))
+		}
+		return
+	}
+	lot := min(need, max(available, next), float64(a.free()))
+	spare := rest - min(rest, float64(l.doubt)) - need // a credit is less by the hits in doubt
+	if a.short && spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
+		a.order(l, Pair, uint64(lot))
+	}
+}
+
+// scan offers larger leases to the lines whose leases will not last, while much is free.
+func (a *allotment) scan(now int64) {
+	a.scannedAt = now
+	if a.end-now < int64(lotBefore) {
+		a.endExpiring(now)
+	}
+	for _, l := range a.lines {
+		available := a.available(now)
+		if available <= a.base()/10 {
+			return
+		}
+		if l.kind != Pair || !l.rate.known || l.idle() || l.want != 0 || !l.acked || l.stream.stalled(now) {
+			continue
+		}
+		expected := l.expected(now)
+		if expected >= l.rate.need(0.5, 2) {
+			continue
+		}
+		lot := min(uint64(l.rate.need(min(a.seconds(now), reportInterval.Seconds()), 2)), available/4)
+		if float64(lot) > expected+2 {
+			a.order(l, Pair, lot)
+		}
+	}
+}
+
+// endExpiring ends the leases whose TTL is about to end, because then the Envoy's fallback would decide.
+func (a *allotment) endExpiring(now int64) {
+	for _, l := range a.lines {
+		if l.serial != 0 && l.endsAt <= a.end && l.endsAt-now < int64(2*scanInterval) && !l.stream.stalled(now) {
+			a.order(l, Deny, 0)
+		}
+	}
+}
+
+// ask asks for more hits of the window, if lines need them.
+func (a *allotment) ask(now int64) {
+	if a.held >= uint64(a.quota.Limit) || a.askedAt != 0 && now-a.askedAt < int64(askAgain) {
+		return
+	}
+	left := a.seconds(now)
+	target := float64(a.charged) + float64(a.quota.Limit)/50
+	for _, l := range a.lines {
+		target += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
+	}
+	if target = min(math.Ceil(target), float64(a.quota.Limit)); uint64(target) > a.held {
+		a.askedAt = now
+		a.ledger.ask(WindowHits{Key: a.key, Window: a.window, Hits: uint64(target) - a.held})
+	}
+}
+
+// giveBack returns hits of the window that would not be needed if the load doubled.
+func (a *allotment) giveBack(now int64) {
+	limit, left := uint64(a.quota.Limit), a.seconds(now)
+	if !a.dealt && len(a.lines) > 0 || a.free() <= limit/4 || left < lotBefore.Seconds() {
+		return
+	}
+	kept := float64(limit) / 8
+	for _, l := range a.lines {
+		kept += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
+	}
+	if hits := a.free() - min(a.free(), uint64(kept)); hits > limit/8 {
+		a.held -= hits
+		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window, Hits: hits})
+	}
+}

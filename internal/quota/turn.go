@@ -1,0 +1,152 @@
+package quota
+
+import (
+	"cmp"
+	"slices"
+)
+
+// step does what is due and schedules the next step.
+func (a *allotment) step(now int64) {
+	if now >= a.end {
+		a.turn(now)
+	}
+	left := a.end - now
+	if left <= int64(coverBefore) {
+		a.askNext(now, left <= int64(lotBefore))
+	}
+	if !a.dealt && a.held > 0 && now >= a.dealAt {
+		a.deal(now)
+	}
+	if left <= int64(denyBefore) && !a.shut {
+		a.endLeases(now)
+	}
+	if !a.shut && now-a.scannedAt >= int64(scanInterval) {
+		a.scan(now)
+		a.giveBack(now)
+	}
+	a.schedule(now)
+}
+
+// schedule determines when the next step is due.
+func (a *allotment) schedule(now int64) {
+	at := a.end
+	for _, before := range []int64{int64(denyBefore), int64(lotBefore), int64(coverBefore)} {
+		if t := a.end - before; t > now {
+			at = min(at, t)
+		}
+	}
+	if t := a.nextAsked + int64(askAgain); t > now && a.end-now <= int64(coverBefore) {
+		at = min(at, t)
+	}
+	if !a.dealt && a.held > 0 {
+		at = min(at, a.dealAt)
+	}
+	if !a.shut && len(a.lines) > 0 {
+		at = min(at, a.scannedAt+int64(scanInterval))
+	}
+	a.scheduled = max(at, now+1)
+	a.ledger.due(a.scheduled)
+}
+
+// turn begins the window that contains now.
+func (a *allotment) turn(now int64) {
+	end := a.end
+	window := a.quota.rule().Index(now)
+	a.held = a.next
+	if window != a.window+1 {
+		a.held = 0
+	}
+	a.next = 0
+	a.open(window)
+	a.closed = slices.DeleteFunc(a.closed, func(c closedLease) bool { return c.until <= end })
+	a.gone, a.ahead, a.charged = 0, 0, 0
+	for _, c := range a.closed {
+		a.gone += c.hits
+		if c.until > a.end {
+			a.ahead += c.hits
+		}
+	}
+	a.charged = a.gone
+	for _, l := range a.lines {
+		a.ledger.stats.Stranded += l.rest()
+		l.turn(end)
+		l.counted = counted{}
+		a.settle(l)
+	}
+	if a.dealAt = now; a.end-now <= int64(coverBefore) {
+		a.dealAt += int64(coverWait)
+	}
+	if len(a.lines) > 0 && a.held == 0 {
+		a.ask(now)
+	}
+}
+
+// askNext asks for hits of the next window: first for what the leases that reach into it may spend there, then for the
+// next window's lot as well.
+func (a *allotment) askNext(now int64, lot bool) {
+	if len(a.lines) == 0 || a.quota.Unlimited || now >= a.end-int64(endMargin) {
+		return
+	}
+	if again := now-a.nextAsked >= int64(askAgain); !again && (a.lotAsked || !lot) {
+		return
+	}
+	target := a.held
+	if a.ledger.shared {
+		target = min(target, a.alive())
+	}
+	if lot {
+		alive := a.alive()
+		total := a.demands(now, a.quota.Window.Seconds())
+		target = alive + uint64(a.ledger.wanted(total)) + uint64(a.quota.Limit)/50
+		a.lotAsked = true
+	}
+	if target = min(target, uint64(a.quota.Limit)); target > a.next {
+		a.nextAsked = now
+		a.ledger.ask(WindowHits{Key: a.key, Window: a.window + 1, Hits: target - a.next})
+	}
+}
+
+// alive returns what all Envoys may admit from now on with the leases that they have.
+func (a *allotment) alive() (hits uint64) {
+	for _, l := range a.lines {
+		hits += l.alive()
+	}
+	for _, c := range a.closed {
+		hits += c.hits
+	}
+	return hits
+}
+
+// cover extends the leases that end before the window into the next one, if they can be charged to it.
+func (a *allotment) cover(now int64) {
+	if a.shut {
+		return
+	}
+	for _, l := range a.lines {
+		if l.kind == Pair && l.want == 0 && l.endsAt <= a.end && l.expected(now) > 0 && l.endsAt-now >= int64(extendBefore) {
+			a.order(l, Same, 0)
+		}
+	}
+}
+
+// endLeases ends the leases that the next window has no room for. Their Envoys refuse until the window ends.
+func (a *allotment) endLeases(now int64) {
+	a.shut = true
+	total := a.demands(now, a.quota.Window.Seconds())
+	room := float64(a.next) - total - float64(a.quota.Limit)/50
+	a.restsOrder = a.restsOrder[:0]
+	for _, l := range a.lines {
+		l.want = 0
+		if l.alive() > 0 && !l.stream.stalled(now) {
+			a.restsOrder = append(a.restsOrder, l)
+		}
+	}
+	slices.SortFunc(a.restsOrder, func(x, y *line) int { // the most hits that are not refused, for the least room
+		return cmp.Compare(float64(x.alive())*(y.rate.perSecond+1), float64(y.alive())*(x.rate.perSecond+1))
+	})
+	for _, l := range a.restsOrder {
+		if room -= float64(l.alive()); room < 0 || l.endsAt <= a.end {
+			a.order(l, Deny, 0)
+		}
+	}
+}

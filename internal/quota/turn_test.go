@@ -1,0 +1,283 @@
+package quota
+
+import (
+	"testing"
+	"time"
+)
+
+func TestTTL(t *testing.T) {
+	for _, c := range []struct {
+		left, want time.Duration
+	}{
+		{10 * time.Second, 9 * time.Second}, {2100 * time.Millisecond, 2 * time.Second},
+		{2099 * time.Millisecond, time.Second}, {time.Second, 0},
+	} {
+		if got := ttl(1e18, 1e18+int64(c.left)); got != c.want {
+			t.Errorf("TTL %v before the end: %v, want %v", c.left, got, c.want)
+		}
+	}
+}
+
+// With windows of ten seconds leases reach into the next window from the start.
+func TestCoverOfShortWindow(t *testing.T) {
+	r := newRig(t, 1000, 10*time.Second)
+	r.steady(20)
+	p := r.pushes()
+	equal(t, "TTL", p[len(p)-1].TTL, 19*time.Second)
+	a := r.l.allotments[key]
+	equal(t, "ahead", a.ahead, a.lines[0].live)
+	equal(t, "covered", a.next >= a.ahead, true)
+}
+
+// With longer windows leases are extended ten seconds before the end, and the lot is asked for two seconds before it.
+func TestCoverOfLongWindow(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	l := r.steady(5)[0]
+	equal(t, "TTL", time.Duration(l.endsAt-l.sentAt), 59*time.Second)
+	r.until(49 * time.Second)
+	r.report(1, 245, 0)
+	r.pushes()
+	r.asks = nil
+	r.until(50*time.Second + time.Millisecond)
+	if p := r.one(Same); p.Tokens != uint32(l.size) || p.TTL != 69*time.Second {
+		t.Errorf("extension %+v of a lease of %d", p, l.size)
+	}
+	cover := r.asks
+	r.asks = nil
+	r.until(58*time.Second + time.Millisecond)
+	if len(cover) != 1 || cover[0].Window != r.window()+1 || len(r.asks) > 1 {
+		t.Errorf("asks %+v, then %+v; want one for the next window, then at most one more", cover, r.asks)
+	}
+	r.turn(time.Millisecond)
+	if p := r.one(Pair); r.into(p.at) != 0 || p.TTL != 59*time.Second {
+		t.Errorf("lot %+v", p)
+	}
+}
+
+// What the next window has no room for is refused shortly before its start, and not charged to it.
+func TestNoRoomInNextWindow(t *testing.T) {
+	r := newRig(t, 1000, 10*time.Second)
+	lines := r.steady(40, 40)
+	r.until(5 * time.Second)
+	r.report(1, 400, 0)
+	r.report(2, 400, 0)
+	r.pushes()
+	r.deaf[2] = true
+	r.turn(-time.Millisecond)
+	sent := r.pushes()
+	if len(sent) != 2 || sent[0].Kind != Deny || r.into(sent[0].at) != 9930*time.Millisecond || sent[0].TTL != 9*time.Second {
+		t.Fatalf("pushes %+v; want two refusals", sent)
+	}
+	r.turn(-time.Millisecond + 2*time.Millisecond)
+	equal(t, "carried after an acknowledgement", lines[0].carried, 0)
+	equal(t, "past after an acknowledgement", lines[0].past > 200, true)
+	equal(t, "carried without one", lines[1].carried > 200, true)
+	a := r.l.allotments[key]
+	equal(t, "charged", a.charged, lines[0].live+lines[1].live+lines[1].carried)
+}
+
+// While there is room, an Envoy's lease lasts until the next one replaces it.
+func TestRoomInNextWindow(t *testing.T) {
+	r := newRig(t, 1000, 10*time.Second)
+	l := r.steady(20)[0]
+	r.until(5 * time.Second)
+	r.report(1, 100, 0)
+	r.pushes()
+	rest := l.rest()
+	r.turn(time.Millisecond)
+	p := r.one(Pair)
+	equal(t, "into the window", r.into(p.at), 0)
+	equal(t, "carried", l.carried, rest)
+	equal(t, "charge", l.charge(), rest+l.live)
+	r.wait(2 * time.Second)
+	r.report(1, 100, 0) // at most these were admitted in this window
+	equal(t, "spent", l.spent, 100)
+	equal(t, "carried after a report", l.carried, 0)
+}
+
+// Without hits of the next window leases are ended before their TTL ends: then the Envoy's fallback would decide.
+func TestNoCover(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	l := r.steady(5)[0]
+	r.pushes()
+	r.broke = true
+	r.turn(-time.Millisecond)
+	p := r.one(Deny)
+	if end := l.sentAt; r.into(end) < 58*time.Second || r.into(p.at) > 59*time.Second {
+		t.Errorf("refused at %v", r.into(p.at))
+	}
+	asks := len(r.asks)
+	r.wait(10 * time.Second)
+	equal(t, "asked again", len(r.asks) > asks, true)
+	equal(t, "held", r.l.allotments[key].held, 0)
+	r.none()
+	r.broke = false
+	r.wait(time.Second)
+	for len(r.sent) == 0 && r.into(r.now) < 30*time.Second { // the next ask is made with a report
+		r.report(1, 0, 5)
+		r.wait(time.Second)
+	}
+	if p := r.one(Pair); p.TTL > 50*time.Second || p.Tokens == 0 {
+		t.Errorf("lease %+v", p)
+	}
+}
+
+// An extension that arrives after the lease has ended fills its bucket again.
+func TestLateExtension(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	l := r.steady(5)[0]
+	r.until(49 * time.Second)
+	r.report(1, 245, 0)
+	size, charge := l.size, l.charge()
+	r.deaf[1] = true
+	r.until(50*time.Second + time.Millisecond)
+	equal(t, "extended", l.same != 0, true)
+	r.until(59500 * time.Millisecond)
+	r.l.Acked(r.now, 1, l.stream.serial-1)
+	r.l.Acked(r.now, 1, l.same)
+	equal(t, "charge", l.charge(), charge+size)
+}
+
+// A lease whose stream has closed is charged to the next window if it may last until then.
+func TestClosedStreamReachesOn(t *testing.T) {
+	r := newRig(t, 1000, 10*time.Second)
+	l := r.steady(20)[0]
+	r.wait(time.Second)
+	r.l.Closed(r.now, 1)
+	r.l.Opened(r.now, 2, "")
+	r.report(2, 0, 0)
+	r.turn(time.Millisecond)
+	a := r.l.allotments[key]
+	equal(t, "gone", a.gone, l.live)
+	equal(t, "within what is held", a.charged <= a.held, true)
+	r.turn(time.Millisecond)
+	equal(t, "gone after its TTL", a.gone, 0)
+}
+
+// Several windows may pass without a call.
+func TestLongPause(t *testing.T) {
+	r := newRig(t, 1000, 10*time.Second)
+	l := r.steady(20)[0]
+	r.now += int64(time.Minute)
+	r.run()
+	a := r.l.allotments[key]
+	equal(t, "window", a.window, r.window())
+	equal(t, "within what is held", a.charged <= a.held, true)
+	equal(t, "lease", l.live > 0 && l.carried > 0, true)
+}
+
+func TestNewQuota(t *testing.T) {
+	r := newRig(t, 1000, 10*time.Second)
+	l := r.steady(20)[0]
+	live := l.live
+	r.wait(time.Second)
+	r.quota.Window, r.lent = time.Minute, map[int64]uint64{}
+	r.report(1, 0, 5)
+	r.wait(100 * time.Millisecond)
+	a := r.l.allotments[key]
+	equal(t, "window", a.window, r.window())
+	equal(t, "carried", l.carried, live)
+	equal(t, "within what is held", a.charged <= a.held && l.live > 0, true)
+}
+
+// Fewer hits are held than the lines are charged after an Envoy has admitted more than it was granted.
+func TestNothingBeyondHeld(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	r.quota.FirstAllow = true
+	l := r.first(1)
+	r.wait(5 * time.Second)
+	r.pushes()
+	r.report(1, 2000, 0)
+	r.wait(5 * time.Second)
+	r.report(1, 2000, 500)
+	r.none()
+	equal(t, "charge", r.charged() > 2000, true)
+	equal(t, "free", l.allotment.free(), 0)
+}
+
+func TestReturns(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	r.steady(15)
+	for range 4 { // the load ends
+		r.wait(5 * time.Second)
+		r.report(1, 0, 0)
+	}
+	r.wait(time.Second)
+	a := r.l.allotments[key]
+	if len(r.back) == 0 || a.held > 500 || a.charged > a.held || r.lent[r.window()] != a.held {
+		t.Errorf("returned %+v; held %d of %d lent, charged %d", r.back, a.held, r.lent[r.window()], a.charged)
+	}
+	r.l.Closed(r.now, 1)
+	r.turn(-time.Second)
+	r.turn(time.Second)
+	equal(t, "lent to no Envoy", r.lent[r.window()], 0)
+}
+
+func TestViews(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	r.steady(5, 20)
+	keys := r.l.Keys()
+	if len(keys) != 1 || keys[0].Key != key || keys[0].Lines != 2 || keys[0].Held == 0 || keys[0].Charged > keys[0].Held {
+		t.Errorf("keys %+v", keys)
+	}
+	lines := r.l.Lines(r.now, key)
+	if len(lines) != 2 || lines[0].Stream != 2 || lines[0].Rate != 20 || lines[0].Kind != Pair || lines[0].Charge < lines[0].Lease {
+		t.Errorf("lines %+v", lines)
+	}
+	equal(t, "lines of an unknown key", len(r.l.Lines(r.now, "?")), 0)
+	equal(t, "streams", r.l.Streams(), 2)
+	equal(t, "granted", r.l.Stats().Granted > 0, true)
+}
+
+func TestValidate(t *testing.T) {
+	equal(t, "10 s", KeyQuota{Window: 10 * time.Second}.Validate(), nil)
+	equal(t, "unlimited", KeyQuota{Unlimited: true}.Validate(), nil)
+	equal(t, "1 s", KeyQuota{Window: time.Second}.Validate() != nil, true)
+}
+
+// An extension that is not acknowledged when a window begins may arrive when the lease has ended.
+func TestUnacknowledgedExtension(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	l := r.steady(5)[0]
+	r.deaf[1] = true
+	r.until(50*time.Second + time.Millisecond)
+	rest, size := l.rest(), l.size
+	equal(t, "extended", l.same != 0, true)
+	r.turn(time.Millisecond)
+	equal(t, "carried", l.carried, rest+size)
+}
+
+// A response that is unacknowledged when its stream closes may still arrive.
+func TestUnacknowledgedOnClosedStream(t *testing.T) {
+	r := newRig(t, 1000, 10*time.Second)
+	l := r.steady(20)[0]
+	r.wait(time.Second)
+	r.deaf[1] = true
+	r.l.allotments[key].order(l, Pair, 50)
+	r.run()
+	alive, until := l.alive(), r.now+int64(l.ttl)
+	r.l.Closed(r.now+1, 1)
+	c := r.l.allotments[key].closed
+	if len(c) != 1 || c[0].hits != alive || c[0].until <= until {
+		t.Errorf("closed leases %+v; want %d hits until after %d", c, alive, until)
+	}
+}
+
+// Leases reach into the next window only if all of them can be charged to it.
+func TestReachIsCharged(t *testing.T) {
+	r := newRig(t, 1000, 10*time.Second)
+	l := r.steady(20)[0]
+	r.wait(time.Second)
+	a := r.l.allotments[key]
+	r.pushes()
+	a.next = a.ahead + 49
+	a.order(l, Pair, 50)
+	r.run()
+	equal(t, "TTL of a lease that finds no room", r.pushes()[0].TTL, 8*time.Second)
+	a.next = l.charge() - l.spent + 50
+	r.wait(time.Second)
+	a.order(l, Pair, 50)
+	r.pushes()
+	r.run()
+	equal(t, "TTL of a lease that finds room", r.pushes()[0].TTL, 17*time.Second)
+}

@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/keyward/keyward/internal/lab"
+)
+
+const (
+	quotaLimit  = 1500
+	quotaWindow = 10 * time.Second
+)
+
+const quotaRules = `domain: app
+descriptors:
+- key: api_key
+  rate_limit: {unit: second, requests_per_unit: 1500}
+  metadata: {keyward: {mechanism: quota, window: 10s, degraded: fail_closed}}
+`
+
+// rlqsEnvoy starts an Envoy that spends limits which the sidecar assigns.
+func rlqsEnvoy(t *testing.T, l *lab.Lab, name string, s *lab.Sidecar, upstream, path string) *lab.Envoy {
+	t.Helper()
+	config := printed(t, l, "--shape", "rlqs", "--sidecar", s.RLS, "--upstream", upstream)
+	e, err := l.AddEnvoy(lab.EnvoyOptions{Name: name, Path: path, Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, e)
+	return e
+}
+
+// quotaLoad sends requests for one key at a steady rate until the context ends. It returns how many were sent and admitted, and
+// fails the test if one has another answer than 200 or 429.
+type quotaLoad struct {
+	sent, admitted, failed atomic.Int64
+}
+
+func (x *quotaLoad) run(ctx context.Context, envoy, key string, perSecond int) {
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
+	defer client.CloseIdleConnections()
+	var wg sync.WaitGroup
+	const workers = 4
+	for i := range workers {
+		wg.Go(func() {
+			period := time.Second * workers / time.Duration(perSecond)
+			next := time.Now().Add(period * time.Duration(i) / workers)
+			for ctx.Err() == nil {
+				time.Sleep(time.Until(next))
+				next = next.Add(period)
+				x.sent.Add(1)
+				switch a := send(client, envoy, key); a.status {
+				case 200:
+					x.admitted.Add(1)
+				case 429:
+				default:
+					x.failed.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestQuota has three Envoys with unequal load spend one limit without calls, and callers of the rate limit service spend
+// it, too. All of them together are admitted at most the limit of each window, and nearly all of it.
+func TestQuota(t *testing.T) {
+	l := newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": quotaRules}})
+	start(t, l, names(3)...)
+	up := startUpstream(t)
+	const windows = 4
+	begin := time.Now().Truncate(quotaWindow).Add(quotaWindow - 2*time.Second)
+	if time.Until(begin) < 3*time.Second {
+		begin = begin.Add(quotaWindow)
+	}
+	var envoys []*lab.Envoy
+	for i, s := range l.Sidecars {
+		envoys = append(envoys, rlqsEnvoy(t, l, fmt.Sprint("envoy-", i), s, up.addr, envoyBinary(t)))
+	}
+	time.Sleep(time.Until(begin))
+	ctx, cancel := context.WithDeadline(t.Context(), begin.Add(2*time.Second+windows*quotaWindow))
+	defer cancel()
+	var loads [3]quotaLoad
+	var calls atomic.Int64
+	var wg sync.WaitGroup
+	for i, e := range envoys {
+		wg.Go(func() { loads[i].run(ctx, e.Listener, "hot", []int{200, 20, 20}[i]) })
+	}
+	wg.Go(func() { // a caller of the rate limit service
+		c := dial(t, l.Sidecars[1].RLS, nil)
+		for ctx.Err() == nil {
+			time.Sleep(50 * time.Millisecond)
+			if r, err := c.ShouldRateLimit(ctx, request("app", 1, "api_key", "hot")); err == nil && r.OverallCode == rlsv3.RateLimitResponse_OK {
+				calls.Add(1)
+			}
+		}
+	})
+	wg.Wait()
+	total := calls.Load()
+	sent := calls.Load()
+	for i := range loads {
+		x := &loads[i]
+		t.Logf("envoy %d: %d sent, %d admitted, %d failed", i, x.sent.Load(), x.admitted.Load(), x.failed.Load())
+		total, sent = total+x.admitted.Load(), sent+x.sent.Load()
+		if x.failed.Load() > 0 {
+			t.Errorf("envoy %d: %d requests failed", i, x.failed.Load())
+		}
+	}
+	t.Logf("%d admitted by calls; %d of %d in all; the limit is %d", calls.Load(), total, sent, (windows+1)*quotaLimit)
+	for _, m := range []string{"keyward_quota_granted_hits_total", "keyward_quota_credited_hits_total", "keyward_quota_stranded_hits_total", "keyward_quota_streams", "keyward_quota_unsent_total"} {
+		t.Logf("%s %v", m, sum(t, l, m))
+	}
+	if total > (windows+1)*quotaLimit {
+		t.Errorf("%d admitted in %d windows of %d", total, windows+1, quotaLimit)
+	}
+}

@@ -1,0 +1,69 @@
+package gateways
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// former implements upgradable: it names the commit, because the version before is not a release.
+func (g *istio) former() string {
+	version := os.Getenv("KEYWARD_GATEWAYS_ISTIO_BEFORE_VERSION")
+	if version == "" {
+		return ""
+	}
+	return "commit " + commitOf(version)
+}
+
+// use selects the version that starts next.
+func (g *istio) use(former bool) error {
+	variable := "KEYWARD_GATEWAYS_ISTIO"
+	if former {
+		variable += "_BEFORE"
+	}
+	g.program, g.module = os.Getenv(variable), os.Getenv(variable+"_SOURCE")
+	version, err := os.ReadFile(filepath.Join(g.module, "VERSION"))
+	g.version = strings.TrimSpace(string(version))
+	return err
+}
+
+// replaceControl implements upgradable: it does what upgrades of Istio's charts base and istiod do. Envoy remains, unless the former
+// version is installed.
+func (g *istio) replaceControl(ctx context.Context, former bool, meanwhile func() error) error {
+	end := func() error { return g.control.stop(20 * time.Second) }
+	if former {
+		end = g.stop
+	}
+	if err := end(); err != nil {
+		return err
+	}
+	if err := meanwhile(); err != nil {
+		return err
+	}
+	if err := errors.Join(g.use(former), g.applyDefinitions()); err != nil {
+		return err
+	}
+	if former {
+		return g.start(ctx)
+	}
+	return g.startControl(ctx)
+}
+
+func (g *istio) applyDefinitions() error {
+	return g.kube.applyFiles(filepath.Join(g.module, "manifests/charts/base/files/crd-all.gen.yaml"), "CustomResourceDefinition")
+}
+
+// keepsEnvoy implements upgradable.
+func (g *istio) keepsEnvoy() bool { return true }
+
+// replaceEnvoy implements upgradable, as Kubernetes does when the Deployment of the gateway is restarted after the upgrade.
+func (g *istio) replaceEnvoy(ctx context.Context, left func() error) error {
+	if err := awaitConfigured(ctx, g); err != nil {
+		return err
+	}
+	next := func() (*pod, error) { return g.startEnvoy(ctx, istioEnvoys[1]) }
+	return succession{g, &g.data, &g.host, next, ".downstream_rq_active", 1}.run(ctx, left)
+}
