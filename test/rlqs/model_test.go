@@ -24,7 +24,7 @@ func TestModelEqualsEnvoy(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			l.each(t, func(s *site) {
 				conns := s.dial(4)
-				for seed := range rounds(1, 10) {
+				for seed := range rounds(1, 5) {
 					d := &duel{site: s, conns: conns, o: o, seed: uint64(seed + 1)}
 					if !d.run(rounds(40, 80)) {
 						s.Errorf("seed %d: the machine was too slow in 5 runs", d.seed)

@@ -228,7 +228,7 @@ func quotas(env []string) func(context.Context, *machine) ([]*job, error) {
 			}
 			env = append(env, name+"="+path)
 		}
-		return []*job{{args: []string{"go", "test", "-v", "-count=1", "-timeout", "10m", "./test/rlqs"}, env: env, load: 2}}, nil
+		return []*job{{args: []string{"go", "test", "-v", "-count=1", "-timeout", "20m", "./test/rlqs"}, env: env, load: 2}}, nil
 	}
 }
 
@@ -326,7 +326,7 @@ func deep() []*stage {
 	return append(stages,
 		&stage{name: "race", about: "the simulator with the race detector", budget: 20 * time.Minute, jobs: race},
 		&stage{name: "memory", about: "tables of ten million keys", budget: 10 * time.Minute, jobs: memory},
-		&stage{name: "rlqs", about: "Envoy's client of quotas, three releases, with more repetitions", budget: 3 * time.Minute, after: []string{"machine"}, jobs: quotas([]string{"KEYWARD_LONG=1"})},
+		&stage{name: "rlqs", about: "Envoy's client of quotas, three releases, with more repetitions", budget: 5 * time.Minute, after: []string{"machine"}, jobs: quotas([]string{"KEYWARD_LONG=1"})},
 		&stage{name: "soak", about: "twenty rounds of rolling updates, hot keys of five members, half an hour of faults", budget: 90 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "soak")},
 		&stage{name: "figures", about: "what three regions reach, with windows of ten seconds and a minute", budget: 20 * time.Minute, after: []string{"build"}, needs: []string{"redis"}, jobs: command(2, "make", "-s", "figures")},
 		&stage{name: "fuzz", about: "every fuzz target for five minutes", budget: 3 * time.Hour, jobs: command(2, "make", "-s", "fuzz", "FUZZTIME=5m")},
