@@ -86,6 +86,11 @@ type Escrow struct {
 // NewEscrow returns an escrow without hits. boot must differ from those of all earlier escrows of the region.
 func NewEscrow(boot uint64) *Escrow { return &Escrow{boot: boot, reported: true, ended: true} }
 
+// After makes the numbers of e's requests higher than seq. It must be called with the number of the newest request of an
+// earlier escrow of the key at the same member: a reply has the number of its request alone, and one to the earlier escrow
+// would lend to e what the pool has been given back.
+func (e *Escrow) After(seq uint64) { e.seq = max(e.seq, seq) }
+
 // Decide decides hits from the escrow.
 func (e *Escrow) Decide(now int64, r limit.Rule, s EscrowSettings, hits uint64) Verdict {
 	e.use(r, s)

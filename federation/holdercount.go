@@ -37,6 +37,9 @@ type HolderCount struct {
 // NewHolderCount returns a count of 0. boot must differ from those of all earlier counts of the holder.
 func NewHolderCount(boot uint64) *HolderCount { return &HolderCount{boot: boot} }
 
+// After makes the numbers of t's requests higher than seq, as [Escrow.After] does.
+func (t *HolderCount) After(seq uint64) { t.seq = max(t.seq, seq) }
+
 // room divides the hits that a HolderCount can admit.
 type room struct {
 	reserved uint64 // counted by the coordinator, and not yet admitted

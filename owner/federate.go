@@ -26,6 +26,7 @@ type escrows struct {
 	queued []Key                           // those with a due request
 	moves  map[Key][]federation.EscrowMove // from earlier owners, until the next request for the key
 	lives  uint64                          // escrows ever made
+	seq    uint64                          // the highest number of a request to a coordinator
 }
 
 // escrow is the escrow of one key.
@@ -145,7 +146,7 @@ func (n *Node) escrowOf(s *shard, op *shardOp, authority uint32) *escrow {
 	s.escrows.lives++
 	// Boot IDs are random, so those of two members, or of two lives, differ.
 	boot := n.options.BootID + s.escrows.lives*counter.Shards + uint64(counter.ShardOf(op.hash))
-	x := newEscrow(op.Federation, boot)
+	x := newEscrow(op.Federation, boot, s.escrows.seq)
 	x.authority, x.named = authority, op.Federation.Authority
 	x.ringPos, x.name = op.RingPos, strings.Clone(op.Name) // of a request that does not escape
 	s.escrows.keys[op.Key] = x

@@ -9,11 +9,16 @@ import (
 
 // newEscrow returns the state of a key for a rule with those terms: an escrow, or with mechanism approximate a count. The
 // methods below call the one that exists. An interface in their place would make requests escape to the heap.
-func newEscrow(t *federation.RuleTerms, boot uint64) *escrow {
+// Its requests have numbers above seq.
+func newEscrow(t *federation.RuleTerms, boot, seq uint64) *escrow {
 	if t.Store.Approximate {
-		return &escrow{count: federation.NewHolderCount(boot)}
+		x := federation.NewHolderCount(boot)
+		x.After(seq)
+		return &escrow{count: x}
 	}
-	return &escrow{Escrow: federation.NewEscrow(boot)}
+	x := federation.NewEscrow(boot)
+	x.After(seq)
+	return &escrow{Escrow: x}
 }
 
 // serves reports whether x fits rules with those terms. It does not after their mechanism has changed.

@@ -18,7 +18,7 @@ const maxMoves = 8
 func (n *Node) passOn(s *shard, key Key, x *escrow, now int64, o handoff.Ownership, fx *Ready) {
 	if x.count != nil || x.Escrow.Reclaimed() || o.State != handoff.OwnedElsewhere || o.Member == "" {
 		if r, ok := x.Release(now); ok {
-			n.addPoolRequest(key, x, r, fx)
+			n.addPoolRequest(s, key, x, r, fx)
 		}
 		return
 	}

@@ -36,7 +36,7 @@ func (n *Node) flushEscrows(now int64, fx *Ready) {
 		for _, key := range s.escrows.queued {
 			if x := s.escrows.keys[key]; x != nil {
 				x.queued = false
-				n.ask(at, key, x, fx)
+				n.ask(s, at, key, x, fx)
 			}
 		}
 		s.escrows.queued = s.escrows.queued[:0]
@@ -45,7 +45,7 @@ func (n *Node) flushEscrows(now int64, fx *Ready) {
 }
 
 // ask adds a request for the escrow of key to fx, unless the coordinator is away and not to be probed now.
-func (n *Node) ask(now int64, key Key, x *escrow, fx *Ready) {
+func (n *Node) ask(s *shard, now int64, key Key, x *escrow, fx *Ready) {
 	l := n.federation.link(x.authority)
 	if l == nil {
 		return
@@ -56,11 +56,12 @@ func (n *Node) ask(now int64, key Key, x *escrow, fx *Ready) {
 	if !l.do(func(l *federation.CoordinatorLink) bool { return l.Usable(now) }) {
 		return
 	}
-	n.addPoolRequest(key, x, x.Request(now, l.roundTrip()), fx)
+	n.addPoolRequest(s, key, x, x.Request(now, l.roundTrip()), fx)
 }
 
 // addPoolRequest adds r, a request for the escrow x of key, to fx.
-func (n *Node) addPoolRequest(key Key, x *escrow, r federation.PoolRequest, fx *Ready) {
+func (n *Node) addPoolRequest(s *shard, key Key, x *escrow, r federation.PoolRequest, fx *Ready) {
+	s.escrows.seq = max(s.escrows.seq, r.Seq)
 	r.Key, r.Epoch, r.Name = key, x.epoch, x.name
 	fx.PoolRequests = append(fx.PoolRequests, CoordinatorRequest{x.authority, r})
 }
