@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +17,22 @@ import (
 func (m *member) beforeFederated(q *request) {
 	if q.req.Federation != nil {
 		m.w.oracle.floorLimit(m, q, q.req.Rule.Index(m.clock()))
+	}
+}
+
+// beforeResumed records the same for the requests that wait at m, which its node may now decide because the coordinator
+// is away. A reply of the coordinator may come before they are answered: they wait for a second member to have the charge.
+func (m *member) beforeResumed() {
+	byID := func(a, b *request) int { return cmp.Compare(a.id, b.id) }
+	for _, q := range slices.SortedFunc(maps.Keys(m.waiting), byID) {
+		if q.req.Federation == nil {
+			continue
+		}
+		k, _ := m.w.federal.ruleOf(q.req.Key)
+		index := q.req.Rule.Index(m.clock())
+		if m.federated.link(m.authority(k, index)).mayBeAway() {
+			m.w.oracle.floorLimit(m, q, index)
+		}
 	}
 }
 

@@ -130,6 +130,7 @@ func (m *member) receiveGrants(h *home, took time.Duration, gs []federation.Pool
 	f, record := m.w.federal, m.federated.link(h.id)
 	if failed {
 		record.failed = true
+		m.beforeResumed()
 	} else if len(gs) > 0 { // without a grant, the coordinator remains away if it was
 		record.replied(m.clock(), gs)
 	}

@@ -185,6 +185,7 @@ func (m *member) apply(e owner.Ready) {
 
 // tick advances the node's time.
 func (m *member) tick() {
+	m.beforeResumed()
 	m.apply(m.node.Tick(m.clock()))
 	m.w.oracle.reclaimed(m)
 	m.progress()
