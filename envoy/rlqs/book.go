@@ -74,13 +74,14 @@ type BucketFit uint8
 const (
 	FitNone      BucketFit = iota // no rule, or the domain has none
 	FitAmbiguous                  // bare names that fit several paths of the rules
+	FitOwner                      // a rule with another mechanism than quota: its limit is not assigned to Envoys
 	FitUnlimited                  // an unlimited rule
 	FitShadow                     // a rule in shadow mode
 	FitLimited                    // a rule with a limit
 )
 
 func (f BucketFit) String() string {
-	return [...]string{"none", "ambiguous", "unlimited", "shadow", "limited"}[f]
+	return [...]string{"none", "ambiguous", "owner", "unlimited", "shadow", "limited"}[f]
 }
 
 // BucketUsage is the usage of one bucket since the report before.

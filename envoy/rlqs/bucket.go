@@ -31,6 +31,8 @@ func newBucket(m rls.RuleMatcher, key, domain string, id []config.Entry) *QuotaB
 	r := m.Match(domain, b.Entries)
 	b.Match = r.Match
 	switch {
+	case r.Limited && r.Match.Extension().Quota == nil:
+		b.Fit = FitOwner
 	case r.Limited:
 		b.Fit, b.Request = FitLimited, r.Request
 	case r.Shadow:

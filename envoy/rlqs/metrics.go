@@ -32,7 +32,7 @@ func newQuotaMetrics(reg prometheus.Registerer, s *QuotaServer) *quotaMetrics {
 	}
 	unmatched := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "keyward_quota_unmatched_total",
-		Help: "Bucket ids of Envoys that fit no rule (none) or several (ambiguous). They are admitted without a limit. An id counts " +
+		Help: "Bucket ids of Envoys that fit no rule (none) or several (ambiguous), which are admitted without a limit, and those of a rule with another mechanism than quota (owner), which get no assignment. An id counts " +
 			"once per stream and version of the rules.",
 	}, []string{"fit"})
 	for fit := range FitUnlimited {

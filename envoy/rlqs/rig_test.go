@@ -34,24 +34,29 @@ domain: shop
 descriptors:
 - key: api_key
   rate_limit: {unit: minute, requests_per_unit: 100}
+  metadata: {keyward: {mechanism: quota}}
   descriptors:
   - key: path
     value: /pay
     rate_limit: {unit: minute, requests_per_unit: 10}
+    metadata: {keyward: {mechanism: quota}}
 - key: user
   value: bob
   rate_limit: {unlimited: true}
 - key: dark
   shadow_mode: true
   rate_limit: {unit: minute, requests_per_unit: 1}
+  metadata: {keyward: {mechanism: quota}}
 - key: a
   descriptors:
   - key: b
     rate_limit: {unit: minute, requests_per_unit: 1}
+    metadata: {keyward: {mechanism: quota}}
 - key: b
   descriptors:
   - key: a
     rate_limit: {unit: minute, requests_per_unit: 1}
+    metadata: {keyward: {mechanism: quota}}
 `
 
 func loadRules(t testing.TB, yaml string) *config.Rules {

@@ -111,7 +111,7 @@ func TestNewRules(t *testing.T) {
 	ids()
 	c.hears("[0.user=bob] 24h0m0s ALLOW_ALL")
 	r.book.expect(t, "opened 1 e shop", "1 api_key=k limited 1/0 in 0s")
-	r.service.SetRules(loadRules(t, "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: 5}}\n"), rls.Switches{})
+	r.service.SetRules(loadRules(t, "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {keyward: {mechanism: quota}}}\n"), rls.Switches{})
 	ids()
 	r.book.expect(t, "1 user=bob limited 1/0 in 0s", "1 api_key=k none 1/0 in 0s")
 	if err := r.Send(1, 1, []Assignment{{Key: r.book.bucket("api_key=k").Key, Kind: AssignAllow, TTL: time.Hour}}); err != nil {

@@ -156,7 +156,7 @@ func (k *quotaStream) usage(now time.Time, m rls.RuleMatcher, u *reportedUsage, 
 		k.reported = append(k.reported, b)
 		return response
 	}
-	if now.Sub(b.allowedAt) < allowRenew {
+	if b.Fit == FitOwner || now.Sub(b.allowedAt) < allowRenew { // of the former, the Envoy keeps to its no_assignment_behavior
 		return response
 	}
 	b.allowedAt = now

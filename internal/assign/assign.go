@@ -104,22 +104,26 @@ func (a *Assigner) Acked(_ time.Time, stream, serial uint64) {
 func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
 	a.step(func(now int64) {
 		for i := range us {
-			b := us[i].Bucket
+			u, b := &us[i], us[i].Bucket
 			c := a.keys[b.Key]
 			if c == nil {
 				c = new(counter)
 				a.keys[b.Key] = c
 			}
 			c.request, c.usedAt = b.Request, now
-			a.ledger.Report(now, quota.BucketReport{
-				Stream: stream, Key: b.Key, Allowed: us[i].Allowed, Denied: us[i].Denied, Elapsed: us[i].Elapsed,
+			u.Declined = !a.ledger.Report(now, quota.BucketReport{
+				Stream: stream, Key: b.Key, Allowed: u.Allowed, Denied: u.Denied, Elapsed: u.Elapsed,
 			}, quotaOf(b))
 		}
 	})
 }
 
-// quotaOf returns the limit of a bucket. Without one, Envoys admit everything.
+// quotaOf returns the limit of a bucket. Without one, Envoys admit everything. Of a rule that has become one whose limit is
+// not assigned to Envoys, they admit nothing.
 func quotaOf(b *rlqs.QuotaBucket) quota.KeyQuota {
+	if b.Fit == rlqs.FitOwner {
+		return quota.KeyQuota{Window: time.Minute}
+	}
 	q := quota.KeyQuota{Limit: b.Match.Limit.Limit, Window: b.Match.Limit.Window, Unlimited: !b.Limited()}
 	if t := b.Match.Extension().Quota; t != nil {
 		q.Envoys, q.FirstAllow = t.Envoys, t.First == config.FirstAllow

@@ -87,7 +87,7 @@ func quotaDoor(t *testing.T, age time.Duration) (*rlqs.QuotaServer, *quotaBook, 
 	t.Helper()
 	service := rls.New(rls.Options{Decider: noDecider{}, Stats: stats.New(stats.Options{})})
 	rules, err := config.Load([]config.File{{Name: "edge.yaml", Content: []byte(
-		"domain: edge\ndescriptors:\n- {key: api_key, rate_limit: {unit: minute, requests_per_unit: 4321}}\n",
+		"domain: edge\ndescriptors:\n- {key: api_key, rate_limit: {unit: minute, requests_per_unit: 4321}, metadata: {keyward: {mechanism: quota}}}\n",
 	)}}, config.Options{})
 	if err != nil {
 		t.Fatal(err)
