@@ -47,6 +47,8 @@ descriptors:
   shadow_mode: true
   rate_limit: {unit: minute, requests_per_unit: 1}
   metadata: {keyward: {mechanism: quota}}
+- key: calls
+  rate_limit: {unit: minute, requests_per_unit: 1}
 - key: a
   descriptors:
   - key: b

@@ -103,6 +103,19 @@ func TestUnlimitedIDs(t *testing.T) {
 	c.hears(allowed("user=new")...)
 }
 
+// Rules whose limits are not assigned to Envoys get no answer: the Envoy keeps to its no_assignment_behavior, and nothing is
+// admitted without a limit.
+func TestRulesOfOwners(t *testing.T) {
+	r := startRig(t, quotaRules)
+	c := openClient(t.Context(), t, r.dial(t), "e")
+	c.report("shop", usage(1, 0, 0, "0.calls", "x"), usage(1, 0, 0, "0.user", "bob"))
+	c.hears("[0.user=bob] 24h0m0s ALLOW_ALL")
+	r.book.expect(t, "opened 1 e shop")
+	if n := r.metric(t, "keyward_quota_unmatched_total", "owner"); n != 1 {
+		t.Errorf("%v ids of such rules", n)
+	}
+}
+
 // With other rules, an id may get a limit or lose it.
 func TestNewRules(t *testing.T) {
 	r := startRig(t, quotaRules)
