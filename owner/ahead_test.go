@@ -172,3 +172,30 @@ func TestAheadWithSlowClocks(t *testing.T) {
 		t.Errorf("admitted %v; the next owner has %d of 70 hits", admitted, got)
 	}
 }
+
+// TestShareAfterChargesAhead checks that the local share of a member that is cut off is the same whether hits were charged
+// to the next window or not.
+func TestShareAfterChargesAhead(t *testing.T) {
+	admits := func(before ...Request) (n int) {
+		w := newNetwork(t, 1, Options{}, "a", "b", "c")
+		w.run(time.Duration(aheadRule.End(aheadRule.Index(w.now)) - w.now + 2*second))
+		q := aheadOf(1, 0)
+		first := w.ownerOf(&q)
+		for i := range before {
+			w.ask(first, before[i], func(Result) {})
+			w.run(50 * time.Millisecond)
+		}
+		now := w.now + 4*second // it has no authority any more
+		for range 2 * int(aheadRule.Limit) {
+			x := ask(1, aheadRule.Limit, aheadRule.Window, 1)
+			if res := w.nodes[first].Decide(now, &x); res.Kind == Decided && !res.Over && res.Authority == Share {
+				n++
+			}
+		}
+		return n
+	}
+	used := hold(1, 2, Reserve, aheadRule, 10)
+	if with, without := admits(used, aheadOf(1, 70)), admits(used); with != without || with == 0 {
+		t.Errorf("the share admits %d hits with charges ahead, and %d without", with, without)
+	}
+}

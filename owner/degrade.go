@@ -108,9 +108,8 @@ func (s *shard) usedAgainstShare(op *shardOp) uint64 {
 		return 0
 	}
 	w := s.counters.Newest(e, r)
-	if r.End(w-1) > op.now+int64(limit.ClockTolerance) { // there are hits that were charged ahead
-		s.counters.Load(e, r, &s.state)
-		return s.state.CountAt(r.Index(op.now))
+	if r.End(w-1) > op.now+int64(limit.ClockTolerance) { // the newest window was charged ahead
+		return s.usedInWindow(op, e, r.Index(op.now))
 	}
 	t := s.counters.Tally(e, w)
 	all, mine := t.Count(), s.counters.Inline(e)
@@ -119,6 +118,23 @@ func (s *shard) usedAgainstShare(op *shardOp) uint64 {
 	}
 	if charged, refunded, found := s.counters.Recorded(e, t.Window, s.share()); found {
 		all = saturatingSub(all, saturatingSub(charged, refunded)) // the share has counted these, too
+	}
+	return max(mine, saturatingSub(all, uint64(r.Limit-op.rule.Limit)))
+}
+
+// usedInWindow is usedAgainstShare for a window of e that is not its newest.
+func (s *shard) usedInWindow(op *shardOp, e *counter.Owned, w int64) uint64 {
+	r, mine, all := op.Request.Rule, uint64(0), uint64(0)
+	s.counters.Load(e, r, &s.state)
+	for _, f := range s.state.Slots {
+		n := saturatingSub(f.Charged, f.Refunded)
+		switch {
+		case f.At != w || f.Writer == s.share(): // the share has counted these, too
+			continue
+		case f.Writer == s.bootID:
+			mine += n
+		}
+		all = limit.SaturatingAdd(all, n)
 	}
 	return max(mine, saturatingSub(all, uint64(r.Limit-op.rule.Limit)))
 }
