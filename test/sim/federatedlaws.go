@@ -91,6 +91,7 @@ func (o *oracle) decidedFederated(q *request, v *decision) {
 		}
 	case owner.Escrow:
 		o.floorLimit(m, q, index)
+		o.decidedBy(o.at(a, index), m, q.req.RingPos) // it has the floor's counter, which has no room
 		if q.req.Op == owner.Take && !v.result.Over {
 			o.spent(k, q, v)
 		}
