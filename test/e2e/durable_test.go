@@ -111,6 +111,22 @@ func (q *quotas) spend(clients []rlsv3.RateLimitServiceClient, stop <-chan struc
 	wg.Wait()
 }
 
+// awaitHalf waits until half of each quota is spent.
+func (q *quotas) awaitHalf() {
+	for _, x := range q.list {
+		if err := lab.Await(q.t.Context(), "half of "+x.key, func(context.Context) error {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			if n := len(x.admitted); n < durableLimit/2 {
+				return fmt.Errorf("%d hits", n)
+			}
+			return nil
+		}); err != nil {
+			q.t.Fatal(err)
+		}
+	}
+}
+
 // faults returns how the quotas were exceeded or not used up, after all members were killed so many times, the last time at
 // the given one, and so many volumes were lost.
 func (q *quotas) faults(killed time.Time, kills, volumes int) (out []string) {
@@ -199,9 +215,14 @@ func (c *durableCluster) killAll() time.Time {
 
 // killUnderLoad spends a part of q, kills all members meanwhile, and returns when.
 func (c *durableCluster) killUnderLoad(q *quotas, after time.Duration) (killed time.Time) {
+	return c.killWhen(q, func() { steadily(after) }) // the time of the kill varies, and nothing waits for it
+}
+
+// killWhen is killUnderLoad at the time at which ready returns.
+func (c *durableCluster) killWhen(q *quotas, ready func()) (killed time.Time) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() { q.spend(c.clients(), stop); close(done) }()
-	steadily(after) // the time of the kill varies, and nothing waits for it
+	ready()
 	killed = c.killAll()
 	close(stop)
 	<-done
@@ -233,7 +254,10 @@ func TestKillAllRounds(t *testing.T) {
 	c.killAll()
 	none := []string{"", "", ""}
 	c.boot(members, none)
-	killed := c.killUnderLoad(q, 300*time.Millisecond)
+	killed := c.killWhen(q, func() {
+		q.awaitHalf()
+		steadily(unwritten) // what was admitted just before the kill is not counted
+	})
 	c.boot(members, none)
 	q.spend(c.clients(), nil)
 	if n := len(q.faults(killed, 1, 0)); n < len(q.list)*3/4 {

@@ -114,6 +114,9 @@ func script(page, chapter string, blocks []block) (text string, n int) {
 			continue
 		}
 		n++
+		if strings.Contains(x.text, "429") { // a limit of a minute is used up: not while the minute ends
+			b.WriteString("while ((EPOCHSECONDS % 60 > 49)); do sleep 1; done\n")
+		}
 		fmt.Fprintf(&b, "echo '== %s'\nwalk_block=$EPOCHREALTIME\n%secho \"== %s took $(walk_took $walk_block) s\"\n", at, x.text, at)
 	}
 	fmt.Fprintf(&b, "echo \"== %s: all of it took $(walk_took $walk_start) s\"\n", page)
