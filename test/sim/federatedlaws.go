@@ -91,7 +91,9 @@ func (o *oracle) decidedFederated(q *request, v *decision) {
 		}
 	case owner.Escrow:
 		o.floorLimit(m, q, index)
-		o.decidedBy(o.at(a, index), m, q.req.RingPos) // it has the floor's counter, which has no room
+		if x := o.at(a, index); !slices.Contains(x.deciders, m) { // it has the floor's counter, which has no room
+			x.deciders = append(x.deciders, m)
+		}
 		if q.req.Op == owner.Take && !v.result.Over {
 			o.spent(k, q, v)
 		}
