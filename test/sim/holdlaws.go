@@ -227,13 +227,16 @@ func (o *oracle) checkSlots(a *account, x *span, q *request, v *decision) {
 	if !o.w.o.Holds.On || a.rule.Algorithm != limit.InFlight {
 		return
 	}
-	held := uint64(0)
+	held, shared := uint64(0), uint64(0)
 	for _, h := range a.holds {
-		if h.at > v.latest-int64(a.rule.Window)+int64(2*time.Second) {
-			held += h.low
+		if h.at <= v.latest-int64(a.rule.Window)+int64(2*time.Second) {
+			continue
+		}
+		if held += h.low; h.byShare { // without the owner, which did not answer in time
+			shared += h.hits
 		}
 	}
-	most := x.limit + o.bound(a, x) - x.forgotten // holds that are forgotten are not in held
+	most := x.limit + shared + o.bound(a, x) - x.forgotten // holds that are forgotten are not in held
 	if y := a.before(x); y != nil {
 		most += o.bound(a, y) - y.forgotten
 	}
