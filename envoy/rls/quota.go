@@ -4,12 +4,13 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/keyward/keyward/envoy/internal/h2"
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/owner"
 )
 
 // EnvoyHeader names the Envoy of a stream of the rate limit quota service, in the stream's initial metadata.
-const EnvoyHeader = "x-keyward-envoy"
+const EnvoyHeader = names.EnvoyHeader
 
 // EnvoyName returns the value of EnvoyHeader, or "" if it is missing or longer than 256 bytes.
 func EnvoyName(d *h2.Duplex) string {

@@ -46,6 +46,8 @@ type Assigner struct {
 	keys   map[quota.Key]*counter
 	closed bool
 	pushes []rlqs.Assignment // scratch
+	// waitsUntil is the Next for which run waits.
+	waitsUntil int64
 }
 
 // counter describes one key.
@@ -136,9 +138,10 @@ func (a *Assigner) step(change func(now int64)) {
 	a.mu.Lock()
 	now := a.now().UnixNano()
 	change(now)
-	due := a.tick(now)
+	a.tick(now)
+	sooner := a.ledger.Next() < a.waitsUntil
 	a.mu.Unlock()
-	if due {
+	if sooner {
 		select {
 		case a.wake <- struct{}{}:
 		default:
@@ -146,10 +149,10 @@ func (a *Assigner) step(change func(now int64)) {
 	}
 }
 
-// tick does what is due, and reports whether the time of the next Tick has changed.
-func (a *Assigner) tick(now int64) (changed bool) {
+// tick does what is due.
+func (a *Assigner) tick(now int64) {
 	if a.closed {
-		return false
+		return
 	}
 	w := a.ledger.Tick(now)
 	for i := range w.Responses {
@@ -164,7 +167,6 @@ func (a *Assigner) tick(now int64) (changed bool) {
 	for _, h := range w.Returns {
 		a.giveBack(now, h)
 	}
-	return true
 }
 
 // respond sends a response. A stream on which it cannot be sent is over, and will be closed.
@@ -193,6 +195,7 @@ func (a *Assigner) run() {
 		now := a.now().UnixNano()
 		a.tick(now)
 		next := a.ledger.Next()
+		a.waitsUntil = next
 		if now-sweep > int64(sweepInterval) {
 			sweep = now
 			a.sweep(now)

@@ -2,9 +2,9 @@ package config
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/quota"
 )
 
 // QuotaTerms are the settings of a rule with mechanism: quota. Envoys spend parts of its limit that they were granted, by
@@ -32,12 +32,7 @@ func (f First) String() string {
 	return "deny"
 }
 
-const (
-	// quotaWindow is the shortest window that can be granted to Envoys: they report every 5 s, and a time to live is a
-	// whole number of seconds.
-	quotaWindow = 10 * time.Second
-	maxEnvoys   = 10_000
-)
+const maxEnvoys = 10_000
 
 // quotaSettings are the keys of metadata.keyward about quotas.
 func quotaSettings() []setting {
@@ -127,9 +122,9 @@ func (x *Extension) quotaConflicts(given map[string]any, fault func(key, format 
 func (r *RuleSpec) quotaFault() (text string) {
 	switch q := r.Extension.Quota; {
 	case q == nil || r.Unlimited:
-	case r.Limit.Window < quotaWindow:
+	case r.Limit.Window < quota.MinWindow:
 		return fmt.Sprintf("mechanism: quota needs a window of at least %v, not %v: Envoys report what they have spent every 5s; use "+
-			"mechanism: owner", quotaWindow, r.Limit.Window)
+			"mechanism: owner", quota.MinWindow, r.Limit.Window)
 	case r.Quota:
 		return "mechanism: quota cannot be used with quota_mode: an Envoy that has spent its part knows no other descriptor that admits the " +
 			"request"
