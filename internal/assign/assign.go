@@ -3,7 +3,6 @@
 package assign
 
 import (
-	"math"
 	"sync"
 	"time"
 
@@ -201,11 +200,11 @@ func (a *Assigner) run() {
 			a.sweep(now)
 		}
 		a.mu.Unlock()
-		wait := time.Duration(math.MaxInt64)
-		if next != math.MaxInt64 {
-			wait = max(0, time.Duration(next-now))
+		wait := time.Duration(0)
+		if next > now { // it may be math.MinInt64
+			wait = min(time.Duration(next-now), sweepInterval)
 		}
-		timer.Reset(min(wait, sweepInterval))
+		timer.Reset(wait)
 		select {
 		case <-a.stop:
 			return
