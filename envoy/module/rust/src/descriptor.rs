@@ -12,35 +12,45 @@ pub struct Descriptor<'a> {
 }
 
 impl<'a> Descriptor<'a> {
-    /// Builds the descriptor of a request. It is `None` if the request lacks one of the values: Envoy then leaves the
-    /// descriptor out.
-    pub fn build(actions: &'a [Action], request: &'a impl Request) -> Option<Descriptor<'a>> {
+    /// Builds the descriptor of a request.
+    pub fn build(actions: &'a [Action], request: &'a impl Request) -> Built<'a> {
         let mut entries = Vec::with_capacity(actions.len());
         for action in actions {
             match value(action, request) {
                 Found::Entry(key, value) => entries.push((key, value)),
                 Found::Skip => {}
-                Found::Absent => return None,
+                Found::Absent => return Built::Absent,
+                Found::Unclear => return Built::Unclear,
             }
         }
-        Some(Descriptor { entries })
+        let texts = entries.iter().all(|(_, v): &(_, Cow<[u8]>)| std::str::from_utf8(v).is_ok());
+        if entries.is_empty() || !texts {
+            return Built::Unclear; // gRPC has only UTF-8, so the sidecar would receive other texts
+        }
+        Built::Descriptor(Descriptor { entries })
     }
 
     /// Returns the keys and values.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = Entry<'_>> {
         self.entries.iter().map(|(k, v)| (k.as_bytes(), &v[..]))
     }
+}
 
-    /// Reports whether the sidecar receives the same texts from the rate limit filter: gRPC has only UTF-8.
-    pub fn exact(&self) -> bool {
-        !self.entries.is_empty() && self.entries.iter().all(|(_, v)| std::str::from_utf8(v).is_ok())
-    }
+/// What `Descriptor::build` returns.
+pub enum Built<'a> {
+    /// The descriptor that the rate limit filter sends.
+    Descriptor(Descriptor<'a>),
+    /// The request lacks one of the values: the rate limit filter leaves the descriptor out.
+    Absent,
+    /// The module is not sure of what the rate limit filter sends.
+    Unclear,
 }
 
 enum Found<'a> {
     Entry(&'a str, Cow<'a, [u8]>),
     Skip,
     Absent,
+    Unclear,
 }
 
 fn value<'a>(action: &'a Action, request: &'a impl Request) -> Found<'a> {
@@ -59,7 +69,10 @@ fn value<'a>(action: &'a Action, request: &'a impl Request) -> Found<'a> {
         }
         Action::GenericKey { key, value } => Found::Entry(key, Cow::Borrowed(value.as_bytes())),
         Action::HeaderValueMatch { key, value, expect, headers } => {
-            if headers.iter().all(|h| h.matches(request)) == *expect {
+            let Some(all) = headers.iter().try_fold(true, |all, h| Some(h.matches(request)? && all)) else {
+                return Found::Unclear;
+            };
+            if all == *expect {
                 Found::Entry(key, Cow::Borrowed(value.as_bytes()))
             } else {
                 Found::Absent

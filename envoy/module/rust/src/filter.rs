@@ -1,7 +1,7 @@
 //! What happens to a request: its leases are taken, or it is left to the rate limit filter.
 
 use crate::config::Config;
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Built, Descriptor};
 use crate::fingerprint::{self, Fingerprint};
 use crate::lease::{Counter, Leases, Receipt, Take};
 
@@ -27,10 +27,11 @@ pub fn take(
 ) -> Option<Charge> {
     let mut prints: Vec<(Fingerprint, Descriptor)> = Vec::with_capacity(config.limits.len());
     for actions in &config.limits {
-        let Some(d) = Descriptor::build(actions, request) else { continue };
-        if !d.exact() {
-            return None;
-        }
+        let d = match Descriptor::build(actions, request) {
+            Built::Descriptor(d) => d,
+            Built::Absent => continue,
+            Built::Unclear => return None,
+        };
         prints.push((fingerprint::of(leases.key(), config.domain.as_bytes(), d.entries())?, d));
     }
     let mut charge = Charge { receipts: Vec::with_capacity(prints.len()) };

@@ -42,29 +42,17 @@ impl HeaderMatch {
         Ok(HeaderMatch { name, test, invert })
     }
 
-    /// Reports whether a request has a matching header. The values of several headers with the name are joined by commas.
-    /// A text never matches an absent header, inverted or not... except as Envoy: inverted, it does not match either.
-    pub fn matches(&self, request: &impl Request) -> bool {
+    /// Reports whether a request has a matching header. It is `None` for a text and several headers with the name:
+    /// Envoy 1.36 and 1.38 join their values by commas, and 1.40 does not.
+    pub fn matches(&self, request: &impl Request) -> Option<bool> {
         let (first, count) = request.header(&self.name, 0);
-        let Some(first) = first else {
-            return match self.test {
-                Test::Present(want) => self.invert == want,
-                Test::Text { .. } => self.invert,
-            };
+        let result = match (first, &self.test) {
+            (first, Test::Present(want)) => first.is_some() == *want,
+            (None, Test::Text { .. }) => return Some(false), // inverted or not
+            (Some(_), Test::Text { .. }) if count > 1 => return None,
+            (Some(first), test) => test.holds(first),
         };
-        let result = match &self.test {
-            Test::Present(want) => *want,
-            test if count <= 1 => test.holds(first),
-            test => {
-                let mut all = first.to_vec();
-                for i in 1..count {
-                    all.push(b',');
-                    all.extend(request.header(&self.name, i).0.unwrap_or_default());
-                }
-                test.holds(&all)
-            }
-        };
-        result != self.invert
+        Some(result != self.invert)
     }
 }
 
