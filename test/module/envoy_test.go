@@ -66,6 +66,7 @@ type site struct {
 	service *service
 	headers atomic.Pointer[http.Header] // of the last request that the application has received
 	served  atomic.Int64
+	lds     string // the file with a dynamic listener
 }
 
 // setup describes an Envoy's configuration.
@@ -148,11 +149,11 @@ func (s *site) bootstrap(o setup, app string) string {
 	if o.abi == "" {
 		o.abi = s.abi
 	}
-	listener := fmt.Sprintf(`{"@type": type.googleapis.com/envoy.config.listener.v3.Listener, %s}`, s.listener(o))
 	dynamic, static := "", "listeners: [{"+s.listener(o)+"}]"
 	if o.dynamic {
 		dir := s.TempDir()
-		if err := os.WriteFile(dir+"/lds.yaml", []byte("resources: ["+listener+"]"), 0o644); err != nil {
+		s.lds = dir + "/lds.yaml"
+		if err := os.WriteFile(s.lds, []byte("resources: []"), 0o644); err != nil {
 			s.Fatal(err)
 		}
 		dynamic = fmt.Sprintf("dynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s/lds.yaml, watched_directory: {path: %s}}}}\n", dir, dir)
@@ -160,6 +161,31 @@ func (s *site) bootstrap(o setup, app string) string {
 	}
 	return "node: {id: lab, cluster: lab}\nadmin: {address: {socket_address: {address: @ADMINHOST@, port_value: @ADMINPORT@}}}\n" + dynamic +
 		"static_resources:\n  " + static + "\n  clusters:\n" + cluster("app", app, false) + cluster("keyward", s.service.addr, true)
+}
+
+// replace writes the file with the dynamic listener. Envoy reads it when it is renamed.
+func (s *site) replace(o setup) {
+	s.Helper()
+	if o.limits == "" {
+		o.limits = byKey
+	}
+	o.abi = s.abi
+	host, port, _ := strings.Cut(s.envoy.Listener, ":")
+	text := fmt.Sprintf(`resources: [{"@type": type.googleapis.com/envoy.config.listener.v3.Listener, %s}]`, s.listener(o))
+	text = strings.NewReplacer("@HOST@", host, "@PORT@", port).Replace(text)
+	err := os.WriteFile(s.lds+".new", []byte(text), 0o644)
+	if err == nil {
+		err = os.Rename(s.lds+".new", s.lds)
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// await200 waits until a request is answered by 200.
+func (s *site) await200(path string) {
+	s.Helper()
+	awaitTrue(s.T, "an answer", func() bool { return s.get(path) == http.StatusOK })
 }
 
 // listener returns the fields of the listener.

@@ -255,7 +255,11 @@ func (s *segment) announce(fd int) {
 	m[0], m[1] = 2, 1
 	binary.LittleEndian.PutUint32(m[4:], s.slots)
 	binary.LittleEndian.PutUint64(m[8:], s.size)
-	_ = unix.Sendmsg(fd, m, unix.UnixRights(s.fd), nil, 0)
+	var rights []byte
+	if s.fd >= 0 {
+		rights = unix.UnixRights(s.fd)
+	}
+	_ = unix.Sendmsg(fd, m, rights, nil, 0)
 }
 
 func (s *segment) word(at int) *atomic.Uint64 {
