@@ -53,7 +53,7 @@ type LeaseSegment struct {
 	used   int
 }
 
-// slotCopy is what this member has written to a slot. The slot itself is never trusted.
+// slotCopy records what this member has written to a slot. The slot itself is never trusted.
 type slotCopy struct {
 	print  Fingerprint
 	epoch  uint32

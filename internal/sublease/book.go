@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// Options configure a Book.
+// Options configure a SubleaseBook.
 type Options struct {
 	// Members is the number of members that may lease hits of one limit; 0: 1.
 	Members func() int
 }
 
-// Book divides the hits of keys between connections. It is for one goroutine at a time.
-type Book struct {
+// SubleaseBook divides the hits of keys between connections. It is for one goroutine at a time.
+type SubleaseBook struct {
 	members  func() int
 	accounts map[string]*account
 	conns    map[uint64]*envoy
 	order    []*account // those of accounts, in the order of their creation
-	work     Work       // for the next Tick
-	done     Work       // of the last one
-	totals   Totals
+	work     BookWork   // for the next Tick
+	done     BookWork   // of the last one
+	totals   BookTotals
 	ticked   int64
 }
 
@@ -48,7 +48,7 @@ type line struct {
 	slot     uint32
 	given    uint32 // tokens of the lease when it was last written
 	left     uint32 // of them, at the last look
-	counted  uint32 // of them, that Work.Spent has reported
+	counted  uint32 // of them, that BookWork.Spent has reported
 	called   uint64 // hits without a token since the last look
 	rate     float64
 	lot      uint64 // of the last filling
@@ -73,9 +73,9 @@ type candidate struct {
 	refused      int64  // it cannot be leased until then
 }
 
-// NewBook returns an empty Book.
-func NewBook(o Options) *Book {
-	b := &Book{members: o.Members, accounts: map[string]*account{}, conns: map[uint64]*envoy{}}
+// NewBook returns an empty SubleaseBook.
+func NewBook(o Options) *SubleaseBook {
+	b := &SubleaseBook{members: o.Members, accounts: map[string]*account{}, conns: map[uint64]*envoy{}}
 	if b.members == nil {
 		b.members = func() int { return 1 }
 	}
@@ -83,12 +83,12 @@ func NewBook(o Options) *Book {
 }
 
 // Opened adds a connection.
-func (b *Book) Opened(conn uint64, w Words) {
+func (b *SubleaseBook) Opened(conn uint64, w Words) {
 	b.conns[conn] = &envoy{id: conn, words: w, lines: map[Print]*line{}, candidates: map[Print]*candidate{}}
 }
 
 // Closed removes a connection. What is unspent in its memory is free again.
-func (b *Book) Closed(conn uint64) {
+func (b *SubleaseBook) Closed(conn uint64) {
 	e := b.conns[conn]
 	if e == nil {
 		return
@@ -103,7 +103,7 @@ func (b *Book) Closed(conn uint64) {
 
 // Interest counts hits for which an Envoy had no tokens. It returns true if the descriptor has no line and a lease would
 // pay: then the caller should call Lease, or Refuse.
-func (b *Book) Interest(now int64, conn uint64, p Print, hits uint32) bool {
+func (b *SubleaseBook) Interest(now int64, conn uint64, p Print, hits uint32) bool {
 	e := b.conns[conn]
 	if e == nil || e.corrupt {
 		return false
@@ -149,14 +149,14 @@ func (c *candidate) rate(passed int64) float64 {
 }
 
 // Refuse makes Interest return false for the descriptor for some time.
-func (b *Book) Refuse(now int64, conn uint64, p Print) {
+func (b *SubleaseBook) Refuse(now int64, conn uint64, p Print) {
 	if e := b.conns[conn]; e != nil && e.candidates[p] != nil {
 		e.candidates[p].refused = now + int64(forgetAfter)
 	}
 }
 
 // Lease begins to lease hits of a key to a connection.
-func (b *Book) Lease(now int64, conn uint64, p Print, key string, limit Limit) {
+func (b *SubleaseBook) Lease(now int64, conn uint64, p Print, key string, limit Limit) {
 	e := b.conns[conn]
 	if e == nil || e.corrupt || e.lines[p] != nil {
 		return
@@ -177,7 +177,7 @@ func (b *Book) Lease(now int64, conn uint64, p Print, key string, limit Limit) {
 }
 
 // Forget ends all leases of a key, because its limit has changed.
-func (b *Book) Forget(now int64, key string) {
+func (b *SubleaseBook) Forget(now int64, key string) {
 	a := b.accounts[key]
 	if a == nil {
 		return
@@ -189,7 +189,7 @@ func (b *Book) Forget(now int64, key string) {
 }
 
 // Granted adds a lot that the owner has charged, or reports that there is none.
-func (b *Book) Granted(now int64, l Lot) {
+func (b *SubleaseBook) Granted(now int64, l Lot) {
 	b.totals.Granted += l.Hits
 	a := b.accounts[l.Key]
 	if a == nil || a.window != l.Window {
@@ -206,7 +206,7 @@ func (b *Book) Granted(now int64, l Lot) {
 	a.stock += l.Hits
 }
 
-func (b *Book) giveBack(h KeyHits) {
+func (b *SubleaseBook) giveBack(h KeyHits) {
 	if h.Hits > 0 {
 		b.totals.Returned += h.Hits
 		b.work.Returns = append(b.work.Returns, h)
@@ -214,14 +214,14 @@ func (b *Book) giveBack(h KeyHits) {
 }
 
 // Keys calls see with each key that has an account.
-func (b *Book) Keys(see func(key string)) {
+func (b *SubleaseBook) Keys(see func(key string)) {
 	for _, a := range b.order {
 		see(a.key)
 	}
 }
 
 // Totals returns the sums.
-func (b *Book) Totals() Totals {
+func (b *SubleaseBook) Totals() BookTotals {
 	t := b.totals
 	t.Keys = len(b.accounts)
 	t.Held = t.Granted - t.Spent - t.Returned - t.Expired - t.Lost
@@ -229,7 +229,7 @@ func (b *Book) Totals() Totals {
 }
 
 // Next returns when Tick has to be called.
-func (b *Book) Next() int64 {
+func (b *SubleaseBook) Next() int64 {
 	if len(b.accounts) == 0 {
 		return math.MaxInt64
 	}

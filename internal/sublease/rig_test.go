@@ -109,13 +109,13 @@ type world struct {
 	without  uint64 // hits that were admitted without a call
 	asks     uint64
 	stray    int // hits that were spent in another window than that in which they were charged
-	sabotage func(*Work)
+	sabotage func(*BookWork)
 	faults   []string
 }
 
 type sidecar struct {
 	w       *world
-	book    *Book
+	book    *SubleaseBook
 	skew    int64
 	started int // increases with each start
 	envoys  []*modelEnvoy
@@ -308,7 +308,7 @@ func (w *world) call() {
 }
 
 // held returns the hits in leases and between them.
-func (b *Book) held() (n uint64) {
+func (b *SubleaseBook) held() (n uint64) {
 	for _, a := range b.accounts {
 		n += a.stock
 		for _, l := range a.lines {

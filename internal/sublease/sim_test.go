@@ -97,7 +97,7 @@ func TestFaults(t *testing.T) {
 func TestFaultsAreFound(t *testing.T) {
 	for seed := range uint64(20) {
 		if len(faulty(seed, func(w *world) {
-			w.sabotage = func(work *Work) {
+			w.sabotage = func(work *BookWork) {
 				for i := range work.Returns {
 					work.Returns[i].Hits += 20
 				}

@@ -1,7 +1,7 @@
 // Package sublease divides hits that the owners of keys have charged between the Envoys of one pod, which spend them from
 // memory that they share with their sidecar.
 //
-// A [Book] has an account of each key. It asks for small lots, which last for a fraction of a second, gives them to the
+// A [SubleaseBook] has an account of each key. It asks for small lots, which last for a fraction of a second, gives them to the
 // connections of Envoys that need them, takes back what is not used, and returns it. Each hit that can be spent was
 // charged before to the window that it can be spent in. The package has no clock and no I/O: times are nanoseconds since
 // the Unix epoch and come from the caller.
@@ -52,16 +52,16 @@ type Lot struct {
 	Known   bool   // Left is known
 }
 
-// Work is what a Book wants to be done. The slices are valid until the next call of Tick.
-type Work struct {
+// BookWork is what a SubleaseBook wants to be done. The slices are valid until the next call of Tick.
+type BookWork struct {
 	Asks    []KeyHits // to be charged by owners; Granted has to be called with the result of each
 	Returns []KeyHits // that were charged and are not needed
 	Spent   []KeyHits // that Envoys have spent since the last call
 	Corrupt []uint64  // connections that have to be closed
 }
 
-// Totals are the sums of hits since the start. Granted is always Spent + Returned + Expired + Lost + Held.
-type Totals struct {
+// BookTotals are the sums of hits since the start. Granted is always Spent + Returned + Expired + Lost + Held.
+type BookTotals struct {
 	Granted  uint64 // charged by owners
 	Spent    uint64 // by Envoys
 	Returned uint64
@@ -73,7 +73,7 @@ type Totals struct {
 	Keys int    // with an account
 }
 
-// The times and sizes of a Book.
+// The times and sizes of a SubleaseBook.
 const (
 	// EndMargin is how long before the end of a window its leases end.
 	EndMargin = 100 * time.Millisecond
