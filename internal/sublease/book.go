@@ -35,7 +35,7 @@ type account struct {
 	asking bool
 	retry  int64 // no lot is asked for before
 	left   uint64
-	known  bool // left is what the owner has last reported, for window
+	known  bool // the owner has reported left, for window
 	first  int  // index of the line that is served first
 }
 

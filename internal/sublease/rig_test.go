@@ -127,7 +127,7 @@ type modelEnvoy struct {
 	memory   *memory // nil: not connected
 	rate     float64
 	interest uint32
-	told     int64
+	sentAt   int64
 }
 
 var print = Print{1, 2}
@@ -277,11 +277,11 @@ func (e *modelEnvoy) ask() {
 		}
 	}
 	e.interest++
-	if e.memory != nil && w.now-e.told > int64(100*time.Millisecond) {
+	if e.memory != nil && w.now-e.sentAt > int64(100*time.Millisecond) {
 		if e.s.book.Interest(e.s.clock(), e.conn, print, e.interest) {
 			e.s.book.Lease(e.s.clock(), e.conn, print, key, w.owner.limit)
 		}
-		e.told, e.interest = w.now, 0
+		e.sentAt, e.interest = w.now, 0
 	}
 	w.call()
 }

@@ -52,7 +52,7 @@ type Lot struct {
 	Known   bool   // Left is known
 }
 
-// BookWork is what a SubleaseBook wants to be done. The slices are valid until the next call of Tick.
+// BookWork lists the actions that a SubleaseBook needs. The slices are valid until the next call of Tick.
 type BookWork struct {
 	Asks    []KeyHits // to be charged by owners; Granted has to be called with the result of each
 	Returns []KeyHits // that were charged and are not needed
