@@ -78,6 +78,7 @@ type setup struct {
 	dynamic bool   // the listener comes from a file
 	route   string // more of the route
 	workers int
+	service string // address of the rate limit service; empty: that of the site
 }
 
 const byKey = `[{"actions":[{"request_headers":{"header_name":"x-key","descriptor_key":"api_key"}}]}]`
@@ -149,6 +150,10 @@ func (s *site) bootstrap(o setup, app string) string {
 	if o.abi == "" {
 		o.abi = s.abi
 	}
+	service := o.service
+	if service == "" {
+		service = s.service.addr
+	}
 	dynamic, static := "", "listeners: [{"+s.listener(o)+"}]"
 	if o.dynamic {
 		dir := s.TempDir()
@@ -160,7 +165,7 @@ func (s *site) bootstrap(o setup, app string) string {
 		static = "listeners: []"
 	}
 	return "node: {id: lab, cluster: lab}\nadmin: {address: {socket_address: {address: @ADMINHOST@, port_value: @ADMINPORT@}}}\n" + dynamic +
-		"static_resources:\n  " + static + "\n  clusters:\n" + cluster("app", app, false) + cluster("keyward", s.service.addr, true)
+		"static_resources:\n  " + static + "\n  clusters:\n" + cluster("app", app, false) + cluster("keyward", service, true)
 }
 
 // replace writes the file with the dynamic listener. Envoy reads it when it is renamed.
