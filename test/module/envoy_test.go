@@ -78,7 +78,8 @@ type setup struct {
 	dynamic bool   // the listener comes from a file
 	route   string // more of the route
 	workers int
-	service string // address of the rate limit service; empty: that of the site
+	print   func(service, app string) string // the configuration; nil: that of the other fields
+	service string                           // address of the rate limit service; empty: that of the site
 }
 
 const byKey = `[{"actions":[{"request_headers":{"header_name":"x-key","descriptor_key":"api_key"}}]}]`
@@ -117,7 +118,12 @@ func tryStart(t *testing.T, r release, o setup) *site {
 	if s.lab, err = lab.New(lab.Options{Dir: t.TempDir(), Insecure: true}); err != nil {
 		t.Fatal(err)
 	}
-	config := s.bootstrap(o, app.Listener.Addr().String())
+	var config string
+	if o.print != nil {
+		config = o.print(s.service.addr, app.Listener.Addr().String())
+	} else {
+		config = s.bootstrap(o, app.Listener.Addr().String())
+	}
 	s.envoy, err = s.lab.AddEnvoy(lab.EnvoyOptions{
 		Name: "envoy", Path: r.program(), Concurrency: max(1, o.workers), Config: config,
 		Env: []string{"ENVOY_DYNAMIC_MODULES_SEARCH_PATH=" + modules(), "RUST_BACKTRACE=1"},
