@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,6 +48,27 @@ type fleet struct {
 
 func startFleet(t *testing.T, r release, n int) *fleet {
 	t.Helper()
+	return startFleetWith(t, r, n, clusterRules)
+}
+
+// metrics returns the lines of the first sidecar's metrics that start with prefix.
+func (f *fleet) metrics(prefix string) string {
+	f.Helper()
+	b, err := lab.Get(f.Context(), "http://"+f.pods[0].sidecar.Metrics+"/metrics")
+	if err != nil {
+		f.Fatal(err)
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, prefix) {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+func startFleetWith(t *testing.T, r release, n int, rules string) *fleet {
+	t.Helper()
 	bin, err := filepath.Abs("../../bin")
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +77,7 @@ func startFleet(t *testing.T, r release, n int) *fleet {
 		t.Skip("no bin/sidecar: make build")
 	}
 	f := &fleet{T: t}
-	if f.lab, err = lab.New(lab.Options{Dir: t.TempDir(), Bin: bin, Insecure: true, Expect: n, Rules: map[string]string{"app.yaml": clusterRules}}); err != nil {
+	if f.lab, err = lab.New(lab.Options{Dir: t.TempDir(), Bin: bin, Insecure: true, Expect: n, Rules: map[string]string{"app.yaml": rules}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -79,7 +101,7 @@ func startFleet(t *testing.T, r release, n int) *fleet {
 	}
 	for _, p := range f.pods {
 		f.ready(p.sidecar)
-		p.site = start(t, r, setup{socket: p.socket, service: p.sidecar.RLS, workers: 2})
+		p.site = start(t, r, setup{socket: p.socket, service: p.sidecar.RLS, workers: min(n, 2)})
 	}
 	return f
 }
