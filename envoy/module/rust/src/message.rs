@@ -45,11 +45,7 @@ pub fn segment(m: &[u8]) -> Option<Segment> {
 
 /// Encodes the message that asks for a lease of a descriptor, whose requests had `hits` hits since the last one. It is
 /// `None` if the message would be too long.
-pub fn interest<'a>(
-    domain: &[u8],
-    entries: impl ExactSizeIterator<Item = Entry<'a>>,
-    hits: u32,
-) -> Option<Vec<u8>> {
+pub fn interest<'a>(domain: &[u8], entries: impl ExactSizeIterator<Item = Entry<'a>>, hits: u32) -> Option<Vec<u8>> {
     let mut m = vec![INTEREST, 0];
     m.extend(u16::try_from(entries.len()).ok()?.to_le_bytes());
     m.extend(hits.to_le_bytes());
@@ -76,10 +72,7 @@ mod tests {
         assert_eq!(hello("n1", "v0.2.0"), b"\x01\x01\x02\0n1\x06\0v0.2.0");
         assert_eq!(hello(&"n".repeat(70_000), "v"), b"\x01\x01\0\0\x01\0v");
         let entries: [Entry; 1] = [(b"k", b"v")];
-        assert_eq!(
-            interest(b"app", entries.into_iter(), 7).unwrap(),
-            b"\x03\0\x01\0\x07\0\0\0\x03\0app\x01\0k\x01\0v"
-        );
+        assert_eq!(interest(b"app", entries.into_iter(), 7).unwrap(), b"\x03\0\x01\0\x07\0\0\0\x03\0app\x01\0k\x01\0v");
         let long = vec![b'v'; LONGEST];
         assert_eq!(interest(b"app", [(&b"k"[..], &long[..])].into_iter(), 7), None);
     }
