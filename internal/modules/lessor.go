@@ -186,6 +186,7 @@ func (l *Lessor) refresh(now int64) {
 		return
 	}
 	l.matcher = m
+	l.book.Reconsider()
 	for key, k := range l.keys {
 		if k.ended {
 			continue
