@@ -132,13 +132,13 @@ func (l *Lessor) Interested(c *module.ModuleConn, i *module.Interest) {
 		return
 	}
 	x, now := l.conns[c], l.now().UnixNano()
+	l.refresh(now)
 	f := c.Segment.Fingerprint(l.key)
 	p := sublease.Print{f.Lo, f.Hi}
 	if !l.book.Interest(now, x.id, p, i.Hits) {
 		return
 	}
 	key := string(l.key)
-	l.refresh(now)
 	k := l.keys[key]
 	if k == nil || k.ended {
 		made := l.newKey(i)
