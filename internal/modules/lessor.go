@@ -16,14 +16,14 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Charger decides requests on counters, as peer.Peer does.
-type Charger interface {
+// HitCharger decides requests on counters, as peer.Peer does.
+type HitCharger interface {
 	Decide(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result)
 }
 
 // Options configure a Lessor. All fields without a default are required.
 type Options struct {
-	Charger Charger
+	Charger HitCharger
 	Rules   func() rls.RuleMatcher
 	Members func() int       // of the ring
 	Logger  *slog.Logger     // default slog.Default
@@ -32,7 +32,7 @@ type Options struct {
 
 // Lessor leases hits to Envoys. It implements module.LeaseBook, and is safe for concurrent use.
 type Lessor struct {
-	charger Charger
+	charger HitCharger
 	rules   func() rls.RuleMatcher
 	now     func() time.Time
 	wake    chan struct{}
@@ -132,13 +132,13 @@ func (l *Lessor) Interested(c *module.ModuleConn, i *module.Interest) {
 		return
 	}
 	x, now := l.conns[c], l.now().UnixNano()
+	l.refresh(now)
 	f := c.Segment.Fingerprint(l.key)
 	p := sublease.Print{f.Lo, f.Hi}
 	if !l.book.Interest(now, x.id, p, i.Hits) {
 		return
 	}
 	key := string(l.key)
-	l.refresh(now)
 	k := l.keys[key]
 	if k == nil || k.ended {
 		made := l.newKey(i)
@@ -186,6 +186,7 @@ func (l *Lessor) refresh(now int64) {
 		return
 	}
 	l.matcher = m
+	l.book.Reconsider()
 	for key, k := range l.keys {
 		if k.ended {
 			continue
