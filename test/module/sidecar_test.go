@@ -134,7 +134,7 @@ func (f *fleet) ready(s *lab.Sidecar) {
 	}
 }
 
-// window is what was admitted in one window.
+// window counts the requests of one window.
 type window struct{ sent, admitted, byCalls, failed atomic.Int64 }
 
 // gap is the time around a window's end in which nothing is sent, so that each answer belongs to one window.

@@ -33,7 +33,7 @@ fn scramble(random: &mut Random, words: &[AtomicU64], of: keyward::fingerprint::
     }
 }
 
-/// A take from a segment that stands still succeeds only if the slot passes each check, and changes that word alone.
+/// A take from a segment that does not change succeeds only if the slot passes each check, and changes that word alone.
 #[test]
 fn corrupt_segments() {
     let mut random = Random(1);
