@@ -84,10 +84,10 @@ func TestLossOfAZone(t *testing.T) {
 	}
 }
 
-// TestLossBesideALeave requires that a member that has left counts neither as a member with a replica nor as a failed owner:
+// TestLossDuringALeave requires that a member that has left counts neither as a member with a replica nor as a failed owner:
 // what it had is on the ring without it. Its ring is the base until the ring without it is complete, and here its next
 // members fail before that.
-func TestLossBesideALeave(t *testing.T) {
+func TestLossDuringALeave(t *testing.T) {
 	for _, forgotten := range []bool{false, true} { // the cluster remembers a member that has left only for a while
 		c := newCluster(t, "a", "b", "c", "d")
 		with := c.ring()
