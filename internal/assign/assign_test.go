@@ -6,11 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/keyward/keyward/envoy/rlqs"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/quota"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -248,6 +251,82 @@ func TestShares(t *testing.T) {
 	} {
 		if got := c.s.most(&r, 0, at(c.now)); got != c.want {
 			t.Errorf("%s: %d, not %d", name, got, c.want)
+		}
+	}
+}
+
+// metric returns the value of a metric without labels.
+func (r *rig) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(r.Collectors()...)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "keyward_quota_"+name {
+			m := f.GetMetric()[0]
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// TestMetricsOfStreams checks the metrics of open streams: ids, the age of reports, and responses without acknowledgement.
+func TestMetricsOfStreams(t *testing.T) {
+	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
+	expect := func(when string, want ...float64) {
+		t.Helper()
+		for i, name := range []string{"ids", "report_age_seconds", "unacked_seconds"} {
+			if got := r.metric(t, name); got != want[i] {
+				t.Errorf("%s: %s is %v, want %v", when, name, got, want[i])
+			}
+		}
+	}
+	expect("no stream", 0, 0, 0)
+	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+	r.report(1, 0, 5, 0)
+	r.await(t, rlqs.AssignPair, 1)
+	sent := r.clock.Load() // await does not acknowledge the response that it waits for, unless it is the first one
+	for _, serial := range []uint64{1, 2, 3} {
+		r.Acked(r.cluster.now(), 1, serial)
+	}
+	r.report(1, 5, 0, 5*time.Second)
+	r.clock.Store(sent + int64(3*time.Second))
+	expect("3 s after a report", 1, 3, 0)
+	r.Closed(r.cluster.now(), 1)
+	expect("closed", 0, 0, 0)
+}
+
+// TestReturnsThatFail checks that hits which an owner keeps charged are not counted as returned.
+func TestReturnsThatFail(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
+		r.as = func(q *owner.Request, res *owner.Result) {
+			if away && q.Op != owner.Reserve {
+				res.Authority = owner.Share
+			}
+		}
+		r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+		r.report(1, 0, 5, 0)
+		r.await(t, rlqs.AssignPair, 1)
+		r.mu.Lock()
+		mine := uint64(0)
+		for _, l := range r.keys["k"].lots {
+			mine += l.hits
+		}
+		r.giveBack(r.clock.Load(), quota.WindowHits{Key: "k", Window: r.request.Rule.Index(r.clock.Load()), Hits: mine + 10})
+		r.giveBack(r.clock.Load(), quota.WindowHits{Key: "?", Hits: 1})
+		r.mu.Unlock()
+		r.Close()
+		want := [2]float64{float64(mine), 11}
+		if away {
+			want = [2]float64{0, float64(mine) + 11}
+		}
+		if got := [2]float64{r.metric(t, "returned_hits_total"), r.metric(t, "unreturned_hits_total")}; got != want || mine == 0 {
+			t.Errorf("owner away %v: returned and unreturned %v, want %v", away, got, want)
 		}
 	}
 }
