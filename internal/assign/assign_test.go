@@ -330,3 +330,28 @@ func TestReturnsThatFail(t *testing.T) {
 		}
 	}
 }
+
+// TestStates checks the description of keys and Envoys.
+func TestStates(t *testing.T) {
+	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
+	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+	r.report(1, 0, 5, 0)
+	p := r.await(t, rlqs.AssignPair, 1)
+	r.Opened(r.cluster.now(), 2, rlqs.EnvoyStream{Name: "two"})
+	r.report(2, 0, 5, 0)
+	now, states, total := r.States(10, 10)
+	if now != r.clock.Load() || total != 1 || len(states) != 1 || states[0].Bucket != &r.bucket || states[0].Lines != 2 {
+		t.Fatalf("%d, %+v of %d", now, states, total)
+	}
+	for _, e := range states[0].Envoys {
+		if e.Name == "one" && (e.Kind != quota.Pair || e.Lease != uint64(p.Tokens)) || e.Name == "two" && e.Reported != now {
+			t.Errorf("%+v", e)
+		}
+	}
+	if _, states, total = r.States(10, 1); len(states[0].Envoys) != 1 {
+		t.Errorf("%d Envoys", len(states[0].Envoys))
+	}
+	if _, states, total = r.States(0, 10); len(states) != 0 || total != 1 || r.Streams() != 2 {
+		t.Errorf("%+v of %d", states, total)
+	}
+}
