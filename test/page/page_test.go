@@ -92,7 +92,7 @@ func testRing(b *browser) {
 	b.await("the member that is pointed at", `document.querySelector(".middle").innerText.includes("shop-0") && document.querySelector(".middle").innerText.includes("%")`)
 	b.run(chromedp.MouseEvent("mouseMoved", 1, 1))
 	b.await("all of them again", `document.querySelector(".middle b").innerText === "3"`)
-	if s := b.text("#timeline"); !strings.Contains(s, "a ring of ") || !strings.Contains(s, "rules in force: 9, of api, shop") {
+	if s := b.text("#timeline"); !strings.Contains(s, "a ring of ") || !strings.Contains(s, "rules in force: 10, of api, shop") {
 		b.Errorf("time line: %s", s)
 	}
 }
@@ -248,7 +248,7 @@ func testQuotas(b *browser, l *lab.Lab) {
 		b.Fatal(err)
 	}
 	b.await("the key and the Envoy", `document.querySelectorAll("#quotas tr").length === 2 && document.querySelector("#quotas").innerText.includes("in use for")`)
-	for _, part := range []string{`spent=<img src=x onerror="window.pwned=1">`, "limit 6,000 a minute", `edge-<img src=x`, " left, reported "} {
+	for _, part := range []string{`spent=<img src=x onerror="window.pwned=1">`, "limit 6,000 a minute", `edge-<img src=x`, " left", ", reported "} {
 		if s := b.text("#quotas"); !strings.Contains(s, part) {
 			b.Errorf("%q is not in %s", part, s)
 		}
