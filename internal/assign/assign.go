@@ -113,6 +113,8 @@ func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
 				a.keys[b.Key] = c
 			}
 			c.request, c.bucket, c.usedAt = b.Request, b, now
+			a.metrics.admitted.Add(float64(u.Allowed))
+			a.metrics.refused.Add(float64(u.Denied))
 			u.Declined = !a.ledger.Report(now, quota.BucketReport{
 				Stream: stream, Key: b.Key, Allowed: u.Allowed, Denied: u.Denied, Elapsed: u.Elapsed,
 			}, quotaOf(b))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/keyward/keyward/envoy/rlqs"
 	"github.com/keyward/keyward/internal/config"
@@ -298,6 +299,9 @@ func TestMetricsOfStreams(t *testing.T) {
 	expect("3 s after a report", 1, 3, 0)
 	r.Closed(r.cluster.now(), 1)
 	expect("closed", 0, 0, 0)
+	if admitted, refused := testutil.ToFloat64(r.metrics.admitted), testutil.ToFloat64(r.metrics.refused); admitted != 5 || refused != 5 {
+		t.Errorf("%v admitted and %v refused requests, want 5 and 5", admitted, refused)
+	}
 }
 
 // TestReturnsThatFail checks that hits which an owner keeps charged are not counted as returned.

@@ -12,6 +12,8 @@ type metrics struct {
 	unsent prometheus.Counter
 	// returned and lost count hits that the ledger has given back: those that the owner has confirmed, and the others.
 	returned, lost prometheus.Counter
+	// admitted and refused count the requests that Envoys have reported, those above the cap included.
+	admitted, refused prometheus.Counter
 
 	all []prometheus.Collector
 }
@@ -31,6 +33,10 @@ func (m *metrics) init(a *Assigner) {
 		Name: "keyward_quota_unreturned_hits_total",
 		Help: "Hits that were not needed and that the owner keeps charged, because they could not be given back.",
 	})
+	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "keyward_quota_requests_total", Help: "Requests that Envoys have admitted and refused themselves, as they have reported.",
+	}, []string{"result"})
+	m.admitted, m.refused = requests.WithLabelValues("admitted"), requests.WithLabelValues("refused")
 	stat := func(f func(*quota.LedgerStats) uint64) func() float64 {
 		return func() float64 {
 			a.mu.Lock()
@@ -43,7 +49,7 @@ func (m *metrics) init(a *Assigner) {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "keyward_quota_" + name, Help: help}, stat(f))
 	}
 	m.all = []prometheus.Collector{
-		m.acks, m.unsent, m.returned, m.lost,
+		requests, m.acks, m.unsent, m.returned, m.lost,
 		a.gauge("ids", "Bucket ids of all open streams together that have an account.", func(int64) float64 {
 			return float64(a.ledger.IDs())
 		}),
@@ -58,7 +64,7 @@ func (m *metrics) init(a *Assigner) {
 		counter("granted_hits_total", "Hits that owners have charged for Envoys.", func(s *quota.LedgerStats) uint64 { return s.Granted }),
 		counter("credited_hits_total", "Assigned hits that were unspent and free again before their windows ended.",
 			func(s *quota.LedgerStats) uint64 { return s.Credited }),
-		counter("stranded_hits_total", "Assigned hits that may have been unspent when their windows or streams ended.",
+		counter("stranded_hits_total", "Assigned hits of windows or streams that have ended, and that no report has proven spent.",
 			func(s *quota.LedgerStats) uint64 { return s.Stranded }),
 		counter("unassigned_hits_total", "Charged hits that were neither assigned nor given back when their windows ended.",
 			func(s *quota.LedgerStats) uint64 { return s.Unassigned }),

@@ -77,15 +77,8 @@ func (a *allotment) free() uint64 {
 	return 0
 }
 
-// finish counts what was lost of the window, which ends: hits of leases that no report proves spent, and hits that were
-// not assigned.
-func (a *allotment) finish() {
-	s := &a.ledger.stats
-	for _, l := range a.lines {
-		s.Stranded += l.charge() - l.spent
-	}
-	s.Unassigned += a.held - min(a.held, a.charged)
-}
+// finish counts the hits of the window that were not assigned. It ends now.
+func (a *allotment) finish() { a.ledger.stats.Unassigned += a.held - min(a.held, a.charged) }
 
 // freeAhead returns how many hits more may reach into the next window.
 func (a *allotment) freeAhead() uint64 {
@@ -227,5 +220,5 @@ func (a *allotment) remove(now int64, l *line) {
 	a.lines[l.place] = a.lines[last]
 	a.lines[l.place].place = l.place
 	a.lines = a.lines[:last]
-	a.ledger.stats.Stranded += l.charge() - l.spent
+	a.ledger.stats.Stranded += l.charge() - l.spent + l.late
 }

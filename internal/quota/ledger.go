@@ -55,9 +55,12 @@ type LedgerStats struct {
 	Credited uint64 // hits of leases that were free again before their windows ended
 	Stranded uint64 // hits of leases that may have been unspent when their windows or streams ended
 	// Unassigned are hits that the holder had granted and that were neither given back nor part of a lease when their
-	// windows ended. The grants of windows that have ended are the hits spent, Stranded, Unassigned and Returned together.
+	// windows ended.
 	Unassigned uint64
-	OverCap    uint64 // reports of ids above the cap
+	// Late are hits that were proven spent after their windows had ended. The grants of such windows are together Returned,
+	// Unassigned, Stranded, Late, and the hits proven spent before.
+	Late    uint64
+	OverCap uint64 // reports of ids above the cap
 }
 
 // NewLedger returns a Ledger without keys and streams.

@@ -287,6 +287,9 @@ func TestGrantsAreAccountedFor(t *testing.T) {
 	r := newRig(t, 1000, time.Minute)
 	r.steady(2, 4, 1)
 	begin, first := r.l.Stats(), r.window()
+	for _, l := range r.l.allotments[key].lines {
+		begin.Stranded += l.late
+	}
 	var spent uint64
 	endWindow := func() { // reports of all open streams, to the end of the window
 		for r.into(r.now) < 50*time.Second {
@@ -310,6 +313,10 @@ func TestGrantsAreAccountedFor(t *testing.T) {
 	endWindow()
 	s := r.l.Stats()
 	lost := s.Stranded - begin.Stranded + s.Unassigned - begin.Unassigned
+	spent += s.Late - begin.Late
+	for _, l := range r.l.allotments[key].lines {
+		lost += l.late
+	}
 	lent := uint64(7)
 	for w := first; w < r.window(); w++ {
 		lent += r.lent[w]
