@@ -6,6 +6,7 @@ import (
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -64,6 +65,25 @@ func (m RuleMatcher) Match(domain string, entries []config.Entry) (r RuleMatch) 
 	r.Limited = !r.Shadow
 	r.Request = m.view.request(domainHash(domain), domain, entries, &r.Match)
 	return r
+}
+
+// CountUsage adds requests that an Envoy has decided itself to the statistics of the rule of a descriptor, which m has
+// matched. It is safe for concurrent use.
+func (m RuleMatcher) CountUsage(domain string, entries []config.Entry, of *config.Match, admitted, refused uint64) {
+	if m.view == nil || of.Rule == nil || admitted+refused == 0 {
+		return
+	}
+	to := m.statsOf(domain, entries, of)
+	to.TotalHits.Add(admitted + refused)
+	add(&to.WithinLimit, admitted)
+	add(&to.OverLimit, refused)
+}
+
+func (m RuleMatcher) statsOf(domain string, entries []config.Entry, of *config.Match) *stats.RuleStats {
+	if of.Static {
+		return m.service.fixedSeries(m.view, of.Rule)
+	}
+	return m.service.store.RuleBytes(m.view.rules.AppendStatKey(nil, domain, entries, of))
 }
 
 // domainHash returns the hash of a domain, for the domain quotas of the counter table.

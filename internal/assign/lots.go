@@ -77,17 +77,19 @@ func (a *Assigner) decide(now time.Time, r owner.Request) owner.Result {
 	return as[0]
 }
 
-// settle settles a hold.
-func (a *Assigner) settle(r owner.Request, op owner.Op, used uint64, id claim.Ident) {
+// settle settles a hold. It reports whether the owner has confirmed it.
+func (a *Assigner) settle(r owner.Request, op owner.Op, used uint64, id claim.Ident) bool {
 	r.Op, r.Hits = op, used
 	r.Hold = &owner.Hold{ID: id, TTL: time.Second}
-	a.decide(a.now(), r)
+	res := a.decide(a.now(), r)
+	return res.Authority == owner.Full || res.Authority == owner.Part
 }
 
 // giveBack returns hits to the owner, the newest lots first.
 func (a *Assigner) giveBack(now int64, h quota.WindowHits) {
 	c := a.keys[h.Key]
 	if c == nil {
+		a.metrics.lost.Add(float64(h.Hits))
 		return
 	}
 	c.dropLots(now)
@@ -100,14 +102,20 @@ func (a *Assigner) giveBack(now int64, h quota.WindowHits) {
 		if l.hits > h.Hits {
 			op, used = owner.Commit, l.hits-h.Hits
 		}
-		h.Hits -= l.hits - used
+		back := l.hits - used
+		h.Hits -= back
 		c.lots = slices.Delete(c.lots, i, i+1) // a hold can be settled once, so the rest of it cannot be returned later
 		a.running.Add(1)
 		go func(r owner.Request) {
 			defer a.running.Done()
-			a.settle(r, op, used, l.id)
+			to := a.metrics.lost
+			if a.settle(r, op, used, l.id) {
+				to = a.metrics.returned
+			}
+			to.Add(float64(back))
 		}(c.request)
 	}
+	a.metrics.lost.Add(float64(h.Hits)) // of lots that were settled before
 }
 
 // dropLots forgets the lots of windows that have ended.
