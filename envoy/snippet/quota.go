@@ -158,17 +158,17 @@ func (g *generator) expired(rules []*config.RuleSpec) string {
 			strings.Join(keysOf(rules), ", "))
 		return denyAll
 	}
+	all, share := r.QuotaExpired()
 	switch {
-	case x.Degraded == policy.FailOpen:
+	case all:
 		return "blanket_rule: ALLOW_ALL"
 	case x.Degraded == policy.FailClosed:
 		return denyAll
-	case len(rules) > 1 || x.Quota.Envoys == 0:
+	case len(rules) > 1 || share == 0:
 		g.warn("domain %s: %s is refused while the sidecar is away: degraded: local_share needs envoys, and one rule for a descriptor",
 			r.Domain, strings.Join(keysOf(rules), ", "))
 		return denyAll
 	}
-	share := max(1, 2*uint64(r.Limit.Limit)/uint64(x.Quota.Envoys))
 	return fmt.Sprintf("token_bucket: {max_tokens: %d, tokens_per_fill: %d, fill_interval: %s}", share, share, seconds(r.Limit.Window))
 }
 
