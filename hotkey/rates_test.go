@@ -165,7 +165,7 @@ func TestAheadKeepsHot(t *testing.T) {
 			r.Ahead(now, k, end, window, 3000) // of another member
 		}
 		r.Tick(now, load)
-		cooled := now > (420+3+30)*second
+		cooled := now >= (420+3+30)*second
 		if now >= 100*second && r.Hot(k) == cooled {
 			t.Fatalf("after %d s: hot %v, rate %.0f", now/second, r.Hot(k), r.RateOf(now, k))
 		}
