@@ -104,6 +104,17 @@ descriptors:
 - key: remote_address
   rate_limit: {unit: second, requests_per_unit: 20}
 `
+	hotQuotas = `domain: api
+descriptors:
+- key: api_key
+  rate_limit: {unit: minute, requests_per_unit: 6000}
+  metadata: {keyward: {hot_step: quota, degraded: fail_closed}}
+- key: api_key
+  value: small
+  rate_limit: {unit: minute, requests_per_unit: 60}
+- key: remote_address
+  rate_limit: {unit: second, requests_per_unit: 20}
+`
 	manyQuotas = `domain: api
 descriptors:
 - key: api_key
@@ -176,6 +187,7 @@ func goldens(t testing.TB) map[string]Options {
 		"owner-direct-own":      {Rules: b, Envoy: []byte(ownEnvoy), From: map[string]string{"session": "query:session"}, XDS: "127.0.0.1:18000"},
 		"owner-direct-members":  withTLS(Options{Rules: a, From: key, Members: members, ServerNames: []string{"spiffe://example.org/keyward"}}),
 		"rlqs":                  {Shape: RLQS, Rules: load(t, quotas), From: tenant},
+		"rlqs-hot":              {Shape: RLQS, Rules: load(t, hotQuotas), From: tenant, HotRoutes: true, XDS: "127.0.0.1:18000"},
 		"rlqs-several":          {Shape: RLQS, Rules: load(t, manyQuotas), From: tenant, Part: partFilter},
 		"module":                {Shape: Module, Rules: a, From: key, EnvoyVersion: "1.40.0"},
 		"module-several":        {Shape: Module, Rules: load(t, rich, tokens), From: withTenant(all), Part: partFilter, EnvoyVersion: "1.38"},

@@ -224,6 +224,9 @@ func (g *generator) MembersType() string {
 
 // FilterName returns a name that differs between the filters of several domains.
 func (g *generator) FilterName(d domain) string {
+	if d.Filter != "" {
+		return d.Filter
+	}
 	if len(g.Domains) > 1 {
 		return "envoy.filters.http.ratelimit/" + d.Name
 	}

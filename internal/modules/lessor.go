@@ -216,7 +216,7 @@ func (l *Lessor) tick(now int64) {
 	}
 	for _, h := range w.Spent {
 		if k := l.keys[h.Key]; k != nil {
-			l.matcher.CountSpent(k.domain, k.entries, &k.match.Match, h.Hits)
+			l.matcher.CountUsage(k.domain, k.entries, &k.match.Match, h.Hits, 0)
 		}
 	}
 	for _, id := range w.Corrupt {
