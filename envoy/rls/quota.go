@@ -69,6 +69,25 @@ func (m RuleMatcher) Match(domain string, entries []config.Entry) (r RuleMatch) 
 	return r
 }
 
+// CountUsage adds requests that an Envoy has decided itself to the statistics of the rule of a descriptor, which m has
+// matched. It is safe for concurrent use.
+func (m RuleMatcher) CountUsage(domain string, entries []config.Entry, of *config.Match, admitted, refused uint64) {
+	if m.view == nil || of.Rule == nil || admitted+refused == 0 {
+		return
+	}
+	to := m.statsOf(domain, entries, of)
+	to.TotalHits.Add(admitted + refused)
+	add(&to.WithinLimit, admitted)
+	add(&to.OverLimit, refused)
+}
+
+func (m RuleMatcher) statsOf(domain string, entries []config.Entry, of *config.Match) *stats.RuleStats {
+	if of.Static {
+		return m.service.fixedSeries(m.view, of.Rule)
+	}
+	return m.service.store.RuleBytes(m.view.rules.AppendStatKey(nil, domain, entries, of))
+}
+
 // Leasable reports whether hits of a limit may be leased, so that an Envoy admits requests without a call: an enforced limit
 // that every request of the descriptor counts in, by one, and that its owner alone decides.
 func (m RuleMatcher) Leasable(r *RuleMatch) bool {
@@ -83,18 +102,6 @@ func (m RuleMatcher) Leasable(r *RuleMatch) bool {
 		return false
 	}
 	return x.Fair == nil && x.Federation == nil && x.Identity == nil && x.Holds == nil && !x.Once && !x.AllOrNothing
-}
-
-// CountSpent counts hits of a descriptor that an Envoy has admitted without a call in the statistics of its rule.
-func (m RuleMatcher) CountSpent(domain string, entries []config.Entry, match *config.Match, hits uint64) {
-	var to *stats.RuleStats
-	if match.Static {
-		to = m.service.store.Rule(match.Rule.FullKey)
-	} else {
-		to = m.service.store.RuleBytes(m.view.rules.AppendStatKey(nil, domain, entries, match))
-	}
-	to.TotalHits.Add(hits)
-	to.WithinLimit.Add(hits)
 }
 
 // domainHash returns the hash of a domain, for the domain quotas of the counter table.

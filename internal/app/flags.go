@@ -135,6 +135,7 @@ type securityFlags struct {
 // envoyFlags describe the Envoys that take their configuration from xDS.
 type envoyFlags struct {
 	RouteListener, RouteHeader, RouteCluster string
+	PrimeListener                            string // on loopback; empty: keys are not primed
 	EnvoyConnect                             time.Duration
 }
 
@@ -333,6 +334,9 @@ func (f *envoyFlags) define(s *pflag.FlagSet) {
 	s.StringVar(&f.RouteHeader, "route-header", "x-api-key", "`header` that the ring-hash routes hash")
 	s.StringVar(&f.RouteCluster, "route-cluster", "upstream",
 		"`name` of the application's cluster in Envoys that ask owners directly and take their routes, with those of hot keys, from xDS")
+	s.StringVar(&f.PrimeListener, "prime-listener", "",
+		"loopback `host:port` of a listener that xDS serves to the one Envoy next to this sidecar, instead of --route-listener: the sidecar primes "+
+			"keys of rules with hot_step: quota through it before their routes switch; empty: only those with first: allow switch")
 	s.DurationVar(&f.EnvoyConnect, "envoy-connect-timeout", 25*time.Millisecond,
 		"how long an Envoy waits for a connection to an owner before it asks the successor")
 }

@@ -157,6 +157,12 @@ func (m *sidecar) start() error {
 			return err
 		}
 		m.xds = x
+		if m.Flags.PrimeListener != "" {
+			p := newPrimer(m.Flags.PrimeListener, m.service.Rules, m.Log, m.reg)
+			p.changed = x.refresh
+			x.setPrimer(p)
+			m.tasks.start(p.run)
+		}
 	}
 	if err := m.startCluster(); err != nil {
 		return err
@@ -298,6 +304,9 @@ func (m *sidecar) applyRules(r *config.Rules) {
 		Headers: sw.Headers, LimitHeader: sw.LimitHeader, RemainingHeader: sw.RemainingHeader, ResetHeader: sw.ResetHeader,
 	})
 	m.refreshCaps(r)
+	if m.xds != nil {
+		m.xds.refresh() // the rules decide which keys may switch to quotas
+	}
 	m.health.Set(partRules, !m.Settings.Behavior.HealthyWithRulesOnly || !r.Empty())
 }
 

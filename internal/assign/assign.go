@@ -52,8 +52,9 @@ type Assigner struct {
 // counter describes one key.
 type counter struct {
 	request owner.Request
-	lots    []lot         // that may be returned, of the current window and the next one
-	left    [2]windowRest // of even and of odd windows
+	bucket  *rlqs.QuotaBucket // as it was last reported
+	lots    []lot             // that may be returned, of the current window and the next one
+	note    note              // of the demand
 	usedAt  int64
 }
 
@@ -111,7 +112,9 @@ func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
 				c = new(counter)
 				a.keys[b.Key] = c
 			}
-			c.request, c.usedAt = b.Request, now
+			c.request, c.bucket, c.usedAt = b.Request, b, now
+			a.metrics.admitted.Add(float64(u.Allowed))
+			a.metrics.refused.Add(float64(u.Denied))
 			u.Declined = !a.ledger.Report(now, quota.BucketReport{
 				Stream: stream, Key: b.Key, Allowed: u.Allowed, Denied: u.Denied, Elapsed: u.Elapsed,
 			}, quotaOf(b))
@@ -153,6 +156,7 @@ func (a *Assigner) tick(now int64) {
 	if a.closed {
 		return
 	}
+	a.ledger.SetMembers(a.members())
 	w := a.ledger.Tick(now)
 	for i := range w.Responses {
 		a.respond(&w.Responses[i])
@@ -160,8 +164,11 @@ func (a *Assigner) tick(now int64) {
 	for _, h := range w.Asks {
 		if c := a.keys[h.Key]; c != nil {
 			a.running.Add(1)
-			go a.charge(c.request, h, c.share(h.Window, a.members()))
+			go a.charge(c.request, h)
 		}
+	}
+	for _, d := range w.Demands {
+		a.announce(now, d)
 	}
 	for _, h := range w.Returns {
 		a.giveBack(now, h)
