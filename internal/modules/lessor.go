@@ -58,6 +58,7 @@ type leasedKey struct {
 	domain  string
 	entries []config.Entry
 	match   rls.RuleMatch
+	by      rls.RuleMatcher // that has matched it
 	lots    []lot
 	ended   bool // its rule has changed: it has no leases, but lots to return
 }
@@ -167,7 +168,7 @@ func (l *Lessor) newKey(i *module.Interest) *leasedKey {
 	for _, e := range i.Entries {
 		k.entries = append(k.entries, config.Entry{Key: string([]byte(e.Key)), Value: string([]byte(e.Value))})
 	}
-	k.match = l.matcher.Match(k.domain, k.entries)
+	k.match, k.by = l.matcher.Match(k.domain, k.entries), l.matcher
 	if !l.matcher.Leasable(&k.match) || !k.limit().Eligible() {
 		return nil
 	}
@@ -193,7 +194,7 @@ func (l *Lessor) refresh(now int64) {
 		}
 		old, match := &k.match.Request, m.Match(k.domain, k.entries)
 		if m.Leasable(&match) && match.Request.Key == old.Key && match.Request.Rule == old.Rule {
-			k.match = match
+			k.match, k.by = match, m
 			continue
 		}
 		k.ended = true
@@ -216,7 +217,7 @@ func (l *Lessor) tick(now int64) {
 	}
 	for _, h := range w.Spent {
 		if k := l.keys[h.Key]; k != nil {
-			l.matcher.CountUsage(k.domain, k.entries, &k.match.Match, h.Hits, 0)
+			k.by.CountUsage(k.domain, k.entries, &k.match.Match, h.Hits, 0)
 		}
 	}
 	for _, id := range w.Corrupt {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -290,10 +291,13 @@ func TestIneligible(t *testing.T) {
 
 // TestRulesChange checks that leases end with their rule, and that a limit which can be leased again is.
 func TestRulesChange(t *testing.T) {
-	p := newPod(t, fmt.Sprintf(plain, 1000))
+	p := newPod(t, strings.Replace(fmt.Sprintf(plain, 1000), "- key: k\n", "- key: a\n- key: b\n  rate_limit: {unit: day, requests_per_unit: 5}\n- key: k\n", 1))
 	c := p.dial()
 	if !p.lease(c, "k", "v") {
 		t.Fatal("no lease")
+	}
+	if out, _ := c.Spend(1, "app", "k", "v"); out != moduletest.Taken { // not counted before the rules change, which now are fewer
+		t.Error(out)
 	}
 	p.setRules(fmt.Sprintf(plain, 1000) + "  shadow_mode: true\n")
 	p.eventually("the lease ends", func() bool {
