@@ -62,26 +62,34 @@ func (a *Assigner) announce(now int64, d quota.KeyDemand) {
 	go a.exchangeNotes(c.request, d.Key, before, next, unit)
 }
 
-// exchangeNotes makes the hold next and then releases the one before, if there is one.
+// exchangeNotes makes the hold next and then releases the one before, if there is one. If the demand is nearly the same,
+// it extends the one before: while a member has two, others see too much.
 func (a *Assigner) exchangeNotes(r owner.Request, key quota.Key, before, next note, unit float64) {
 	defer a.running.Done()
-	res := a.decide(a.now(), demandRequest(&r, owner.Reserve, next.parts, next.id))
-	all := uint64(0) // it is not known
-	made := !res.Over && res.Authority == owner.Full
-	if made {
-		all = uint64(math.Ceil(float64(max(next.parts, res.After-min(res.After, before.parts))) * unit))
-	}
-	kept, ended := next, before
-	if !made { // it may exist nevertheless
-		kept, ended = before, next
-	}
-	a.step(func(now int64) {
-		if c := a.keys[key]; c != nil {
-			c.note = kept
+	if before.at != 0 && max(next.parts, before.parts)-min(next.parts, before.parts) <= before.parts/20 {
+		res := a.decide(a.now(), demandRequest(&r, owner.Extend, 0, before.id))
+		if !res.Over && res.Authority == owner.Full {
+			a.noted(key, note{id: before.id, parts: before.parts, at: next.at}, max(before.parts, res.After), unit)
+			return
 		}
-		a.ledger.Demanded(now, key, all)
-	})
+	}
+	res := a.decide(a.now(), demandRequest(&r, owner.Reserve, next.parts, next.id))
+	all, kept, ended := uint64(0), before, next // it may exist, although there is no answer
+	if !res.Over && res.Authority == owner.Full {
+		all, kept, ended = max(next.parts, res.After-min(res.After, before.parts)), next, before
+	}
+	a.noted(key, kept, all, unit)
 	if ended.at != 0 {
 		a.decide(a.now(), demandRequest(&r, owner.Release, 0, ended.id))
 	}
+}
+
+// noted records a member's note, and gives the ledger the sum of all, 0 if it is not known.
+func (a *Assigner) noted(key quota.Key, n note, all uint64, unit float64) {
+	a.step(func(now int64) {
+		if c := a.keys[key]; c != nil {
+			c.note = n
+		}
+		a.ledger.Demanded(now, key, uint64(math.Ceil(float64(all)*unit)))
+	})
 }

@@ -146,7 +146,7 @@ func (b *Ledger) Granted(now int64, g Grant) {
 	b.stats.Granted += g.Hits
 	if a := b.allotments[g.Key]; a != nil {
 		a.catchUp(now)
-		a.learnLeft(&g)
+		a.learnLeft(now, &g)
 		a.granted(now, g.Window, g.Hits)
 	}
 }
