@@ -4,13 +4,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/assign/lots"
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/quota"
 	"github.com/keyward/keyward/owner"
 )
 
 // demandsOf returns the number of open demands for the rig's key, and their sum.
 func (r *rig) demandsOf() (n uint32, parts uint64) {
-	q := demandRequest(&r.request, owner.DryRun, 0, [2]uint64{})
+	q := lots.DemandRequest(&r.request, owner.DryRun, lots.Note{})
 	q.Hold = nil
 	res := r.node.Decide(r.clock.Load(), &q)
 	return res.Holds, res.Held
@@ -24,7 +26,7 @@ func (r *rig) give(hits uint64) {
 	for busy := true; busy; {
 		time.Sleep(time.Millisecond)
 		r.mu.Lock()
-		busy = r.keys["k"].note.busy
+		busy = r.keys["k"].noting
 		r.mu.Unlock()
 	}
 }
@@ -48,24 +50,24 @@ func TestDemandsAreAddedUp(t *testing.T) {
 			t.Errorf("%s: %d demands of %d parts, not %d of %d", what, gotN, got, n, parts)
 		}
 	}
-	other := demandRequest(&r.request, owner.Reserve, 5000, [2]uint64{7, 7})
+	other := lots.DemandRequest(&r.request, owner.Reserve, lots.Note{ID: claim.Ident{7, 7}, Parts: 5000})
 	if res := r.node.Decide(r.clock.Load(), &other); res.Over {
 		t.Fatalf("%+v", res)
 	}
 	r.give(2000)
-	check("first", 2, 5000+2*demandUnit)
+	check("first", 2, 5000+2*lots.DemandUnit)
 	r.clock.Add(int64(4 * time.Second))
 	r.give(2010)
-	check("nearly the same", 2, 5000+2*demandUnit)
+	check("nearly the same", 2, 5000+2*lots.DemandUnit)
 	r.clock.Add(int64(4 * time.Second))
 	r.give(500)
-	check("less", 2, 5000+demandUnit/2)
+	check("less", 2, 5000+lots.DemandUnit/2)
 	r.clock.Add(int64(5 * time.Second))
 	r.give(500)
 	r.node.Tick(r.clock.Load())
-	check("the other one is gone", 1, demandUnit/2)
+	check("the other one is gone", 1, lots.DemandUnit/2)
 	r.clock.Add(int64(quota.DemandLife + time.Second))
 	r.node.Tick(r.clock.Load())
 	r.give(1 << 40)
-	check("its own lapsed", 1, demandMost)
+	check("its own lapsed", 1, lots.DemandMost)
 }

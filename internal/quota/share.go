@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// share is what an allotment knows of the other sidecars that have Envoys with the key.
+// share has the demand of the other sidecars for the key, and what the limit has room for.
 type share struct {
 	own, all float64 // the demand that was given last, and the sum of all sidecars' after that
 	knownAt  int64   // when all was reported; 0: never
@@ -14,7 +14,7 @@ type share struct {
 	retried  bool // an ask was refused, and repeated at once
 }
 
-// windowLeft is what a limit has room for in a window, as the holder last reported it.
+// windowLeft is the room of a limit in a window, as the holder last reported it.
 type windowLeft struct {
 	window int64
 	hits   uint64
@@ -24,7 +24,7 @@ type windowLeft struct {
 const callersPart = 50 // 1/callersPart of the limit is kept for callers that the holder decides
 
 // learnLeft records what the holder has reported.
-func (a *allotment) learnLeft(now int64, g *Grant) {
+func (a *allotment) learnLeft(now int64, g *AskResult) {
 	known := &a.share.left[g.Window&1]
 	refused := g.Hits == 0 && g.Left != LeftUnknown
 	if g.Left != LeftUnknown {
@@ -101,7 +101,7 @@ func (a *allotment) request(now, window int64, hits uint64, at *int64) {
 	a.ledger.ask(WindowHits{Key: a.key, Window: window, Hits: min(hits, most)})
 }
 
-// demand returns the hits of a window that the lines need, as far as their rates are known.
+// demand returns the hits of a window that the lines need. Lines without a measured rate do not count.
 func (a *allotment) demand(now int64) (hits float64) {
 	for _, l := range a.lines {
 		if l.rate.known && !l.idle() && !l.stream.stalled(now) {

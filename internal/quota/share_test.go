@@ -37,7 +37,7 @@ func TestMost(t *testing.T) {
 			w++
 		}
 		a.share = share{own: c.own, all: c.all, knownAt: now}
-		a.learnLeft(now, &Grant{WindowHits{Window: w, Hits: 1}, c.left})
+		a.learnLeft(now, &AskResult{WindowHits{Window: w, Hits: 1}, c.left})
 		if got := a.most(now, w); got != c.want {
 			t.Errorf("%s: %d, not %d", name, got, c.want)
 		}
@@ -55,7 +55,7 @@ func TestRefusedAskIsRepeated(t *testing.T) {
 	r.first(1)
 	equal(t, "asks", len(r.asks), 1)
 	ask := func(left uint64) int {
-		r.l.Granted(r.now, Grant{WindowHits{Key: key, Window: r.window()}, left})
+		r.l.Granted(r.now, AskResult{WindowHits{Key: key, Window: r.window()}, left})
 		r.run()
 		return len(r.asks)
 	}

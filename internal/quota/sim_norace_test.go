@@ -250,7 +250,7 @@ func (s *sidecar) asked(h WindowHits) {
 	}
 	h.Hits = min(h.Hits, most)
 	w.holder.lent[i] += h.Hits
-	g := Grant{h, uint64(w.limit) - w.holder.lent[i] - w.holder.rls[i]}
+	g := AskResult{h, uint64(w.limit) - w.holder.lent[i] - w.holder.rls[i]}
 	w.at(w.now+w.delay(), func() {
 		s.ledger.Granted(w.now, g)
 		s.drive()
