@@ -30,7 +30,7 @@ func quotasGlance() []panel {
 			About:   "Responses with assignments per request. Above 1 %, the limits have too few requests, or too many keys, to be worth it.",
 			Queries: []query{ask(`sum(rate(keyward_quota_ack_seconds_count{@}[5m])) / sum(rate(keyward_quota_requests_total{@}[5m]))`, "")},
 		}, {
-			Kind: statPanel, Title: "Oldest report", Unit: "s", Width: 4, Steps: bad(10, 15), Runbook: "KeywardQuotaReportsOld",
+			Kind: statPanel, Title: "Oldest report", Unit: "s", Width: 4, Steps: bad(7, 8), Runbook: "KeywardQuotaReportsOld",
 			About:   "Age of the newest report of the Envoy whose newest report is the oldest. Envoys report every 5 s.",
 			Queries: []query{ask(`max(keyward_quota_report_age_seconds{@})`, "")},
 		}, {
