@@ -6,6 +6,8 @@ import (
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 )
@@ -84,6 +86,22 @@ func (m RuleMatcher) statsOf(domain string, entries []config.Entry, of *config.M
 		return m.service.fixedSeries(m.view, of.Rule)
 	}
 	return m.service.store.RuleBytes(m.view.rules.AppendStatKey(nil, domain, entries, of))
+}
+
+// Leasable reports whether hits of a limit may be leased, so that an Envoy admits requests without a call: an enforced limit
+// that every request of the descriptor counts in, by one, and that its owner alone decides.
+func (m RuleMatcher) Leasable(r *RuleMatch) bool {
+	if !r.Limited || m.view.switches.Quota {
+		return false
+	}
+	rule, x := r.Match.Rule, r.Match.Extension()
+	switch {
+	case rule.Quota, len(rule.Replaces) > 0, rule.Name != "" && m.view.rules.Replaced()[rule.Name]:
+		return false
+	case x.Mechanism != policy.ByOwner, r.Match.Limit.Algorithm != limit.FixedWindow, x.Lease != nil && x.Lease.Audit:
+		return false
+	}
+	return x.Fair == nil && x.Federation == nil && x.Identity == nil && x.Holds == nil && !x.Once && !x.AllOrNothing
 }
 
 // domainHash returns the hash of a domain, for the domain quotas of the counter table.

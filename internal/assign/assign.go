@@ -54,7 +54,7 @@ type counter struct {
 	request owner.Request
 	bucket  *rlqs.QuotaBucket // as it was last reported
 	lots    []lot             // that may be returned, of the current window and the next one
-	left    [2]windowRest     // of even and of odd windows
+	note    note              // of the demand
 	usedAt  int64
 }
 
@@ -157,6 +157,7 @@ func (a *Assigner) tick(now int64) {
 	if a.closed {
 		return
 	}
+	a.ledger.SetMembers(a.members())
 	w := a.ledger.Tick(now)
 	for i := range w.Responses {
 		a.respond(&w.Responses[i])
@@ -164,8 +165,11 @@ func (a *Assigner) tick(now int64) {
 	for _, h := range w.Asks {
 		if c := a.keys[h.Key]; c != nil {
 			a.running.Add(1)
-			go a.charge(c.request, h, c.share(h.Window, a.members()))
+			go a.charge(c.request, h)
 		}
+	}
+	for _, d := range w.Demands {
+		a.announce(now, d)
 	}
 	for _, h := range w.Returns {
 		a.giveBack(now, h)

@@ -228,34 +228,6 @@ func TestGapless(t *testing.T) {
 	}
 }
 
-// TestShares checks the parts of a limit that members may have charged.
-func TestShares(t *testing.T) {
-	r := limit.Rule{Limit: 1200, Window: 10 * time.Second}
-	at := func(elapsed time.Duration) int64 { return int64(elapsed) }
-	for name, c := range map[string]struct {
-		s    share
-		now  time.Duration
-		want uint64
-	}{
-		"first":                          {share{3, 0, 1200}, 0, 360},
-		"before the window":              {share{3, 0, 1200}, -5 * time.Second, 360},
-		"has its part":                   {share{3, 360, 840}, 0, 0},
-		"half of the parts are free":     {share{3, 360, 840}, 5 * time.Second, 420},
-		"the others have theirs":         {share{3, 360, 0}, 5 * time.Second, 0},
-		"the others have half of theirs": {share{3, 360, 420}, 0, 0},
-		"what they do not need":          {share{3, 360, 640}, 5 * time.Second, 420},
-		"the end":                        {share{3, 360, 700}, 10 * time.Second, 700},
-		"late, and none is left":         {share{3, 0, 0}, 5 * time.Second, 0},
-		"less than its part is left":     {share{3, 0, 100}, 0, 100},
-		"one member and callers":         {share{1, 0, 1200}, 0, 1080},
-		"one member, and callers came":   {share{1, 1000, 100}, 5 * time.Second, 100},
-	} {
-		if got := c.s.most(&r, 0, at(c.now)); got != c.want {
-			t.Errorf("%s: %d, not %d", name, got, c.want)
-		}
-	}
-}
-
 // metric returns the value of a metric without labels.
 func (r *rig) metric(t *testing.T, name string) float64 {
 	t.Helper()

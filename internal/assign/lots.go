@@ -25,96 +25,40 @@ const chargeTimeout = time.Second
 
 // charge asks the owner for hits, and gives the ledger those that the owner has charged. The charge is replicated before
 // the owner answers.
-func (a *Assigner) charge(r owner.Request, h quota.WindowHits, known share) {
+func (a *Assigner) charge(r owner.Request, h quota.WindowHits) {
 	defer a.running.Done()
-	var got *lot
-	for range 2 {
-		if h.Hits = min(h.Hits, known.most(&r.Rule, h.Window, a.now().UnixNano())); h.Hits == 0 {
-			break
-		}
-		left := uint64(0)
-		if got, left = a.reserve(&r, h); got != nil || left >= known.left {
-			known.left = left
-			break
-		}
-		known.left = left // what was known was out of date
-	}
-	granted := quota.WindowHits{Key: h.Key, Window: h.Window}
+	got, left := a.reserve(&r, h)
+	granted := quota.Grant{WindowHits: quota.WindowHits{Key: h.Key, Window: h.Window}, Left: left}
 	a.step(func(now int64) {
-		if c := a.keys[h.Key]; c != nil {
-			c.left[h.Window&1] = windowRest{h.Window, known.left}
-			if got != nil {
-				granted.Hits = got.hits
-				c.lots = append(c.lots, *got)
-			}
+		if c := a.keys[h.Key]; c != nil && got != nil {
+			granted.Hits = got.hits
+			c.lots = append(c.lots, *got)
 		}
 		a.ledger.Granted(now, granted)
 	})
 }
 
-// windowRest is the rest of a limit in a window, as the owner last reported it.
-type windowRest struct {
-	window int64
-	hits   uint64
-}
-
-// share determines how much of a window this member may have charged, so that those who ask later find their parts: the
-// callers of the rate limit service a tenth, and the other members, whose number is known while their demand is not, the
-// same as this one.
-type share struct {
-	members uint64
-	mine    uint64 // hits of the window that this member has had charged
-	left    uint64 // of the limit
-}
-
-const callersPart = 10 // the callers' part is 1/callersPart
-
-// share returns the share of the member for a window of c.
-func (c *counter) share(window int64, members int) share {
-	s := share{members: uint64(max(1, members)), left: uint64(c.request.Rule.Limit)}
-	for _, l := range c.lots {
-		if l.window == window {
-			s.mine += l.hits
-		}
-	}
-	if l := c.left[window&1]; l.window == window {
-		s.left = l.hits
-	}
-	return s
-}
-
-// most returns how many hits may be charged now. Each member may have its part of the limit at any time. Parts that are
-// not used are set free for the others at a steady rate until the window ends. So a member that gets all requests, which
-// come evenly, has enough for them at each time, and if all members get many, each has its part.
-func (s share) most(r *limit.Rule, window, now int64) uint64 {
-	all := uint64(r.Limit)
-	part := max(1, (all-all/callersPart)/s.members)
-	others := saturatingSub(all, s.left+s.mine) // charged for them
-	ahead := min(max(0, r.End(window)-now), int64(r.Window))
-	keep := uint64(float64(saturatingSub(all, part)) * float64(ahead) / float64(r.Window))
-	return min(s.left, max(saturatingSub(part, s.mine), saturatingSub(s.left, saturatingSub(keep, others))))
-}
-
-func saturatingSub(a, b uint64) uint64 { return a - min(a, b) }
-
-// reserve makes a hold of h at the owner. It returns the lot, or nil, and how many hits the limit still has room for.
+// reserve makes a hold of h at the owner. It returns the lot, or nil, and how many hits the limit still has room for, or
+// quota.LeftUnknown.
 func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lot, left uint64) {
 	now := a.now()
 	end := r.Rule.End(h.Window)
 	ahead := r.Rule.Index(now.UnixNano())+1 == h.Window
 	if !ahead && r.Rule.Index(now.UnixNano()) != h.Window || ahead && r.Rule.Algorithm != limit.FixedWindow {
-		return nil, 0
+		return nil, quota.LeftUnknown
 	}
 	l := &lot{id: claim.Ident{rand.Uint64(), rand.Uint64()}, window: h.Window, ends: end, hits: h.Hits}
 	r.Op, r.Hits, r.Strict = owner.Reserve, h.Hits, true
 	r.Hold = &owner.Hold{ID: l.id, TTL: time.Duration(end - now.UnixNano() + int64(time.Second)), Ahead: ahead}
 	res := a.decide(now, *r)
 	switch {
+	case res.Over && res.Authority != owner.Full && res.Authority != owner.Part:
+		return nil, quota.LeftUnknown
 	case res.Over:
 		return nil, uint64(r.Rule.Depth()) - min(uint64(r.Rule.Depth()), res.Before)
 	case res.Authority != owner.Full && res.Authority != owner.Part, !inWindow(r, &res, h.Window, a.now().UnixNano()):
 		a.settle(*r, owner.Release, 0, l.id) // charged by this member's share, or to another window
-		return nil, 0
+		return nil, quota.LeftUnknown
 	}
 	return l, uint64(r.Rule.Depth()) - min(uint64(r.Rule.Depth()), res.After)
 }

@@ -30,7 +30,9 @@ type allotment struct {
 	askedAt    int64 // time of the last ask for the window
 	nextAsked  int64 // the same for the next window
 	scannedAt  int64
+	scanFrom   int   // the line that is next when little is free
 	scheduled  int64 // when step has something to do
+	share      share
 	needs      []float64
 	weights    []float64
 	restsOrder []*line

@@ -10,6 +10,7 @@ import (
 type Ledger struct {
 	ids        int
 	shared     bool
+	members    float64 // sidecars, at least 1
 	allotments map[Key]*allotment
 	list       []*allotment
 	streams    map[Stream]*stream
@@ -19,6 +20,7 @@ type Ledger struct {
 	pushes     []Push       // of the responses of work
 	asks       []WindowHits // for the next Tick
 	returns    []WindowHits
+	demands    []KeyDemand
 	stats      LedgerStats
 }
 
@@ -69,9 +71,12 @@ func NewLedger(o Options) *Ledger {
 		o.IDs = defaultIDs
 	}
 	return &Ledger{
-		ids: o.IDs, shared: o.Shared, allotments: map[Key]*allotment{}, streams: map[Stream]*stream{}, nextAt: math.MaxInt64,
+		ids: o.IDs, shared: o.Shared, members: 1, allotments: map[Key]*allotment{}, streams: map[Stream]*stream{}, nextAt: math.MaxInt64,
 	}
 }
+
+// SetMembers sets the number of sidecars that share the limits. It matters while their demands are not known.
+func (b *Ledger) SetMembers(n int) { b.members = float64(max(1, n)) }
 
 // Stats returns the counts of events.
 func (b *Ledger) Stats() LedgerStats { return b.stats }
@@ -146,7 +151,7 @@ func (b *Ledger) newLine(now int64, s *stream, key Key, q KeyQuota) *line {
 }
 
 // Granted adds hits that the holder has charged to a window of a key for this sidecar, in answer to an ask.
-func (b *Ledger) Granted(now int64, g WindowHits) {
+func (b *Ledger) Granted(now int64, g Grant) {
 	b.stats.Granted += g.Hits
 	a := b.allotments[g.Key]
 	if a == nil {
@@ -154,7 +159,17 @@ func (b *Ledger) Granted(now int64, g WindowHits) {
 		return
 	}
 	a.catchUp(now)
+	a.learnLeft(&g)
 	a.granted(now, g.Window, g.Hits)
+}
+
+// Demanded records the sum of the demands of all sidecars, this one included, in answer to one of its demands; 0 if it
+// is not known.
+func (b *Ledger) Demanded(now int64, key Key, all uint64) {
+	if a := b.allotments[key]; a != nil {
+		a.catchUp(now)
+		a.demanded(now, float64(all))
+	}
 }
 
 // Acked records that an Envoy has answered the PING behind a response, and so uses all responses up to it. It returns the

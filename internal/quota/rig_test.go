@@ -88,7 +88,7 @@ func (r *rig) run() {
 			if !r.broke {
 				h.Hits = min(h.Hits, uint64(r.quota.Limit)-r.lent[h.Window])
 				r.lent[h.Window] += h.Hits
-				r.l.Granted(r.now, h)
+				r.l.Granted(r.now, Grant{h, uint64(r.quota.Limit) - r.lent[h.Window]})
 			}
 		}
 	}

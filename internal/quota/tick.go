@@ -28,6 +28,7 @@ func (b *Ledger) Tick(now int64) Work {
 	}
 	b.work.Asks, b.asks = b.asks, b.work.Asks[:0]
 	b.work.Returns, b.returns = b.returns, b.work.Returns[:0]
+	b.work.Demands, b.demands = b.demands, b.work.Demands[:0]
 	return b.work
 }
 

@@ -23,6 +23,7 @@ func (a *allotment) step(now int64) {
 	if !a.shut && now-a.scannedAt >= int64(scanInterval) {
 		a.scan(now)
 		a.giveBack(now)
+		a.shareOut(now)
 	}
 	a.schedule(now)
 }
@@ -103,8 +104,7 @@ func (a *allotment) askNext(now int64, lot bool) {
 		a.lotAsked = true
 	}
 	if target = min(target, uint64(a.quota.Limit)); target > a.next {
-		a.nextAsked = now
-		a.ledger.ask(WindowHits{Key: a.key, Window: a.window + 1, Hits: target - a.next})
+		a.request(now, a.window+1, target-a.next, &a.nextAsked)
 	}
 }
 
