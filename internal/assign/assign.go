@@ -106,6 +106,7 @@ func (a *Assigner) Acked(_ time.Time, stream, serial uint64) {
 
 // Reported implements rlqs.QuotaBook.
 func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
+	a.metrics.reports.Inc()
 	a.step(func(now int64) {
 		for i := range us {
 			u, b := &us[i], us[i].Bucket
