@@ -50,8 +50,13 @@ type primeState struct {
 const (
 	primeEvery  = 20 * time.Millisecond // between two requests for a key
 	primeSlowly = time.Second           // the same after primeSoon, because the limit is spent or Envoy is away
-	primeSoon   = 5 * time.Second       // the longest that priming takes with an Envoy that works
+	primeSoon   = 5 * time.Second       // with a window, the longest that priming takes with an Envoy that works
 	primeWait   = time.Second           // for one answer
+
+	// primeRoom is how long the window of a limit must last when a key is primed: the lease must be extended into the next
+	// window 5 s before it ends, and the first report of the Envoy's rate, 5 s later, must come before the next window's
+	// hits are asked for.
+	primeRoom = 7 * time.Second
 )
 
 func newPrimer(address string, rules func() *config.Rules, log *slog.Logger, reg prometheus.Registerer) *primer {
@@ -205,7 +210,11 @@ func (p *primer) round(ctx context.Context, now time.Time) (again time.Duration,
 		if s.next.After(now) {
 			continue
 		}
-		admitted, late := p.ask(ctx, &s.prime), now.Sub(s.since) > primeSoon
+		if left := windowLeft(&s.prime, now); left < primeRoom {
+			p.asked(s.prime, false, now.Add(left+primeEvery))
+			continue
+		}
+		admitted, late := p.ask(ctx, &s.prime), now.Sub(s.since) > primeSoon+s.prime.Window
 		next := now.Add(primeEvery)
 		if late {
 			next = now.Add(primeSlowly)
@@ -221,6 +230,11 @@ func (p *primer) round(ctx context.Context, now time.Time) (again time.Duration,
 		}
 	}
 	return again, ready
+}
+
+// windowLeft returns how long the current window of a bucket's limit lasts.
+func windowLeft(b *xds.Prime, now time.Time) time.Duration {
+	return b.Window - time.Duration(now.UnixNano()%int64(b.Window))
 }
 
 // asked records the result of a request, and returns ready.

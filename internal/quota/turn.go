@@ -2,6 +2,7 @@ package quota
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -97,7 +98,7 @@ func (a *allotment) askNext(now int64, lot bool) {
 	if lot {
 		alive := a.alive()
 		total := a.demands(now, a.quota.Window.Seconds())
-		target = alive + uint64(a.ledger.wanted(total)) + uint64(a.quota.Limit)/50
+		target = alive + uint64(math.Ceil(a.ledger.wanted(total))) + uint64(a.quota.Limit)/50
 		a.lotAsked = true
 	}
 	if target = min(target, uint64(a.quota.Limit)); target > a.next {
@@ -133,7 +134,7 @@ func (a *allotment) cover(now int64) {
 func (a *allotment) endLeases(now int64) {
 	a.shut = true
 	total := a.demands(now, a.quota.Window.Seconds())
-	room := float64(a.next) - total - float64(a.quota.Limit)/50
+	room := float64(a.next) - total - float64(a.quota.Limit/50)
 	a.restsOrder = a.restsOrder[:0]
 	for _, l := range a.lines {
 		l.want = 0
