@@ -14,6 +14,7 @@ func (a *allotment) step(now int64) {
 	left := a.end - now
 	if left <= int64(coverBefore) {
 		a.askNext(now, left <= int64(lotBefore))
+		a.cover(now) // a lease that was not acknowledged when the hits were granted
 	}
 	if !a.dealt && a.held > 0 && now >= a.dealAt {
 		a.deal(now)

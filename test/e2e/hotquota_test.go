@@ -24,7 +24,7 @@ const hotQuotaRules = `domain: app
 descriptors:
 - key: api_key
   rate_limit: {unit: second, requests_per_unit: 1500}
-  metadata: {keyward: {hot_step: quota, window: 10s, degraded: fail_closed}}
+  metadata: {keyward: {hot_step: quota, window: 10s, degraded: fail_closed, envoys: 5}}
 `
 
 // timedAnswer is the answer to one request.
