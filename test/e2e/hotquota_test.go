@@ -2,10 +2,12 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -169,5 +171,37 @@ func TestHotQuotaSwitch(t *testing.T) {
 		if most > hotQuotaLimit || by[200] > windows*hotQuotaLimit || by[200]+by[429] != len(x.all) || name == "below" && by[429] > 0 {
 			t.Errorf("%s the limit: answered %v, at most %d in a window; the limit is %d", name, by, most, hotQuotaLimit)
 		}
+	}
+}
+
+// TestHotQuotaOfMembers lets members find a key hot, and a sidecar switch it. It remains switched while it is used, although
+// its owner gets no calls for it, and switches back when it is not.
+func TestHotQuotaOfMembers(t *testing.T) {
+	e, _, order := hotQuotaEnvoy(t, 3, "--hot-rate", "20", "--decision-timeout", "1s")
+	stop := mixed(e, "hot", 100)
+	e.awaitDump(t, hotQuotaMark, true)
+	t.Log(order("quota"))
+	const held = 2*hotQuotaWindow + 30*time.Second // how long a key remains switched whatever its owner sees
+	for end := time.Now().Add(held + hotQuotaWindow); time.Now().Before(end); time.Sleep(time.Second) {
+		page, err := lab.Get(t.Context(), "http://"+e.Admin+"/config_dump")
+		if err != nil || !strings.Contains(string(page), hotQuotaMark) {
+			t.Fatalf("the key has switched back while it is used: %v\n%s", err, order("list"))
+		}
+	}
+	sent, admitted := stop()
+	t.Logf("%d of %d requests for the key admitted", admitted, sent)
+	if admitted < sent*9/10 {
+		t.Errorf("only %d of %d requests admitted below the limit", admitted, sent)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), held+3*hotQuotaWindow)
+	defer cancel()
+	if err := lab.Await(ctx, "the way back", func(ctx context.Context) error {
+		page, err := lab.Get(ctx, "http://"+e.Admin+"/config_dump")
+		if err == nil && strings.Contains(string(page), hotQuotaMark) {
+			err = errors.New("still switched")
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
