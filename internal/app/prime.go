@@ -57,6 +57,9 @@ const (
 	// window 5 s before it ends, and the first report of the Envoy's rate, 5 s later, must come before the next window's
 	// hits are asked for.
 	primeRoom = 7 * time.Second
+	// primeAfter is how far into a window a key is primed at the earliest. An Envoy's reports follow its first one every 5 s.
+	// So one comes a second or more after the leases of each window, which proves that those before are dead.
+	primeAfter = 1500 * time.Millisecond
 )
 
 func newPrimer(address string, rules func() *config.Rules, log *slog.Logger, reg prometheus.Registerer) *primer {
@@ -210,8 +213,8 @@ func (p *primer) round(ctx context.Context, now time.Time) (again time.Duration,
 		if s.next.After(now) {
 			continue
 		}
-		if left := windowLeft(&s.prime, now); left < primeRoom {
-			p.asked(s.prime, false, now.Add(left+primeEvery))
+		if wait := primeDelay(s.prime.Window, now); wait > 0 {
+			p.asked(s.prime, false, now.Add(wait))
 			continue
 		}
 		admitted, late := p.ask(ctx, &s.prime), now.Sub(s.since) > primeSoon+s.prime.Window
@@ -232,9 +235,16 @@ func (p *primer) round(ctx context.Context, now time.Time) (again time.Duration,
 	return again, ready
 }
 
-// windowLeft returns how long the current window of a bucket's limit lasts.
-func windowLeft(b *xds.Prime, now time.Time) time.Duration {
-	return b.Window - time.Duration(now.UnixNano()%int64(b.Window))
+// primeDelay returns how long to wait until a window of that length has room for priming.
+func primeDelay(window time.Duration, now time.Time) time.Duration {
+	into := time.Duration(now.UnixNano() % int64(window))
+	switch {
+	case window-into < primeRoom:
+		return window - into + primeAfter
+	case into < primeAfter:
+		return primeAfter - into
+	}
+	return 0
 }
 
 // asked records the result of a request, and returns ready.

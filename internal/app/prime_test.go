@@ -55,7 +55,7 @@ func TestPrimer(t *testing.T) {
 	if len(served) != 1 || served[0].Owner != "x" || len(primes) != 1 || primes[0].Entry != "hot" || primes[0].ExpiredShare != 50 || p.state(&r) != api.QuotaPriming {
 		t.Fatalf("at first: %+v, %+v, %s", served, primes, p.state(&r))
 	}
-	now := time.Unix(3600_000, 0)
+	now := time.Unix(3600_010, 0)
 	if again, ready := p.round(context.Background(), now); again == 0 || ready {
 		t.Errorf("refused: again in %v, ready %v", again, ready)
 	}
@@ -63,7 +63,7 @@ func TestPrimer(t *testing.T) {
 		t.Errorf("asked for %s", id)
 	}
 	admits.Store(true)
-	if _, ready := p.round(context.Background(), now.Add(time.Hour-primeRoom/2)); ready || len(asked) > 0 {
+	if _, ready := p.round(context.Background(), now.Add(time.Hour-12*time.Second)); ready || len(asked) > 0 {
 		t.Error("asked at the end of a window")
 	}
 	if again, ready := p.round(context.Background(), now.Add(2*time.Hour)); again != 0 || !ready {
