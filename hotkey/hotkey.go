@@ -19,6 +19,7 @@ const (
 	Dedicated Mode = 2 // all requests go to one other member
 	Spread    Mode = 3 // requests go to sub-keys on several members
 	Never     Mode = 4 // only in a manual route: requests are not rerouted
+	Quota     Mode = 5 // Envoys spend parts of the limit (RLQS) instead of calling for each request
 )
 
 // Route describes to every member and every xDS server how requests for one hot key are handled. Of several routes for
@@ -30,6 +31,7 @@ type Route struct {
 	Owner   string // owner string: the value of the header that Envoy matches
 	Mode    Mode
 	Manual  bool         // made by an operator
+	Allow   bool         // with Quota: Envoys admit requests before their first assignment, so none must be primed
 	Author  ring.ID      // member that made the route
 	Version int64        // Unix nanoseconds of the Author's last change
 	Limit   uint32       // of the rule, if Capped, in every mode

@@ -38,6 +38,8 @@ type HotCounter struct {
 	Uncapped   bool         // the rule refuses no request
 	Splittable bool         // other members can decide from leases: the algorithm supports them, and the limit is large enough
 	Since      int64        // Unix nanoseconds
+	Quota      bool         // the rule has Envoys spend the limit of hot keys
+	Allow      bool         // see Route.Allow
 }
 
 // wellOverLimit reports whether more than half of the requests are certainly refused, however few hits each has.
@@ -54,6 +56,8 @@ type claim struct {
 	Route
 	cappedSince int64   // since when the cap applies
 	cappedRate  float64 // rate when the cap started
+	quotaUntil  int64   // until when a Quota is kept although the key is not hot
+	quotaWindow int64   // of the rule, nanoseconds
 }
 
 // Planner computes the routes of one member's hot keys. Several counters with the same owner string share a route; the
@@ -63,6 +67,9 @@ type claim struct {
 //	           the limit is certainly exceeded
 //	dedicated  if the rule requires it, all requests go to one member that does not own the key
 //	spread     otherwise they go to sub-keys on several members
+//
+// A key whose rule has Quota has that step instead. It lasts at least two windows, because the owner then sees the key's
+// demand only once in a window, by the hits that are charged for Envoys.
 //
 // The last two need a key that members can decide from leases; otherwise they would only forward requests to its owner
 // from another member. If there is a cap, they start when it has applied for 5 s and the rate is still above half of
@@ -97,7 +104,7 @@ func (p *Planner) Plan(now int64, to Targets, hot []HotCounter, others []Route) 
 	elsewhere := p.bestOfOthers(others)
 	said := map[subject]claim{}
 	var routes []Route
-	for _, h := range p.rank(hot) {
+	for _, h := range p.rank(p.withKept(now, hot)) {
 		id := subject{h.Domain, h.Owner}
 		had := p.claims[id]
 		if o, ok := elsewhere[id]; ok && (o.Manual || had.Author != p.self || newer(&o, &had.Route)) {
@@ -113,6 +120,21 @@ func (p *Planner) Plan(now int64, to Targets, hot []HotCounter, others []Route) 
 	}
 	p.claims = said
 	return routes
+}
+
+// withKept adds the keys to hot whose Quota is kept.
+func (p *Planner) withKept(now int64, hot []HotCounter) []HotCounter {
+	hot = slices.Clone(hot)
+	for id, c := range p.claims {
+		if c.Mode != Quota || c.Author != p.self || c.Manual || now >= c.quotaUntil ||
+			slices.ContainsFunc(hot, func(h HotCounter) bool { return h.Domain == id.domain && h.Owner == id.owner }) {
+			continue
+		}
+		hot = append(hot, HotCounter{
+			Domain: c.Domain, Name: c.Name, Owner: c.Owner, Entries: c.Entries, Window: c.quotaWindow, Quota: true, Allow: c.Allow,
+		})
+	}
+	return hot
 }
 
 // claimFrom returns what this member would continue when o ends: its step and placement, or only the placement of a
@@ -181,7 +203,12 @@ func (p *Planner) decide(now int64, to Targets, h *HotCounter, had *claim) (clai
 		return claim{}, false // no header has this value
 	}
 	c := claim{Route: Route{Domain: h.Domain, Owner: h.Owner, Author: p.self, Version: now}}
-	if !h.Uncapped && (h.wellOverLimit() || had.Capped() && h.demand() >= float64(h.Limit)) {
+	if h.Quota {
+		c.Mode, c.Allow, c.quotaWindow = Quota, h.Allow, h.Window
+		if c.quotaUntil = had.quotaUntil; had.Mode != Quota {
+			c.quotaUntil = now + 2*h.Window
+		}
+	} else if !h.Uncapped && (h.wellOverLimit() || had.Capped() && h.demand() >= float64(h.Limit)) {
 		c.Mode, c.Limit, c.Window = Cap, h.Limit, h.Window
 		c.cappedSince, c.cappedRate = had.cappedSince, had.cappedRate
 		if had.cappedSince == 0 || !had.Capped() {
@@ -189,7 +216,7 @@ func (p *Planner) decide(now int64, to Targets, h *HotCounter, had *claim) (clai
 		}
 	}
 	capFailed := now-c.cappedSince >= capTrial && h.Rate > c.cappedRate/2
-	if h.Splittable && to.Ring.Len() > 1 && (c.Mode == Auto || had.Mode > Cap || capFailed) {
+	if !h.Quota && h.Splittable && to.Ring.Len() > 1 && (c.Mode == Auto || had.Mode > Cap || capFailed) {
 		place(&c.Route, to, h, had)
 	}
 	c.fit(h.Name)
@@ -261,6 +288,6 @@ func (c *Route) fitEntries(entries []RouteEntry) {
 
 // same reports whether two routes for one subject by one member are equal except for their version.
 func same(a, b *Route) bool {
-	return a.Mode == b.Mode && a.Limit == b.Limit && a.Window == b.Window &&
+	return a.Mode == b.Mode && a.Allow == b.Allow && a.Limit == b.Limit && a.Window == b.Window &&
 		a.Name == b.Name && slices.Equal(a.Subs, b.Subs) && slices.Equal(a.Entries, b.Entries)
 }

@@ -373,3 +373,25 @@ func TestEntriesOfRoutes(t *testing.T) {
 		t.Errorf("after %+v: %+v", first[0], again[0])
 	}
 }
+
+// TestPlanQuota checks that a rule's own step replaces the others, and lasts for two windows.
+func TestPlanQuota(t *testing.T) {
+	b := newBench(t, 5)
+	h := alice(5000)
+	h.Quota, h.Allow, h.Window, h.Entries = true, true, 10*second, []RouteEntry{{"user", "alice"}}
+	first := b.plan(h)
+	if len(first) != 1 || first[0].Mode != Quota || !first[0].Allow || first[0].Capped() || first[0].Subs != nil {
+		t.Fatalf("%+v", first)
+	}
+	for range 19 {
+		if got := b.plan(); !reflect.DeepEqual(got, first) {
+			t.Fatalf("not kept: %+v", got)
+		}
+	}
+	if got := b.plan(); len(got) != 0 {
+		t.Errorf("after two windows: %+v", got)
+	}
+	if h.Entries = []RouteEntry{{"plan", "free"}, {"user", "alice"}}; len(b.plan(h)) != 0 {
+		t.Error("a route matches requests of other counters")
+	}
+}

@@ -49,11 +49,12 @@ type tracked struct {
 	reports   []report
 }
 
-// report is the last report of one holder.
+// report is the last report of one holder, or the rate of the hits that Envoys were charged ahead for one window.
 type report struct {
-	who  uint64
-	at   int64
-	rate float64
+	who   uint64 // a holder, or the end of the window
+	until int64
+	rate  float64
+	ahead bool
 }
 
 // Follow starts to track k at an estimated rate, with the factor of its rule; 0 means defaultFactor. It returns false
@@ -90,13 +91,35 @@ func (r *Rates) Report(now int64, k Digest, who uint64, perSecond float64) {
 	if t == nil {
 		return
 	}
+	t.report(now, report{who: who, until: now + reportLife, rate: perSecond})
+}
+
+// Ahead adds hits for k that were charged for Envoys to a window before it begins. Envoys decide requests themselves, so
+// the hits are all that the owner sees of them. They count as a rate until the window ends at end, which is its length
+// after it begins.
+func (r *Rates) Ahead(now int64, k Digest, end, length int64, hits float64) {
+	perSecond := hits * float64(time.Second) / float64(length)
+	t := r.findOrAdd(now, k, perSecond)
+	if t == nil {
+		return
+	}
+	for _, p := range t.reports {
+		if p.ahead && p.who == uint64(end) {
+			perSecond += p.rate
+		}
+	}
+	t.report(now, report{who: uint64(end), until: end + reportLife, rate: perSecond, ahead: true})
+}
+
+// report replaces the report of the same source.
+func (t *tracked) report(now int64, by report) {
 	t.dropOldReports(now)
-	i := slices.IndexFunc(t.reports, func(p report) bool { return p.who == who })
+	i := slices.IndexFunc(t.reports, func(p report) bool { return p.who == by.who && p.ahead == by.ahead })
 	switch {
 	case i >= 0:
-		t.reports[i] = report{who, now, perSecond}
+		t.reports[i] = by
 	case len(t.reports) < maxReports:
-		t.reports = append(t.reports, report{who, now, perSecond})
+		t.reports = append(t.reports, by)
 	}
 }
 
@@ -247,18 +270,23 @@ func (t *tracked) localRate(now int64) float64 {
 	return t.count * math.Exp(-float64(now-t.at)/rateTau)
 }
 
-// rate returns t's rate including reports.
+// rate returns t's rate including reports. Around the end of a window two windows have hits that were charged ahead;
+// the larger rate counts.
 func (t *tracked) rate(now int64) float64 {
-	sum := t.localRate(now)
+	sum, ahead := t.localRate(now), 0.0
 	for _, p := range t.reports {
-		if now-p.at < reportLife {
+		switch {
+		case now >= p.until:
+		case p.ahead:
+			ahead = max(ahead, p.rate)
+		default:
 			sum += p.rate
 		}
 	}
-	return sum
+	return sum + ahead
 }
 
 // dropOldReports drops expired reports.
 func (t *tracked) dropOldReports(now int64) {
-	t.reports = slices.DeleteFunc(t.reports, func(p report) bool { return now-p.at >= reportLife })
+	t.reports = slices.DeleteFunc(t.reports, func(p report) bool { return now >= p.until })
 }

@@ -26,7 +26,7 @@ func (k *twinKey) rate(now int64) float64 {
 		sum += k.n[i] * math.Exp(-float64(now-at)/1e9)
 	}
 	for _, p := range k.reports {
-		if now-p.at < 3*second {
+		if now < p.until {
 			sum += p.rate
 		}
 	}
@@ -81,7 +81,7 @@ func TestRatesAgainstTwin(t *testing.T) {
 				}
 			case 1:
 				if x, who := w[k], rnd.Uint64N(4); x != nil { // a key added by a report may tie with others at 0
-					x.reports[who] = report{who, now, rate}
+					x.reports[who] = report{who: who, until: now + 3*second, rate: rate}
 					r.Report(now, k, who, rate)
 				}
 			case 2:

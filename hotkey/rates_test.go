@@ -148,3 +148,29 @@ func BenchmarkRatesCount(b *testing.B) {
 		})
 	}
 }
+
+// TestAheadKeepsHot checks that hits which were charged ahead for Envoys keep a key hot without any request, until they
+// are no longer charged.
+func TestAheadKeepsHot(t *testing.T) {
+	var r Rates
+	k, load, window := testKey(1), Baseline{Absolute: 90}, 60*second
+	r.Follow(0, k, 500, 0)
+	r.Tick(0, load)
+	if !r.Hot(k) {
+		t.Fatal("not hot at first")
+	}
+	for now := second; now <= 600*second; now += second {
+		if end := (now/window + 2) * window; now%window == 58*second && now < 360*second {
+			r.Ahead(now, k, end, window, 3000)
+			r.Ahead(now, k, end, window, 3000) // of another member
+		}
+		r.Tick(now, load)
+		cooled := now >= (420+3+30)*second
+		if now >= 100*second && r.Hot(k) == cooled {
+			t.Fatalf("after %d s: hot %v, rate %.0f", now/second, r.Hot(k), r.RateOf(now, k))
+		}
+		if rate := r.RateOf(now, k); now >= 100*second && now < 420*second && rate != 100 {
+			t.Fatalf("after %d s: rate %.0f, want 100", now/second, rate)
+		}
+	}
+}

@@ -24,6 +24,7 @@ const (
 
 	routeFormat = 1
 	flagManual  = 1
+	flagAllow   = 2
 )
 
 // Capped reports whether Envoy refuses requests locally while the limit is certainly exceeded. Routes with mode
@@ -39,11 +40,14 @@ func (r *Route) Validate() error {
 	if r.Owner != strings.Trim(r.Owner, " \t") {
 		faults = append(faults, fmt.Errorf("owner %q: starts or ends with blanks, which no header value does", r.Owner))
 	}
-	if r.Mode > Never {
+	if r.Mode > Quota {
 		faults = append(faults, fmt.Errorf("mode %d: unknown", r.Mode))
 	}
 	if (r.Mode == Auto || r.Mode == Never) && !r.Manual {
 		faults = append(faults, fmt.Errorf("mode %d: only allowed in a manual route", r.Mode))
+	}
+	if r.Mode == Quota && !r.ofHeader() {
+		faults = append(faults, errors.New("quota: the descriptor must have one entry, whose value is the owner string"))
 	}
 	if r.Version <= 0 || r.Window < 0 {
 		faults = append(faults, fmt.Errorf("version %d, window %d: out of range", r.Version, r.Window))
@@ -59,6 +63,9 @@ func (r *Route) Validate() error {
 	}
 	return nil
 }
+
+// ofHeader reports whether the counter's descriptor is one entry with the header's value.
+func (r *Route) ofHeader() bool { return len(r.Entries) == 1 && r.Entries[0].Value == r.Owner }
 
 // validSubs requires as many sub-keys as the mode needs, each on another member and with this owner string.
 func (r *Route) validSubs() error {
@@ -145,6 +152,9 @@ func AppendRoute(dst []byte, r *Route) []byte {
 	if r.Manual {
 		flags |= flagManual
 	}
+	if r.Allow {
+		flags |= flagAllow
+	}
 	w := wire.Writer(dst).U8(routeFormat).U8(byte(r.Mode)).U8(flags)
 	for _, s := range [...]string{r.Domain, r.Name, r.Owner, string(r.Author)} {
 		w = w.Uvarint(uint64(len(s))).String(s)
@@ -174,7 +184,9 @@ func ParseRoute(b []byte) (Route, error) {
 	if in.U8() != routeFormat || len(b) > maxRoute {
 		return Route{}, errRoute
 	}
-	r := Route{Mode: Mode(in.U8()), Manual: in.U8()&flagManual != 0}
+	r := Route{Mode: Mode(in.U8())}
+	flags := in.U8()
+	r.Manual, r.Allow = flags&flagManual != 0, flags&flagAllow != 0
 	r.Domain, r.Name, r.Owner = readText(&in, maxText), readText(&in, maxText), readText(&in, maxText)
 	r.Author = ring.ID(readText(&in, ring.MaxID))
 	r.Version, r.Limit = int64(readNumber(&in, math.MaxInt64)), uint32(readNumber(&in, math.MaxUint32))

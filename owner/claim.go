@@ -90,6 +90,10 @@ func (n *Node) reserve(s *shard, op *shardOp, e *counter.Owned, res *Result) {
 	s.counts.Holds.Reserved++
 	if op.Op == Reserve {
 		s.noteBudget(op, res.Before, res.After)
+		if op.ahead() {
+			r := &op.Request.Rule
+			s.leases.RecordAhead(op.now, e, r.End(r.Index(op.now)+1), int64(r.Window), op.Hits)
+		}
 	}
 	switch {
 	case op.Op != Take:

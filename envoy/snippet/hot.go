@@ -17,7 +17,9 @@ func (g *generator) hotFaults() (faults []error) {
 	case !g.HotRoutes:
 	case g.Gateway != "":
 		fail("the routes of these Envoys come from %s, and not from xDS: use hot filters where it supports them", g.Gateway)
-	case g.Shape == Plain && !g.Routed:
+	case g.quotas && g.XDS == "" && g.Part == partBootstrap:
+		fail("they need the address of an xDS server")
+	case g.Shape == Plain && !g.Routed && !g.quotas:
 		fail("in shape plain, the Envoy in front has them and routes requests here: set routed")
 	case g.Shape == Routes && g.Part == partFilter:
 		fail("they replace all routes of the listener, so no single route can be printed")
@@ -31,6 +33,9 @@ func (g *generator) hotFaults() (faults []error) {
 func (g *generator) planHot() []error {
 	if !g.HotRoutes || g.Part == partCluster || g.secrets() {
 		return nil
+	}
+	if g.quotas {
+		return g.planHotQuotaHeader()
 	}
 	header := g.hotHeader()
 	placed := g.Shape == Routes && header != ""
@@ -59,6 +64,21 @@ func (g *generator) planHot() []error {
 	return nil
 }
 
+// planHotQuotaHeader checks that routes match the header of the rules with hot_step: quota.
+func (g *generator) planHotQuotaHeader() []error {
+	matched := orElse(strings.ToLower(g.RouteHeader), defaultRouteHeader)
+	for i := range g.Domains {
+		if d := &g.Domains[i]; d.Filter != "" && d.Header != matched {
+			g.warn("domain %s: keys of %s never switch to the quota: hot routes match the header %s, --route-header of the xDS server", d.Name,
+				d.Header, matched)
+		}
+	}
+	return nil
+}
+
+// OwnLDS reports whether Envoy takes the listener through which its sidecar primes keys from xDS.
+func (g *generator) OwnLDS() bool { return g.HotRoutes && g.quotas }
+
 // hotHeader returns the header that xDS matches, or "".
 func (g *generator) hotHeader() string {
 	if g.RouteHeader != "" {
@@ -85,7 +105,7 @@ func (g *generator) SpreadFilter() string { return names.SpreadFilter }
 func (g *generator) CapFilter() string { return names.CapFilter }
 
 // HotFilters reports whether this Envoy, and not the one in front, has the routes of hot keys.
-func (g *generator) HotFilters() bool { return g.HotRoutes && g.Shape != Plain }
+func (g *generator) HotFilters() bool { return g.HotRoutes && (g.Shape != Plain || g.quotas) }
 
 // RouteConfig returns the name of the routes that xDS serves for the shape.
 func (g *generator) RouteConfig() string {

@@ -12,10 +12,13 @@ import (
 // domain is one rate limit filter: a filter of Envoy calls with one domain.
 type domain struct {
 	Name        string
+	Filter      string // name of the filter; empty: by the domain
+	Header      string // with Filter: that routes of hot keys must match
 	Descriptors []descriptor
 	Key         expr
 	Notes       []string // comments on the line of the header
 	Caps        []capRow // of Options.Caps
+	Module      string   // configuration of the dynamic module; empty: the domain has none
 }
 
 // descriptor is an element of rate_limits.
@@ -43,6 +46,7 @@ func (g *generator) plan() (faults []error) {
 			if d := g.planDomain(name); len(d.Descriptors) > 0 {
 				g.Domains = append(g.Domains, d)
 			}
+			g.Domains = append(g.Domains, g.planHotQuotas(name)...)
 		}
 	}
 	if g.Shape == Routes {
@@ -58,7 +62,7 @@ func (g *generator) plan() (faults []error) {
 		}
 		return append(faults, errors.New("no calls are left: there are no rules, or none whose values Envoy can find"))
 	}
-	return slices.Concat(g.planHot(), g.planECDS(), g.planCaps(), g.planHolds())
+	return slices.Concat(g.planHot(), g.planECDS(), g.planCaps(), g.planHolds(), g.planModule())
 }
 
 // planDomain turns the levels of each rule into the entries of a descriptor.
@@ -73,6 +77,9 @@ func (g *generator) planDomain(name string) domain {
 		if err != nil {
 			g.warn("%v", err)
 			continue
+		}
+		if g.besideHotQuota(r, sources) {
+			continue // see planHotQuotas
 		}
 		d.add(r, sources)
 		if !r.Unlimited {

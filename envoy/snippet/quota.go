@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/policy"
 )
@@ -19,6 +20,7 @@ type quotaFilter struct {
 	Name    string   // of the filter
 	Rules   []string // whose hits it takes
 	Entries []quotaEntry
+	Off     bool   // only routes of hot keys enable it
 	First   string // what happens to requests before the first assignment: DENY_ALL or ALLOW_ALL
 	Expired string // strategy after an assignment has expired, a YAML flow mapping without braces
 }
@@ -41,8 +43,8 @@ func (g *generator) planQuotas() (faults []error) {
 	if !g.quotas {
 		return nil
 	}
-	if g.Gateway != "" || g.HotRoutes || g.HotECDS || g.Caps || g.Routed {
-		faults = append(faults, errors.New("shape rlqs has no --for, --hot-routes, --hot-filters, --caps and --routed"))
+	if g.Gateway != "" || g.HotECDS || g.Caps || g.Routed {
+		faults = append(faults, errors.New("shape rlqs has no --for, --hot-filters, --caps and --routed"))
 	}
 	if g.minor < 40 {
 		g.warn("Envoy marks its rate limit quota filter as work in progress before 1.40")
@@ -57,30 +59,92 @@ func (g *generator) planQuotas() (faults []error) {
 				faults = append(faults, err)
 				continue
 			}
-			if len(g.Quotas) > 0 {
+			switch {
+			case f.Off:
+			case len(g.Quotas) > 0:
 				f.Name += "/" + strconv.Itoa(len(g.Quotas)+1)
 			}
 			g.Quotas = append(g.Quotas, f)
 		}
 	}
 	if len(g.Quotas) == 0 && len(faults) == 0 && !g.secrets() && g.Part != partCluster {
-		faults = append(faults, errors.New("shape rlqs: no rule has metadata.keyward: {mechanism: quota}"))
+		faults = append(faults, errors.New("shape rlqs: no rule has metadata.keyward: {mechanism: quota}, or {hot_step: quota} with --hot-routes"))
 	}
 	return faults
 }
 
-// isQuota reports whether the hits of r are taken by a quota filter.
-func (g *generator) isQuota(r *config.RuleSpec) bool { return g.quotas && r.Extension.Quota != nil }
+// isQuota reports whether the hits of r are taken by a quota filter at all times.
+func (g *generator) isQuota(r *config.RuleSpec) bool {
+	return g.quotas && r.Extension.Quota != nil && !r.Extension.Quota.OnlyHot
+}
+
+// isHotQuota reports whether they are taken by one while the key is hot: a route from xDS can then match the requests.
+func (g *generator) isHotQuota(r *config.RuleSpec, sources []source) bool {
+	q := r.Extension.Quota
+	return g.quotas && g.HotRoutes && q != nil && q.OnlyHot && len(sources) == 1 && sources[0].kind == header
+}
+
+// besideHotQuota reports whether r has the descriptor of a rule with isHotQuota. One call then counts both: in two calls,
+// each would match the descriptor.
+func (g *generator) besideHotQuota(r *config.RuleSpec, sources []source) bool {
+	if !g.quotas || !g.HotRoutes || len(sources) != 1 {
+		return false
+	}
+	return slices.ContainsFunc(g.Rules.Rules(), func(o *config.RuleSpec) bool {
+		if o.Domain != r.Domain || len(o.Levels) != 1 || o.Levels[0].Key != r.Levels[0].Key {
+			return false
+		}
+		of, err := g.levels(o)
+		return err == nil && g.isHotQuota(o, of) && of[0].same(sources[0])
+	})
+}
+
+// planHotQuotas splits each domain: a descriptor whose hits a quota filter can take has a filter of its own for calls,
+// which the route of a hot key disables.
+func (g *generator) planHotQuotas(name string) (all []domain) {
+	if !g.quotas || !g.HotRoutes {
+		return nil
+	}
+	for _, r := range g.Rules.Rules() {
+		if r.Domain != name {
+			continue
+		}
+		sources, err := g.levels(r)
+		if err != nil {
+			continue // planDomain warns
+		}
+		only := r.Extension.Quota != nil && r.Extension.Quota.OnlyHot
+		switch {
+		case g.besideHotQuota(r, sources):
+		case !only:
+			continue
+		default:
+			g.warn("domain %s: %s stays with calls when its keys are hot: a route can match one header, and the descriptor has more or other entries",
+				name, r.FullKey)
+			continue
+		}
+		filter := names.CallsID(name, r.Levels[0].Key)
+		at := slices.IndexFunc(all, func(d domain) bool { return d.Filter == filter })
+		if at < 0 {
+			at, all = len(all), append(all, domain{Name: name, Filter: filter, Header: sources[0].Name})
+		}
+		all[at].add(r, sources)
+	}
+	return all
+}
 
 // quotasOf groups the rules of a domain by the descriptors that they are for.
 func (g *generator) quotasOf(domain string) (all []quotaRules) {
 	for _, r := range g.Rules.Rules() {
-		if r.Domain != domain || !g.isQuota(r) {
+		if r.Domain != domain || r.Extension.Quota == nil {
 			continue
 		}
 		sources, err := g.levels(r)
 		if err != nil {
 			g.warn("%v", err)
+			continue
+		}
+		if !g.isQuota(r) && !g.isHotQuota(r, sources) {
 			continue
 		}
 		i := slices.IndexFunc(all, func(q quotaRules) bool { return q.sameDescriptor(r, sources) })
@@ -95,11 +159,15 @@ func (g *generator) quotasOf(domain string) (all []quotaRules) {
 
 func (q *quotaRules) sameDescriptor(r *config.RuleSpec, sources []source) bool {
 	return slices.EqualFunc(q.sources, sources, source.same) &&
-		slices.EqualFunc(q.rules[0].Levels, r.Levels, func(a, b config.Level) bool { return a.Key == b.Key })
+		slices.EqualFunc(q.rules[0].Levels, r.Levels, func(a, b config.Level) bool { return a.Key == b.Key }) &&
+		q.rules[0].Extension.Quota.OnlyHot == r.Extension.Quota.OnlyHot
 }
 
 func (g *generator) quotaFilter(domain string, q quotaRules) (f quotaFilter, err error) {
 	f = quotaFilter{Domain: domain, Name: "envoy.filters.http.rate_limit_quota", First: "DENY_ALL", Expired: g.expired(q.rules)}
+	if q.rules[0].Extension.Quota.OnlyHot {
+		f.Off, f.Name = true, names.QuotaID(domain, q.rules[0].Levels[0].Key)
+	}
 	for i, s := range q.sources {
 		e := quotaEntry{Key: fmt.Sprintf("%d.%s", i, q.rules[0].Levels[i].Key)}
 		if s.kind == constant {
@@ -158,17 +226,17 @@ func (g *generator) expired(rules []*config.RuleSpec) string {
 			strings.Join(keysOf(rules), ", "))
 		return denyAll
 	}
+	all, share := r.QuotaExpired()
 	switch {
-	case x.Degraded == policy.FailOpen:
+	case all:
 		return "blanket_rule: ALLOW_ALL"
 	case x.Degraded == policy.FailClosed:
 		return denyAll
-	case len(rules) > 1 || x.Quota.Envoys == 0:
+	case len(rules) > 1 || share == 0:
 		g.warn("domain %s: %s is refused while the sidecar is away: degraded: local_share needs envoys, and one rule for a descriptor",
 			r.Domain, strings.Join(keysOf(rules), ", "))
 		return denyAll
 	}
-	share := max(1, 2*uint64(r.Limit.Limit)/uint64(x.Quota.Envoys))
 	return fmt.Sprintf("token_bucket: {max_tokens: %d, tokens_per_fill: %d, fill_interval: %s}", share, share, seconds(r.Limit.Window))
 }
 

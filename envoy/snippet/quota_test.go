@@ -15,7 +15,9 @@ func TestQuotaFaults(t *testing.T) {
 		"no rules":   {Options{}, "needs the rules"},
 		"no quota":   {Options{Rules: load(t, simple), From: from}, "no rule has metadata.keyward: {mechanism: quota}"},
 		"metadata":   {Options{Rules: load(t, manyQuotas), From: from}, "a bucket of api.api_key.tenant cannot have tenant"},
-		"hot routes": {Options{Rules: load(t, quotas), From: from, HotRoutes: true, Routed: true}, "shape rlqs has no --for, --hot-routes"},
+		"routed":     {Options{Rules: load(t, quotas), From: from, Routed: true}, "shape rlqs has no --for, --hot-filters"},
+		"hot routes": {Options{Rules: load(t, hotQuotas), From: from, HotRoutes: true}, "need the address of an xDS server"},
+		"hot alone":  {Options{Rules: load(t, hotQuotas), From: from}, "{hot_step: quota} with --hot-routes"},
 	} {
 		c.o.Shape = RLQS
 		if _, _, err := Generate(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -40,5 +42,32 @@ func TestQuotasAreCountedOnce(t *testing.T) {
 		if warned := strings.Contains(strings.Join(warnings, "\n"), "work in progress"); warned != (shape == RLQS) {
 			t.Errorf("%s: %q", shape, warnings)
 		}
+	}
+}
+
+// TestHotQuotas checks that each descriptor is in one filter for calls, and that the route of a hot key can replace it.
+func TestHotQuotas(t *testing.T) {
+	text, warnings, err := Generate(Options{
+		Shape: RLQS, Rules: load(t, hotQuotas), From: map[string]string{"api_key": "header:x-api-key"}, HotRoutes: true, XDS: "127.0.0.1:18000",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for part, want := range map[string]int{
+		"descriptor_key: api_key": 1, "{remote_address: {}}": 1, "name: keyward-quota/api/api_key\n": 1, "name: keyward-calls/api/api_key\n": 1,
+		"disabled: true": 1, "lds_config:": 1, "route_config_name: keyward-direct": 1, "cds_config:": 0,
+	} {
+		if n := strings.Count(string(text), part); n != want {
+			t.Errorf("%d times %s, want %d", n, part, want)
+		}
+	}
+	if strings.Contains(strings.Join(warnings, "\n"), "never switch") {
+		t.Errorf("%q", warnings)
+	}
+	_, warnings, err = Generate(Options{
+		Shape: RLQS, Rules: load(t, hotQuotas), From: map[string]string{"api_key": "header:x-user"}, HotRoutes: true, XDS: "127.0.0.1:18000",
+	})
+	if err != nil || !strings.Contains(strings.Join(warnings, "\n"), "never switch") {
+		t.Errorf("another header: %q, %v", warnings, err)
 	}
 }

@@ -34,7 +34,11 @@ type hotKey struct {
 	address bool                // it is the client's address, not the value of the header
 	subs    []hotkey.SubKey     // receive its requests; none: the owner does
 	bucket  *typev3.TokenBucket // cap; nil: none
+	quotas  []quotaStep
 }
+
+// quotaStep is a descriptor of a hot key whose limit Envoy spends without calls.
+type quotaStep struct{ domain, entry string }
 
 // hotKeys merges the routes of each owner string in several domains: manual routes first, then older ones first,
 // independent of the order of s.Hot. Envoy matches every request against each of them, so there are at most
@@ -43,8 +47,8 @@ func (s *ServedState) hotKeys() []hotKey {
 	said := s.sortedHot()
 	var keys []hotKey
 	for i := range said {
-		subs, bucket := subKeys(&said[i]), capBucket(&said[i])
-		if said[i].Validate() != nil || subs == nil && bucket == nil {
+		subs, bucket, quota := subKeys(&said[i]), capBucket(&said[i]), said[i].Mode == hotkey.Quota
+		if said[i].Validate() != nil || subs == nil && bucket == nil && !quota {
 			continue
 		}
 		at := slices.IndexFunc(keys, func(k hotKey) bool { return k.owner == said[i].Owner })
@@ -55,6 +59,9 @@ func (s *ServedState) hotKeys() []hotKey {
 			at, keys = len(keys), append(keys, hotKey{owner: said[i].Owner, address: isAddress(&said[i])})
 		}
 		k := &keys[at]
+		if quota {
+			k.quotas = append(k.quotas, quotaStep{said[i].Domain, said[i].Entries[0].Key})
+		}
 		if k.subs == nil {
 			k.subs = subs
 		}
@@ -134,8 +141,13 @@ func (k *hotKey) route(header string, to *route.RouteAction) *route.Route {
 		},
 		Action: &route.Route_Route{Route: to},
 	}
+	r.TypedPerFilterConfig = map[string]*anypb.Any{}
 	if k.bucket != nil {
-		r.TypedPerFilterConfig = map[string]*anypb.Any{names.CapFilter: pack(capFilter(k.bucket))}
+		r.TypedPerFilterConfig[names.CapFilter] = pack(capFilter(k.bucket))
+	}
+	for _, q := range k.quotas { // a configuration without content enables a filter that is disabled
+		r.TypedPerFilterConfig[names.QuotaID(q.domain, q.entry)] = pack(&route.FilterConfig{Config: &anypb.Any{}})
+		r.TypedPerFilterConfig[names.CallsID(q.domain, q.entry)] = pack(&route.FilterConfig{Disabled: true})
 	}
 	if len(k.subs) == 0 {
 		return r

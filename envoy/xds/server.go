@@ -170,6 +170,13 @@ func (s *ServedState) resources() (map[string][]types.Resource, []omission, erro
 		}
 		out[resource.ListenerType] = []types.Resource{l}
 	}
+	if s.PrimeAddress != "" {
+		l, err := s.primeListener()
+		if err != nil {
+			return nil, nil, err
+		}
+		out[resource.ListenerType] = append(out[resource.ListenerType], l)
+	}
 	return out, omitted, errors.Join(s.validateRing(owners), s.validateRing(pods))
 }
 

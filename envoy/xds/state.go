@@ -41,6 +41,10 @@ type ServedState struct {
 
 	Hot []hotkey.Route // routes of hot keys, in any order; the value of the header is the owner string
 
+	// PrimeAddress is the loopback host:port of names.PrimeListener; empty: no such listener.
+	PrimeAddress string
+	Primed       []Prime // buckets that requests to that listener can ask for
+
 	Rules []*rlsconf.RateLimitConfig // nil: not known yet, so that clients are not sent an empty list
 
 	capDomains []string // that had caps

@@ -30,7 +30,7 @@ type HotEnvoy struct {
 
 // HotRelief states whether a kind of relief is possible for a key, whatever the Envoys do.
 type HotRelief struct {
-	Kind string `json:"kind"`           // lease, split or cap
+	Kind string `json:"kind"`           // lease, split, cap or quota
 	Why  string `json:"why,omitempty"`  // why it is not possible; empty: it is
 	With string `json:"with,omitempty"` // hot-filters: Envoys with hot routes cannot
 }
@@ -73,7 +73,16 @@ type HotRoute struct {
 	By          string        `json:"by"`     // the member that announces it
 	Since       time.Time     `json:"since"`
 	SubKeys     []RouteSubKey `json:"sub_keys,omitempty"`
+	// Quota is the state of a key whose mode is quota at the Envoy of this sidecar: QuotaSwitched, QuotaPriming, or "" if
+	// the sidecar primes none.
+	Quota string `json:"quota,omitempty"`
 }
+
+// States of keys whose limit Envoys spend while they are hot.
+const (
+	QuotaSwitched = "switched" // the Envoy spends the limit without calls
+	QuotaPriming  = "priming"  // it calls, until it has an assignment
+)
 
 // RouteSubKey is a sub-key and the member that counts it.
 type RouteSubKey struct {
@@ -105,7 +114,7 @@ type HeldLease struct {
 // HotMode is a hotkey.Mode with a name in JSON.
 type HotMode hotkey.Mode
 
-func hotModes() [5]string { return [5]string{"clear", "cap", "pin", "split", "never"} } // by hotkey.Mode
+func hotModes() [6]string { return [6]string{"clear", "cap", "pin", "split", "never", "quota"} } // by hotkey.Mode
 
 func (m HotMode) String() string {
 	if names := hotModes(); int(m) < len(names) {

@@ -54,6 +54,8 @@ type addressFlags struct {
 	Gossip, Peer, Metrics, XDS   string // to listen on
 	RLSAdvertise, RouteAdvertise string // for Envoys of other pods; the first is also listened on
 	Advertise                    string // host that other members use
+	ModuleSocket                 string // path; empty: none
+	ModuleSocketMode             string // octal
 }
 
 // clusterFlags describe the cluster to join.
@@ -133,6 +135,7 @@ type securityFlags struct {
 // envoyFlags describe the Envoys that take their configuration from xDS.
 type envoyFlags struct {
 	RouteListener, RouteHeader, RouteCluster string
+	PrimeListener                            string // on loopback; empty: keys are not primed
 	EnvoyConnect                             time.Duration
 }
 
@@ -181,6 +184,8 @@ func (f *addressFlags) define(s *pflag.FlagSet) {
 	s.StringVar(&f.Advertise, "advertise", "", "`address` advertised to other members (default: POD_IP, else the listening address)")
 	s.StringVar(&f.RLSAdvertise, "rls-advertise", "", "`host:port` to serve rate limit calls of other pods' Envoys on, with mTLS")
 	s.StringVar(&f.RouteAdvertise, "route-advertise", "", "`host:port` of this pod's Envoy, for ring-hash routes")
+	s.StringVar(&f.ModuleSocket, "module-socket", "", "`path` of a unix socket to lease hits on to dynamic modules in this pod's Envoys; empty: none")
+	s.StringVar(&f.ModuleSocketMode, "module-socket-mode", "0600", "`permissions` of --module-socket, in octal digits")
 }
 
 func (f *clusterFlags) define(s *pflag.FlagSet) {
@@ -329,6 +334,9 @@ func (f *envoyFlags) define(s *pflag.FlagSet) {
 	s.StringVar(&f.RouteHeader, "route-header", "x-api-key", "`header` that the ring-hash routes hash")
 	s.StringVar(&f.RouteCluster, "route-cluster", "upstream",
 		"`name` of the application's cluster in Envoys that ask owners directly and take their routes, with those of hot keys, from xDS")
+	s.StringVar(&f.PrimeListener, "prime-listener", "",
+		"loopback `host:port` of a listener that xDS serves to the one Envoy next to this sidecar, instead of --route-listener: the sidecar primes "+
+			"keys of rules with hot_step: quota through it before their routes switch; empty: only those with first: allow switch")
 	s.DurationVar(&f.EnvoyConnect, "envoy-connect-timeout", 25*time.Millisecond,
 		"how long an Envoy waits for a connection to an owner before it asks the successor")
 }

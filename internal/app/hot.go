@@ -94,7 +94,7 @@ func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err e
 				why = whyUncapped(k.Rule, &k.LeaseTerms, replacedKey(&k, m.service.Rules()))
 			}
 		}
-		if r.Name == "" && hotkey.Mode(*o.Mode) == hotkey.Cap {
+		if mode := hotkey.Mode(*o.Mode); mode == hotkey.Quota || r.Name == "" && mode == hotkey.Cap {
 			return r, 0, errors.New("this member does not know the key's limit: name the key by its descriptor")
 		}
 		return r, subs, refuseCap(o, why)
@@ -116,6 +116,9 @@ func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err e
 	if terms != nil {
 		subs = int(terms.SubKeys)
 	}
+	if hotkey.Mode(*o.Mode) == hotkey.Quota {
+		return m.resolveQuota(r, entries, rules)
+	}
 	why = whyUncapped(found.Limit, terms, rules.Replaced()[found.Rule.Name])
 	r.Name, r.Owner = string(found.AppendName(nil, entries)), string(rules.AppendOwnerString(nil, o.Domain, entries, &found))
 	r.Limit, r.Window = capLimit(found.Limit), int64(found.Limit.Window)
@@ -123,6 +126,18 @@ func (m *sidecar) resolveOrder(o *api.HotOrder) (r hotkey.Route, subs int, err e
 		r.Entries = routeEntries(entries)
 	}
 	return r, subs, refuseCap(o, why)
+}
+
+// resolveQuota completes the route of a key whose limit Envoys are to spend.
+func (m *sidecar) resolveQuota(r hotkey.Route, entries []config.Entry, rules *config.Rules) (hotkey.Route, int, error) {
+	var found config.Match
+	r.Entries = routeEntries(entries)
+	r.Owner = entries[len(entries)-1].Value
+	if why := whyNoQuota(r.Domain, r.Owner, r.Entries, rules, &found); why != "" {
+		return r, 0, errors.New("Envoys cannot spend the limit of this key: " + why)
+	}
+	r.Name, r.Allow = string(found.AppendName(nil, entries)), found.Rule.Extension.Quota.First == config.FirstAllow
+	return r, 0, nil
 }
 
 // capLimit returns the limit of a rule's caps: all that a bucket may admit at once.
@@ -190,6 +205,9 @@ func (m *sidecar) refreshCaps(rules *config.Rules) {
 // recapped returns a manual route with the limit of its key's rule, and whether it differs from old. It withdraws a cap
 // if the rule must not be capped any more. Without an exact descriptor, the rule is not known.
 func recapped(old hotkey.Route, rules *config.Rules) (r hotkey.Route, changed bool) {
+	if old.Mode == hotkey.Quota {
+		return requota(old, rules)
+	}
 	if old.Mode != hotkey.Cap || len(old.Entries) == 0 {
 		return old, false
 	}
@@ -209,6 +227,18 @@ func recapped(old hotkey.Route, rules *config.Rules) (r hotkey.Route, changed bo
 	return r, r.Limit != old.Limit || r.Window != old.Window
 }
 
+// requota withdraws a manual route that switches a key to a quota if its rule has no such step any more, and returns
+// whether it differs from old.
+func requota(old hotkey.Route, rules *config.Rules) (r hotkey.Route, changed bool) {
+	var found config.Match
+	if r = old; whyNoQuota(r.Domain, r.Owner, r.Entries, rules, &found) != "" {
+		r.Mode = hotkey.Auto
+		return r, true
+	}
+	r.Allow = found.Rule.Extension.Quota.First == config.FirstAllow
+	return r, r.Allow != old.Allow
+}
+
 func (m *sidecar) hotKeys() api.HotKeys {
 	h := api.HotKeys{Member: m.Flags.Node, Keys: []api.HotKeyStatus{}, Routes: []api.HotRoute{}}
 	rules := m.service.Rules()
@@ -223,7 +253,11 @@ func (m *sidecar) hotKeys() api.HotKeys {
 		h.Envoys = hotEnvoys(m.xds.status())
 	}
 	for _, r := range m.manual.routes() {
-		h.Routes = append(h.Routes, routeStatus(&r))
+		status := routeStatus(&r)
+		if m.xds != nil {
+			status.Quota = m.xds.primer.state(&r)
+		}
+		h.Routes = append(h.Routes, status)
 	}
 	return h
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/keyward/keyward/hotkey"
@@ -28,8 +29,18 @@ func (m *sidecar) plan(ctx context.Context) {
 		now := m.peer.Now()
 		c.SetLoad(m.peer.Load())
 		to := hotkey.Targets{Ring: c.View().Ring, Load: c.Loads()}
-		c.SetRoutes(planner.Plan(now, to, routable(m.node.HotKeys(now), m.service.Rules()), m.manual.routes()))
+		rules := m.service.Rules()
+		routes := planner.Plan(now, to, routable(m.node.HotKeys(now), rules), m.manual.routes())
+		c.SetRoutes(withoutQuotas(routes, rules))
 	}
+}
+
+// withoutQuotas removes the routes that switch keys whose rule has no such step any more.
+func withoutQuotas(routes []hotkey.Route, rules *config.Rules) []hotkey.Route {
+	return slices.DeleteFunc(routes, func(r hotkey.Route) bool {
+		var found config.Match
+		return r.Mode == hotkey.Quota && (rules == nil || whyNoQuota(r.Domain, r.Owner, r.Entries, rules, &found) != "")
+	})
 }
 
 // routable returns the keys that may have routes: those that have a name and were measured as hot. Since is zero for
@@ -52,6 +63,9 @@ func routable(keys []owner.HotKey, rules *config.Rules) (hot []hotkey.HotCounter
 		}
 		if h.Entries != nil && m.Rule.Name != "" && rules.Replaced()[m.Rule.Name] {
 			h.Uncapped = true
+		}
+		if found := (config.Match{}); h.Entries != nil && whyNoQuota(h.Domain, h.Owner, h.Entries, rules, &found) == "" {
+			h.Quota, h.Allow = true, found.Rule.Extension.Quota.First == config.FirstAllow
 		}
 		hot = append(hot, h)
 	}

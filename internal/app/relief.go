@@ -34,7 +34,17 @@ func reliefOf(k *owner.HotKey, rules *config.Rules) []api.HotRelief {
 	if split.Why == "" && (k.RingPos != ring.Hash(k.Owner) || k.Owner != strings.Trim(k.Owner, " \t")) {
 		split.Why = "no header has its owner string as the value"
 	}
-	return []api.HotRelief{lease, split, capOf(k, rules)}
+	return append([]api.HotRelief{lease, split, capOf(k, rules)}, quotaOf(k, rules)...)
+}
+
+// quotaOf returns whether Envoys can spend the limit of a key whose rule has hot_step: quota.
+func quotaOf(k *owner.HotKey, rules *config.Rules) []api.HotRelief {
+	var m, found config.Match
+	entries := rules.EntriesOf(k.Domain, k.Name, k.Key, &m)
+	if entries == nil || m.Rule.Extension.Quota == nil || !m.Rule.Extension.Quota.OnlyHot {
+		return nil
+	}
+	return []api.HotRelief{{Kind: "quota", Why: whyNoQuota(k.Domain, k.Owner, routeEntries(entries), rules, &found)}}
 }
 
 func capOf(k *owner.HotKey, rules *config.Rules) api.HotRelief {

@@ -65,6 +65,7 @@ type sidecar struct {
 	server   *rls.Server
 	holds    *holds.HoldServer
 	quotas   quotas
+	modules  podModules
 	page     *http.Server
 	socket   *http.Server // nil: none
 
@@ -156,6 +157,12 @@ func (m *sidecar) start() error {
 			return err
 		}
 		m.xds = x
+		if m.Flags.PrimeListener != "" {
+			p := newPrimer(m.Flags.PrimeListener, m.service.Rules, m.Log, m.reg)
+			p.changed = x.refresh
+			x.setPrimer(p)
+			m.tasks.start(p.run)
+		}
 	}
 	if err := m.startCluster(); err != nil {
 		return err
@@ -297,6 +304,9 @@ func (m *sidecar) applyRules(r *config.Rules) {
 		Headers: sw.Headers, LimitHeader: sw.LimitHeader, RemainingHeader: sw.RemainingHeader, ResetHeader: sw.ResetHeader,
 	})
 	m.refreshCaps(r)
+	if m.xds != nil {
+		m.xds.refresh() // the rules decide which keys may switch to quotas
+	}
 	m.health.Set(partRules, !m.Settings.Behavior.HealthyWithRulesOnly || !r.Empty())
 }
 
@@ -423,6 +433,9 @@ func (m *sidecar) startListeners() error {
 	if err := m.startFederationServer(); err != nil {
 		return err
 	}
+	if err := m.modules.start(m); err != nil {
+		return err
+	}
 	m.health.Set(partRunning, true)
 	return nil
 }
@@ -445,6 +458,7 @@ func (m *sidecar) stop(ctx context.Context) {
 	if m.health != nil {
 		m.health.Set(partRunning, false)
 	}
+	m.modules.close(m)
 	if c := m.cluster.Load(); c != nil {
 		c.Leave(ctx)
 	}

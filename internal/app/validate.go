@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -47,6 +48,9 @@ func (f *flags) validate() error {
 	f.validateRuleDefaults(&e)
 	f.validateTLS(&e)
 	f.validatePlaintext(&e)
+	if _, err := parseMode(f.ModuleSocketMode); err != nil {
+		e.add("--module-socket-mode: %w", err)
+	}
 	return errors.Join(e...)
 }
 
@@ -71,6 +75,9 @@ func (f *flags) validateNames(e *faults) {
 	}
 	if host, _, err := net.SplitHostPort(f.RouteListener); err == nil && host != "" && net.ParseIP(host) == nil {
 		e.add("--route-listener %q: Envoy listens on IP addresses, not on names", f.RouteListener)
+	}
+	if a, err := netip.ParseAddrPort(f.PrimeListener); f.PrimeListener != "" && (err != nil || !a.Addr().IsLoopback()) {
+		e.add("--prime-listener %q: not a loopback address and port", f.PrimeListener)
 	}
 	if _, ok := policy.ParsePartition(f.Partition); !ok {
 		e.add("--partition %q: want share, available or quorum", f.Partition)

@@ -30,6 +30,8 @@ type xdsServer struct {
 	mu         sync.Mutex
 	parameters ring.Parameters // of the members' ring; guarded by mu
 	state      xds.ServedState // guarded by mu
+	hot        []hotkey.Route  // guarded by mu: of all members
+	primer     *primer         // nil: keys are not primed
 }
 
 // startXDS starts to serve xDS. Envoys require one of the names in the certificates of the sidecars that they call,
@@ -48,7 +50,10 @@ func startXDS(addr string, names []string, s *security, reg prometheus.Registere
 	x := &xdsServer{log: log, server: xds.New(ctx, xds.Options{Logger: log, Registerer: reg}), end: end}
 	x.state = xds.ServedState{
 		Capacity: f.RingCapacity, TLS: tls != nil && !f.RLSPlaintext, ServerNames: names, Connect: f.EnvoyConnect,
-		RouteAddress: f.RouteListener, RouteHeader: f.RouteHeader, Upstream: f.RouteCluster,
+		PrimeAddress: f.PrimeListener, RouteHeader: f.RouteHeader, Upstream: f.RouteCluster,
+	}
+	if f.PrimeListener == "" { // an Envoy takes all listeners that are served
+		x.state.RouteAddress = f.RouteListener
 	}
 	gate := s.guards.Guard("xds")
 	ln = gate.Listen(ln, f.MaxConnections)
@@ -98,8 +103,22 @@ func (x *xdsServer) setView(v *membership.View) {
 func (x *xdsServer) setHot(rs []hotkey.Route) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.state.Hot = rs
+	x.hot = rs
 	x.serveLocked()
+}
+
+// refresh serves the routes again after the primer has changed.
+func (x *xdsServer) refresh() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.serveLocked()
+}
+
+// setPrimer makes p decide about the routes that switch keys to quotas.
+func (x *xdsServer) setPrimer(p *primer) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.primer = p
 }
 
 // setRules serves new rules.
@@ -115,6 +134,7 @@ func (x *xdsServer) setRules(r *config.Rules) {
 }
 
 func (x *xdsServer) serveLocked() {
+	x.state.Hot, x.state.Primed = x.primer.plan(x.hot)
 	if len(x.state.Members) == 0 {
 		return
 	}

@@ -53,9 +53,10 @@ type Assigner struct {
 // counter describes one key.
 type counter struct {
 	request owner.Request
-	lots    []lots.Lot // that may be returned, of the current window and the next one
-	note    lots.Note  // of the demand
-	noting  bool       // a request about it is in progress
+	bucket  *rlqs.QuotaBucket // as it was last reported
+	lots    []lots.Lot        // that may be returned, of the current window and the next one
+	note    lots.Note         // of the demand
+	noting  bool              // a request about it is in progress
 	usedAt  int64
 }
 
@@ -105,6 +106,7 @@ func (a *Assigner) Acked(_ time.Time, stream, serial uint64) {
 
 // Reported implements rlqs.QuotaBook.
 func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
+	a.metrics.reports.Inc()
 	a.step(func(now int64) {
 		for i := range us {
 			u, b := &us[i], us[i].Bucket
@@ -113,7 +115,9 @@ func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
 				c = new(counter)
 				a.keys[b.Key] = c
 			}
-			c.request, c.usedAt = b.Request, now
+			c.request, c.bucket, c.usedAt = b.Request, b, now
+			a.metrics.admitted.Add(float64(u.Allowed))
+			a.metrics.refused.Add(float64(u.Denied))
 			u.Declined = !a.ledger.Report(now, quota.BucketReport{
 				Stream: stream, Key: b.Key, Allowed: u.Allowed, Denied: u.Denied, Elapsed: u.Elapsed,
 			}, quotaOf(b))

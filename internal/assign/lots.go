@@ -61,13 +61,20 @@ func (a *Assigner) decide(now time.Time, r owner.Request) owner.Result {
 func (a *Assigner) giveBack(now int64, h quota.WindowHits) {
 	c := a.keys[h.Key]
 	if c == nil {
+		a.metrics.lost.Add(float64(h.Hits))
 		return
 	}
-	for _, q := range lots.Return(&c.lots, c.request, now, h) {
+	settlements, kept := lots.Return(&c.lots, c.request, now, h)
+	a.metrics.lost.Add(float64(kept)) // of lots that were settled before
+	for _, s := range settlements {
 		a.running.Add(1)
 		go func() {
 			defer a.running.Done()
-			a.decide(a.now(), q)
+			to := a.metrics.lost
+			if res := a.decide(a.now(), s.Request); res.Authority == owner.Full || res.Authority == owner.Part {
+				to = a.metrics.returned
+			}
+			to.Add(float64(s.Hits))
 		}()
 	}
 }

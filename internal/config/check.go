@@ -250,8 +250,8 @@ func (r *RuleSpec) extend(x Extension, of *Rules) (faults []extensionFault) {
 	if key, text := r.holdFault(); key != "" {
 		faults = append(faults, extensionFault{key: key, text: text})
 	}
-	if text := r.quotaFault(); text != "" {
-		faults = append(faults, extensionFault{key: "mechanism", text: text})
+	if key, text := r.quotaFault(); key != "" {
+		faults = append(faults, extensionFault{key: key, text: text})
 	}
 	return faults
 }

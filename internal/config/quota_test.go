@@ -24,6 +24,15 @@ func TestQuotaRules(t *testing.T) {
 		"envoys alone":   {"{unit: minute, requests_per_unit: 100}", "mechanism: lease, envoys: 3", "envoys needs mechanism: quota"},
 		"first":          {"{unit: minute, requests_per_unit: 100}", "mechanism: quota, first: maybe", "one of deny, allow, not 'maybe'"},
 		"envoys":         {"{unit: minute, requests_per_unit: 100}", "mechanism: quota, envoys: 10001", "envoys must be at most 10000"},
+		"hot":            {"{unit: minute, requests_per_unit: 100}", "hot_step: quota, first: allow, envoys: 3", ""},
+		"hot, owner":     {"{unit: minute, requests_per_unit: 100}", "hot_step: quota, mechanism: owner", ""},
+		"hot, lease":     {"{unit: minute, requests_per_unit: 100}", "hot_step: quota, mechanism: lease", "hot_step: quota cannot be used with mechanism: lease"},
+		"hot, quota":     {"{unit: minute, requests_per_unit: 100}", "hot_step: quota, mechanism: quota", "hot_step: quota cannot be used with mechanism: quota"},
+		"hot, sliding":   {"{unit: minute, requests_per_unit: 100}", "hot_step: quota, algorithm: sliding_window", "hot_step: quota cannot be used with algorithm: sliding_window"},
+		"hot, log":       {"{unit: minute, requests_per_unit: 100}", "hot_step: quota, algorithm: sliding_log", "hot_step: quota cannot be used with algorithm: sliding_log"},
+		"hot, a second":  {"{unit: second, requests_per_unit: 100}", "hot_step: quota", "hot_step: quota needs a window of at least 10s, not 1s"},
+		"hot, holds":     {"{unit: minute, requests_per_unit: 100}", "hot_step: quota, reserve: 10", "reserve cannot be used with hot_step: quota"},
+		"another step":   {"{unit: minute, requests_per_unit: 100}", "hot_step: split", "hot_step must be quota, not 'split'"},
 		"a lease's":      {"{unit: minute, requests_per_unit: 100}", "mechanism: quota, epsilon: 1%", ""},
 	} {
 		files := []File{{Name: "r.yaml", Content: []byte("domain: d\ndescriptors:\n- key: k\n  rate_limit: " + c.rule + "\n  metadata: {keyward: {" + c.keyward + "}}\n")}}
@@ -34,7 +43,7 @@ func TestQuotaRules(t *testing.T) {
 		case c.fault != "" && (err == nil || !strings.Contains(err.Error(), c.fault) || !strings.Contains(err.Error(), "r.yaml")):
 			t.Errorf("%s: %v, not %q", name, err, c.fault)
 		case c.fault == "":
-			if x := rules.Rules()[0].Extension; x.Quota == nil || x.MechanismName() != "quota" {
+			if x := rules.Rules()[0].Extension; x.Quota == nil || (x.MechanismName() != "quota") != x.Quota.OnlyHot {
 				t.Errorf("%s: %+v", name, x)
 			}
 		}

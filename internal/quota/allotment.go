@@ -79,6 +79,9 @@ func (a *allotment) free() uint64 {
 	return 0
 }
 
+// finish counts the hits of the window that were not assigned. It ends now.
+func (a *allotment) finish() { a.ledger.stats.Unassigned += a.held - min(a.held, a.charged) }
+
 // freeAhead returns how many hits more may reach into the next window.
 func (a *allotment) freeAhead() uint64 {
 	if a.next > a.ahead {
@@ -186,6 +189,8 @@ func (a *allotment) granted(now, window int64, hits uint64) {
 			a.deal(now)
 		}
 		a.cover(now)
+	default:
+		a.ledger.stats.Unassigned += hits
 	}
 }
 
@@ -217,5 +222,5 @@ func (a *allotment) remove(now int64, l *line) {
 	a.lines[l.place] = a.lines[last]
 	a.lines[l.place].place = l.place
 	a.lines = a.lines[:last]
-	a.ledger.stats.Stranded += l.rest() + l.old + l.carried
+	a.ledger.stats.Stranded += l.charge() - l.spent + l.late
 }

@@ -26,15 +26,17 @@ type Ledger struct {
 
 // stream is one stream of an Envoy.
 type stream struct {
-	id      Stream
-	name    string
-	lines   map[Key]*line
-	wants   []*line
-	queued  bool // in Ledger.sending
-	serial  uint64
-	sentAt  int64
-	waiting []sentResponse // unacknowledged, oldest first
-	unacked []*line        // lines with unacknowledged pushes
+	id     Stream
+	name   string
+	lines  map[Key]*line
+	wants  []*line
+	queued bool // in Ledger.sending
+	serial uint64
+	sentAt int64
+	// reportedAt is when its newest report arrived; 0: never.
+	reportedAt int64
+	waiting    []sentResponse // unacknowledged, oldest first
+	unacked    []*line        // lines with unacknowledged pushes
 }
 
 type sentResponse struct {
@@ -54,7 +56,13 @@ type LedgerStats struct {
 	Pushed   uint64 // hits of leases pushed
 	Credited uint64 // hits of leases that were free again before their windows ended
 	Stranded uint64 // hits of leases that may have been unspent when their windows or streams ended
-	OverCap  uint64 // reports of ids above the cap
+	// Unassigned are hits that the holder had granted and that were neither given back nor part of a lease when their
+	// windows ended.
+	Unassigned uint64
+	// Late are hits that were proven spent after their windows had ended. The grants of such windows are together Returned,
+	// Unassigned, Stranded, Late, and the hits proven spent before.
+	Late    uint64
+	OverCap uint64 // reports of ids above the cap
 }
 
 // NewLedger returns a Ledger without keys and streams.
@@ -105,6 +113,7 @@ func (b *Ledger) Report(now int64, r BucketReport, q KeyQuota) bool {
 	if s == nil {
 		return false
 	}
+	s.reportedAt = now
 	l := s.lines[r.Key]
 	if l == nil {
 		if len(s.lines) >= b.ids {
@@ -144,11 +153,14 @@ func (b *Ledger) newLine(now int64, s *stream, key Key, q KeyQuota) *line {
 // Granted adds hits that the holder has charged to a window of a key for this sidecar, in answer to an ask.
 func (b *Ledger) Granted(now int64, g AskResult) {
 	b.stats.Granted += g.Hits
-	if a := b.allotments[g.Key]; a != nil {
-		a.catchUp(now)
-		a.learnLeft(now, &g)
-		a.granted(now, g.Window, g.Hits)
+	a := b.allotments[g.Key]
+	if a == nil {
+		b.stats.Unassigned += g.Hits
+		return
 	}
+	a.catchUp(now)
+	a.learnLeft(now, &g)
+	a.granted(now, g.Window, g.Hits)
 }
 
 // Demanded records the sum of the demands of all sidecars, this one included, in answer to one of its demands; 0 if it

@@ -35,7 +35,10 @@ func (b *Ledger) Tick(now int64) Work {
 // drop removes an allotment that no Envoy uses.
 func (b *Ledger) drop(i int) {
 	a := b.list[i]
-	b.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - min(a.next, a.ahead)})
+	a.finish()
+	reserved := min(a.next, a.ahead) // for leases of closed streams
+	b.stats.Stranded += reserved
+	b.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - reserved})
 	delete(b.allotments, a.key)
 	b.list[i] = b.list[len(b.list)-1]
 	b.list = b.list[:len(b.list)-1]

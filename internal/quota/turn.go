@@ -52,9 +52,11 @@ func (a *allotment) schedule(now int64) {
 // turn begins the window that contains now.
 func (a *allotment) turn(now int64) {
 	end := a.end
+	a.finish()
 	window := a.quota.rule().Index(now)
 	a.held = a.next
 	if window != a.window+1 {
+		a.ledger.stats.Unassigned += a.next
 		a.held = 0
 	}
 	a.next = 0
@@ -63,13 +65,13 @@ func (a *allotment) turn(now int64) {
 	a.gone, a.ahead, a.charged = 0, 0, 0
 	for _, c := range a.closed {
 		a.gone += c.hits
+		a.ledger.stats.Stranded += c.hits // the new window is charged as well
 		if c.until > a.end {
 			a.ahead += c.hits
 		}
 	}
 	a.charged = a.gone
 	for _, l := range a.lines {
-		a.ledger.stats.Stranded += l.rest()
 		l.turn(end)
 		l.counted = counted{}
 		a.settle(l)

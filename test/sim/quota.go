@@ -183,9 +183,10 @@ func (b *quotaBook) drive() {
 			b.ask(h)
 		}
 		for _, h := range work.Returns {
-			for _, q := range lots.Return(&b.lots, m.w.quota.request, m.clock(), h) {
+			settlements, _ := lots.Return(&b.lots, m.w.quota.request, m.clock(), h)
+			for _, s := range settlements {
 				m.w.stats.count("quota: hits returned")
-				m.askQuota(q, func(*decision) {})
+				m.askQuota(s.Request, func(*decision) {})
 			}
 		}
 		for _, d := range work.Demands {

@@ -25,6 +25,26 @@ const (
 	CapsFilter   = "keyward-caps"   // local rate limit: with the name of a domain, buckets of many keys; also by ECDS
 )
 
+// Filters of an Envoy whose rules have hot_step: quota. The route of a hot key enables the first and disables the second.
+// QuotaID and CallsID return their names.
+const (
+	quotaFilter = "keyward-quota" // rate limit quota, disabled: spends the limit
+	callsFilter = "keyward-calls" // rate limit: calls for each request
+)
+
+// QuotaID returns the name of the rate limit quota filter of a descriptor with one entry.
+func QuotaID(domain, entry string) string { return quotaFilter + "/" + domain + "/" + entry }
+
+// CallsID returns the name of the rate limit filter of a descriptor with one entry.
+func CallsID(domain, entry string) string { return callsFilter + "/" + domain + "/" + entry }
+
+// PrimeHeader carries the ID of the bucket that a request to PrimeListener is for.
+const PrimeHeader = "x-keyward-prime"
+
+// PrimeListener is a listener on a loopback address. Its requests are answered by Envoy after they have passed a rate
+// limit quota filter, so that Envoy has an assignment for a bucket before its own requests need it.
+const PrimeListener = "keyward-prime"
+
 // Filters by ECDS that set SubHeader, for keys that are the value of a header or the client's address.
 const (
 	SpreadByHeader  = "keyward-spread-header"

@@ -63,9 +63,15 @@ func Settle(r owner.Request, op owner.Op, used uint64, id claim.Ident) owner.Req
 	return r
 }
 
-// Return removes h from the lots, the newest ones first, and returns the requests that give it back. A hold can be settled
-// once, so the rest of a lot of which a part is given back cannot be returned later.
-func Return(lots *[]Lot, r owner.Request, now int64, h quota.WindowHits) (settle []owner.Request) {
+// Settlement gives hits of a lot back.
+type Settlement struct {
+	Request owner.Request
+	Hits    uint64
+}
+
+// Return removes h from the lots, the newest ones first, and returns the requests that give it back, and how many of its hits
+// stay charged. A hold can be settled once, so the rest of a lot of which a part is given back cannot be returned later.
+func Return(lots *[]Lot, r owner.Request, now int64, h quota.WindowHits) (settle []Settlement, kept uint64) {
 	Drop(lots, now)
 	for i := len(*lots) - 1; i >= 0 && h.Hits > 0; i-- {
 		l := (*lots)[i]
@@ -78,9 +84,9 @@ func Return(lots *[]Lot, r owner.Request, now int64, h quota.WindowHits) (settle
 		}
 		h.Hits -= l.Hits - used
 		*lots = slices.Delete(*lots, i, i+1)
-		settle = append(settle, Settle(r, op, used, l.ID))
+		settle = append(settle, Settlement{Settle(r, op, used, l.ID), l.Hits - used})
 	}
-	return settle
+	return settle, h.Hits
 }
 
 // Drop removes the lots of windows that have ended.

@@ -84,6 +84,19 @@ func (l *Leases) RecordHit(now int64, e *counter.Owned, factor uint16) {
 	}
 }
 
+// RecordAhead counts hits that were charged to e for Envoys, ahead of the window that ends at end. Its key stays hot by
+// them, and keeps its name: Envoys decide its requests, so the owner sees none.
+func (l *Leases) RecordAhead(now int64, e *counter.Owned, end, length int64, hits uint64) {
+	if l.lender.config.NoHot {
+		return
+	}
+	l.hot.rates.Ahead(now, hotkey.Digest(e.Key()), end, length, float64(hits))
+	l.track(e)
+	if x := l.names[e.Key()]; x != nil {
+		x.usedAt = max(x.usedAt, end)
+	}
+}
+
 // track records in e whether its key is hot, and that the shard's Rates follow it.
 func (l *Leases) track(e *counter.Owned) {
 	h := e.Hotness()
