@@ -309,7 +309,7 @@ func TestGrantsAreAccountedFor(t *testing.T) {
 	spent += r.l.streams[2].lines[key].spent
 	r.l.Closed(r.now, 2)
 	endWindow()
-	r.l.Granted(r.now, Grant{WindowHits: WindowHits{Key: "gone", Window: r.window(), Hits: 7}})
+	r.l.Granted(r.now, AskResult{WindowHits: WindowHits{Key: "gone", Window: r.window(), Hits: 7}})
 	endWindow()
 	s := r.l.Stats()
 	lost := s.Stranded - begin.Stranded + s.Unassigned - begin.Unassigned
