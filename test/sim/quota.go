@@ -153,7 +153,7 @@ func (m *member) askQuota(q owner.Request, done func(*decision)) {
 type quotaBook struct {
 	m      *member
 	ledger *quota.Ledger
-	lots   []lots.Lot
+	lots   []lots.HeldLot
 	note   lots.Note
 	noting bool
 	wakeAt int64 // by the member's clock

@@ -38,7 +38,7 @@ type quotaEnvoy struct {
 	lease quotaLease
 }
 
-// quotaLease is what an Envoy was assigned.
+// quotaLease is the newest assignment of an Envoy.
 type quotaLease struct {
 	tokens, admitted uint64 // admitted since it was received
 	usedAt, until    int64
