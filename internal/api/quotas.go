@@ -26,7 +26,7 @@ type AssignedKey struct {
 	Total     int          `json:"total_envoys"`
 }
 
-// EnvoyQuota is what one Envoy has of a limit.
+// EnvoyQuota describes the part of a limit that one Envoy has.
 type EnvoyQuota struct {
 	Name     string  `json:"name"`
 	Stream   uint64  `json:"stream"`
