@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/envoy/rlqs"
+	"github.com/keyward/keyward/internal/assign/lots"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/quota"
@@ -53,8 +54,9 @@ type Assigner struct {
 type counter struct {
 	request owner.Request
 	bucket  *rlqs.QuotaBucket // as it was last reported
-	lots    []lot             // that may be returned, of the current window and the next one
-	note    note              // of the demand
+	lots    []lots.Lot        // that may be returned, of the current window and the next one
+	note    lots.Note         // of the demand
+	noting  bool              // a request about it is in progress
 	usedAt  int64
 }
 
@@ -234,6 +236,6 @@ func (a *Assigner) sweep(now int64) {
 			delete(a.keys, k)
 			continue
 		}
-		c.dropLots(now)
+		lots.Drop(&c.lots, now)
 	}
 }

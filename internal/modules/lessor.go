@@ -16,14 +16,14 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Charger decides requests on counters, as peer.Peer does.
-type Charger interface {
+// HitCharger decides requests on counters, as peer.Peer does.
+type HitCharger interface {
 	Decide(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result)
 }
 
 // Options configure a Lessor. All fields without a default are required.
 type Options struct {
-	Charger Charger
+	Charger HitCharger
 	Rules   func() rls.RuleMatcher
 	Members func() int       // of the ring
 	Logger  *slog.Logger     // default slog.Default
@@ -32,7 +32,7 @@ type Options struct {
 
 // Lessor leases hits to Envoys. It implements module.LeaseBook, and is safe for concurrent use.
 type Lessor struct {
-	charger Charger
+	charger HitCharger
 	rules   func() rls.RuleMatcher
 	now     func() time.Time
 	wake    chan struct{}
@@ -58,6 +58,7 @@ type leasedKey struct {
 	domain  string
 	entries []config.Entry
 	match   rls.RuleMatch
+	by      rls.RuleMatcher // that has matched it
 	lots    []lot
 	ended   bool // its rule has changed: it has no leases, but lots to return
 }
@@ -132,13 +133,13 @@ func (l *Lessor) Interested(c *module.ModuleConn, i *module.Interest) {
 		return
 	}
 	x, now := l.conns[c], l.now().UnixNano()
+	l.refresh(now)
 	f := c.Segment.Fingerprint(l.key)
 	p := sublease.Print{f.Lo, f.Hi}
 	if !l.book.Interest(now, x.id, p, i.Hits) {
 		return
 	}
 	key := string(l.key)
-	l.refresh(now)
 	k := l.keys[key]
 	if k == nil || k.ended {
 		made := l.newKey(i)
@@ -167,7 +168,7 @@ func (l *Lessor) newKey(i *module.Interest) *leasedKey {
 	for _, e := range i.Entries {
 		k.entries = append(k.entries, config.Entry{Key: string([]byte(e.Key)), Value: string([]byte(e.Value))})
 	}
-	k.match = l.matcher.Match(k.domain, k.entries)
+	k.match, k.by = l.matcher.Match(k.domain, k.entries), l.matcher
 	if !l.matcher.Leasable(&k.match) || !k.limit().Eligible() {
 		return nil
 	}
@@ -186,13 +187,14 @@ func (l *Lessor) refresh(now int64) {
 		return
 	}
 	l.matcher = m
+	l.book.Reconsider()
 	for key, k := range l.keys {
 		if k.ended {
 			continue
 		}
 		old, match := &k.match.Request, m.Match(k.domain, k.entries)
 		if m.Leasable(&match) && match.Request.Key == old.Key && match.Request.Rule == old.Rule {
-			k.match = match
+			k.match, k.by = match, m
 			continue
 		}
 		k.ended = true
@@ -215,7 +217,7 @@ func (l *Lessor) tick(now int64) {
 	}
 	for _, h := range w.Spent {
 		if k := l.keys[h.Key]; k != nil {
-			l.matcher.CountUsage(k.domain, k.entries, &k.match.Match, h.Hits, 0)
+			k.by.CountUsage(k.domain, k.entries, &k.match.Match, h.Hits, 0)
 		}
 	}
 	for _, id := range w.Corrupt {

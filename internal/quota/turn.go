@@ -100,11 +100,20 @@ func (a *allotment) askNext(now int64, lot bool) {
 	if lot {
 		alive := a.alive()
 		total := a.demands(now, a.quota.Window.Seconds())
-		target = alive + uint64(a.ledger.wanted(total)) + uint64(a.quota.Limit)/50
+		target = alive + uint64(a.ledger.wanted(total)) + uint64(a.margin())
 		a.lotAsked = true
+		a.giveBackNext(now, target)
 	}
 	if target = min(target, uint64(a.quota.Limit)); target > a.next {
 		a.request(now, a.window+1, target-a.next, &a.nextAsked)
+	}
+}
+
+// giveBackNext returns hits of the next window above what is needed there, if others need them.
+func (a *allotment) giveBackNext(now int64, needed uint64) {
+	if needed = max(needed, a.ahead); a.contended(now) && a.next > needed+uint64(a.quota.Limit)/100 {
+		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - needed})
+		a.next = needed
 	}
 }
 

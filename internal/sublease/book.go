@@ -54,6 +54,7 @@ type line struct {
 	lot      uint64 // of the last filling
 	usedAt   int64
 	lookedAt int64
+	renewAt  int64 // the lease is made again then
 	fullTo   int64 // there is no room for a lease until then
 }
 
@@ -152,6 +153,15 @@ func (c *candidate) rate(passed int64) float64 {
 func (b *SubleaseBook) Refuse(now int64, conn uint64, p Print) {
 	if e := b.conns[conn]; e != nil && e.candidates[p] != nil {
 		e.candidates[p].refused = now + int64(forgetAfter)
+	}
+}
+
+// Reconsider ends the effect of Refuse, because limits have changed.
+func (b *SubleaseBook) Reconsider() {
+	for _, e := range b.conns {
+		for _, c := range e.candidates {
+			c.refused = 0
+		}
 	}
 }
 

@@ -145,6 +145,27 @@ func TestTurn(t *testing.T) {
 	}
 }
 
+// TestLongWindow checks that a lease of a long window ends within an hour, and goes on nevertheless.
+func TestLongWindow(t *testing.T) {
+	d := newDesk(t, Limit{1_000_000, 24 * time.Hour})
+	d.lease(print)
+	for range 20 * 60 * 10 {
+		for _, l := range d.memory.leases {
+			if left := time.Duration(l.expires - d.now); left > time.Hour || left < time.Minute {
+				t.Fatalf("a lease ends in %v", left)
+			}
+		}
+		if d.tokens() < 3 {
+			t.Fatal("no tokens")
+		}
+		d.spend(3)
+		d.tick(100 * time.Millisecond)
+	}
+	if d.memory.next < 3 {
+		t.Errorf("%d leases in 20 minutes", d.memory.next)
+	}
+}
+
 // TestClosed checks that exactly what is unspent comes back from a connection that has ended.
 func TestClosed(t *testing.T) {
 	d := newDesk(t, Limit{1000, 10 * time.Second})

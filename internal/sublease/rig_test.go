@@ -72,16 +72,17 @@ type owner struct {
 	charged map[int64]uint64
 }
 
-// take charges hits if they fit. It returns what is left, and the time until the window ends, in whole seconds.
-func (o *owner) take(now int64, hits uint64) (ok bool, left uint64, reset time.Duration, window int64) {
+// take charges hits if they fit, and with anyway also if they do not, as calls of the rate limit service do. It returns what is
+// left, and the time until the window ends, in whole seconds.
+func (o *owner) take(now int64, hits uint64, anyway bool) (ok bool, left uint64, reset time.Duration, window int64) {
 	now += o.skew
 	r := o.limit.rule()
 	window = r.Index(now)
 	reset = (time.Duration(r.End(window)-now) + time.Second - 1).Truncate(time.Second)
-	if ok = o.charged[window]+hits <= uint64(o.limit.Hits); ok {
+	if ok = o.charged[window]+hits <= uint64(o.limit.Hits); ok || anyway {
 		o.charged[window] += hits
 	}
-	return ok, uint64(o.limit.Hits) - o.charged[window], reset, window
+	return ok, uint64(o.limit.Hits) - min(uint64(o.limit.Hits), o.charged[window]), reset, window
 }
 
 func (o *owner) giveBack(window int64, hits uint64) {
@@ -228,7 +229,7 @@ func (s *sidecar) tick() {
 		w.asks++
 		sent := s.clock()
 		w.after(w.delay(), func() {
-			ok, left, reset, window := w.owner.take(w.now, h.Hits)
+			ok, left, reset, window := w.owner.take(w.now, h.Hits, false)
 			w.after(w.delay(), func() {
 				if boot != s.started {
 					return
@@ -301,7 +302,7 @@ func (w *world) spent(expires int64) {
 // call is a call of the rate limit service.
 func (w *world) call() {
 	w.after(w.delay(), func() {
-		if ok, _, _, window := w.owner.take(w.now, 1); ok {
+		if ok, _, _, window := w.owner.take(w.now, 1, true); ok {
 			w.admitted[window]++
 		}
 	})

@@ -89,6 +89,7 @@ const (
 	horizon     = 200 * time.Millisecond // for which a lot is enough
 	idleAfter   = 400 * time.Millisecond // without use a lease is taken back
 	forgetAfter = 10 * time.Second       // without use a line is removed
+	leaseLife   = 10 * time.Minute       // a lease is made again after half of it; a module refuses leases of more than an hour
 	retryAfter  = 500 * time.Millisecond // after too little was left of the limit
 	faultAfter  = 100 * time.Millisecond // after no owner has granted a lot
 

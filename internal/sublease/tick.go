@@ -48,7 +48,7 @@ func (b *SubleaseBook) look(now int64, a *account) {
 		switch idle := time.Duration(now - l.usedAt); {
 		case idle >= forgetAfter:
 			b.end(l)
-		case idle >= idleAfter && l.has:
+		case l.has && (idle >= idleAfter || now >= l.renewAt):
 			b.takeBack(l)
 		}
 	}
@@ -186,14 +186,15 @@ func (b *SubleaseBook) fill(now int64, a *account) {
 func (b *SubleaseBook) give(now int64, l *line, n uint64) {
 	a, tokens := l.account, uint32(n)
 	if !l.has {
-		slot, ok := l.envoy.words.Put(l.print, tokens, a.limit.rule().End(a.window)-int64(EndMargin))
+		expires := min(a.limit.rule().End(a.window)-int64(EndMargin), now+int64(leaseLife))
+		slot, ok := l.envoy.words.Put(l.print, tokens, expires)
 		if !ok {
 			b.totals.Full++
 			l.fullTo = now + int64(time.Second)
 			return
 		}
 		a.stock -= n
-		l.has, l.slot, l.given, l.counted, l.left = true, slot, tokens, 0, tokens
+		l.has, l.slot, l.given, l.counted, l.left, l.renewAt = true, slot, tokens, 0, tokens, now+int64(leaseLife)/2
 		return
 	}
 	a.stock -= n

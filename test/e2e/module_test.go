@@ -52,7 +52,7 @@ func (c *moduleCounts) run(ctx context.Context, e *podEnvoy, perSecond int) {
 			for ctx.Err() == nil {
 				<-tick.C
 				if now := time.Now(); now.Truncate(moduleWindow).Add(moduleWindow).Sub(now) > 250*time.Millisecond {
-					c.add(e.ask(ctx, moduleWindow))
+					c.add(e.ask(ctx, moduleWindow, "app", "api_key", "hot"))
 				}
 			}
 		})

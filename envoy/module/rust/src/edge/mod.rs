@@ -129,7 +129,8 @@ extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
 }
 
 fn request(handle: &Handle, stream: &calls::Stream) {
-    let news = |text: &str| calls::log(if text.starts_with("connected") { INFO } else { WARN }, &format!("keyward: {text}"));
+    let news =
+        |text: &str| calls::log(if text.starts_with("connected") { INFO } else { WARN }, &format!("keyward: {text}"));
     handle.link.with(news, |session| {
         let Some(session) = session else { return };
         let Some(leases) = session.leases() else { return };
