@@ -14,12 +14,12 @@ func (b *SubleaseBook) Tick(now int64) *BookWork {
 		}
 		b.ticked = now
 	}
-	for _, a := range slices.Clone(b.order) {
-		if len(a.lines) == 0 {
+	for i := len(b.order) - 1; i >= 0; i-- { // drop removes from the list
+		if a := b.order[i]; len(a.lines) == 0 {
 			b.drop(now, a)
-			continue
+		} else {
+			b.fill(now, a)
 		}
-		b.fill(now, a)
 	}
 	b.work, b.done = BookWork{
 		Asks: b.done.Asks[:0], Returns: b.done.Returns[:0], Spent: b.done.Spent[:0], Corrupt: b.done.Corrupt[:0],
@@ -30,7 +30,8 @@ func (b *SubleaseBook) Tick(now int64) *BookWork {
 // look reads the leases of an account, and ends those that are not used.
 func (b *SubleaseBook) look(now int64, a *account) {
 	b.turn(now, a)
-	for _, l := range slices.Clone(a.lines) {
+	for i := len(a.lines) - 1; i >= 0; i-- { // end removes from the list
+		l := a.lines[i]
 		hits := l.called
 		l.called = 0
 		if l.has {
@@ -62,7 +63,7 @@ func (b *SubleaseBook) turn(now int64, a *account) {
 		return
 	}
 	if a.window != math.MinInt64 {
-		for _, l := range slices.Clone(a.lines) {
+		for _, l := range a.lines {
 			b.takeBack(l)
 		}
 		if now < r.End(a.window) {
