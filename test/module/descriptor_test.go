@@ -14,6 +14,7 @@ func TestDescriptorsAreThoseOfTheRateLimitFilter(t *testing.T) {
 	values := [][]string{
 		{}, {"x-a", ""}, {"x-a", "v"}, {"x-a", "v", "x-a", "w"}, {"x-a", "Bot/1.0"}, {"x-a", "", "x-a", ""}, {"x-a", "a,b"},
 		{"x-a", "ü€"}, {"x-a", "\xff"}, {"x-a", strings.Repeat("long", 3000)}, {"x-a", "v", "x-b", "b"}, {"x-b", ""}, {"x-b", "b"},
+		{"x-forwarded-for", "10.20.30.40"}, {"x-forwarded-for", "2001:db8:1:2:3:4:5:6"}, {"x-forwarded-for", "::ffff:1.2.3.4"}, {"x-forwarded-for", "::1.2.3.4"},
 	}
 	paths := []string{"/", "/?a=1&b=2", "/?a=", "/?a", "/?A=1", "/?a=1&a=2", "/?a=%41%20+x", "/?a=%4", "/?a=%zz&%61=y", "/?b=1;a=2", "/?&&a==", "/?=a", "/?%61=enc", "/?a=ü", "/?a=%ff"}
 	actions := []string{
@@ -26,6 +27,7 @@ func TestDescriptorsAreThoseOfTheRateLimitFilter(t *testing.T) {
 		`{"remote_address":{}}`,
 		`{"masked_remote_address":{"v4_prefix_mask_len":12}}`,
 		`{"masked_remote_address":{}}`,
+		`{"masked_remote_address":{"v4_prefix_mask_len":0,"v6_prefix_mask_len":47}}`,
 		`{"query_parameters":{"query_parameter_name":"a","descriptor_key":"q"}}`,
 		`{"query_parameters":{"query_parameter_name":"a","descriptor_key":"q","skip_if_absent":true}},{"generic_key":{"descriptor_value":"g"}}`,
 	}
