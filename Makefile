@@ -64,13 +64,16 @@ idle: ## The cost of a sidecar without requests: memory and processor time among
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/idle/ ./cmd/sidecar ./cmd/keyward # as the image has them
 	cd bench && $(GO) run ./idle -bin ../$(BIN)/idle
 
-.PHONY: e2e page boards walk kube rlqs
+.PHONY: e2e page boards walk kube rlqs module
 MATCH ?= .
 e2e: ## End to end: real processes, real Envoys, mTLS; MATCH=Hot: the tests whose names match
 	@$(RUN) -only machine,build,e2e -match '$(MATCH)' test
 
 rlqs: ## Envoy's client of quotas (RLQS): what three releases do, and the model of it; the reproductions of docs/upstream
 	@$(RUN) -only machine,rlqs test
+
+module: ## The dynamic module for Envoy: builds it with cargo, runs its tests, and spends leases with four releases of Envoy
+	@$(RUN) -only machine,build,module test
 
 page: ## The page of a real cluster in a Chromium without a window; KEYWARD_SHOTS=DIR keeps pictures
 	@$(RUN) -only machine,build,page test

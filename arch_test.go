@@ -55,7 +55,7 @@ func isFolder(name string) bool {
 }
 
 // pure packages have no clock, no I/O, no goroutines and no global randomness; these imports would bring them in.
-var pure = []string{"internal/limit", "internal/policy", "internal/protocol", "internal/suggest", "ring", "internal/ringcheck", "hotkey", "internal/lease", "internal/quota", "handoff", "owner", "owner/internal/counter", "owner/internal/fair", "owner/internal/lending", "owner/internal/replica", "owner/internal/writeback", "internal/counterwire", "internal/config", "internal/membership", "internal/ops/translate", "internal/wire"}
+var pure = []string{"internal/limit", "internal/policy", "internal/protocol", "internal/suggest", "ring", "internal/ringcheck", "hotkey", "internal/lease", "internal/quota", "internal/sublease", "handoff", "owner", "owner/internal/counter", "owner/internal/fair", "owner/internal/lending", "owner/internal/replica", "owner/internal/writeback", "internal/counterwire", "internal/config", "internal/membership", "internal/ops/translate", "internal/wire"}
 
 var impure = []string{"context", "net", "net/http", "os", "io/fs", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog", "os/exec", "syscall"}
 

@@ -25,6 +25,7 @@ const (
 	nameEnvoyOne      = "envoy-keyward-1"
 	nameEnvoyDirect   = "envoy-keyward-3"
 	nameEnvoyPlain    = "envoy-keyward-3-plain"
+	nameEnvoyModule   = "envoy-module"
 )
 
 func behindEnvoy() []contestant {
@@ -53,6 +54,7 @@ func behindEnvoy() []contestant {
 		{Name: nameEnvoyPlain, Title: "Keyward, three nodes, owner-direct, no TLS", start: func(ctx context.Context, a *arena, r *running) error {
 			return startOwnerDirect(ctx, a, r, true)
 		}},
+		module(),
 	}
 	for i := range all {
 		all[i].envoy = true

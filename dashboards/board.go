@@ -120,7 +120,7 @@ func Files() (map[string][]byte, error) {
 
 // boards returns the boards in the order of their links.
 func boards() []board {
-	return []board{overview(), ringAndHotKeys(), edge(), capacity(), regions(), budgets()}
+	return []board{overview(), ringAndHotKeys(), edge(), capacity(), regions(), budgets(), quotas()}
 }
 
 // ask returns a query.

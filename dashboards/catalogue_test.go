@@ -13,9 +13,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/keyward/keyward/envoy/rlqs"
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/envoy/xds"
 	"github.com/keyward/keyward/internal/admin"
+	"github.com/keyward/keyward/internal/assign"
 	"github.com/keyward/keyward/internal/audit"
 	"github.com/keyward/keyward/internal/certs"
 	"github.com/keyward/keyward/internal/cluster"
@@ -96,7 +98,11 @@ func metricsOfTheCode(t *testing.T) catalogue {
 	}
 	v := source.NewVersions(source.VersionsOptions{Self: "a", Registerer: r})
 	t.Cleanup(func() { c.Close(); v.Close(); _ = p.Close() })
-	rls.New(rls.Options{Decider: p, Stats: stats.New(stats.Options{Registerer: r}), Registerer: r, DecisionTimeout: time.Second})
+	service := rls.New(rls.Options{Decider: p, Stats: stats.New(stats.Options{Registerer: r}), Registerer: r, DecisionTimeout: time.Second})
+	assigner := assign.New(assign.Options{Charger: p, Members: func() int { return 1 }})
+	assigner.Close()
+	r.MustRegister(assigner.Collectors()...)
+	rlqs.NewServer(rlqs.Options{Service: service, Book: assigner, Registerer: r})
 	xds.New(t.Context(), xds.Options{Registerer: r})
 	r.MustRegister(admin.NewCollector(p.Stats), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	maps.Copy(r.all, statistics(t))

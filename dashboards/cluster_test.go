@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,11 +21,13 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/internal/certs"
@@ -51,6 +54,7 @@ descriptors:
 - {key: flood, rate_limit: {unit: hour, requests_per_unit: 5}}
 - {key: quota, rate_limit: {unit: hour, requests_per_unit: 100}}
 - {key: shared, rate_limit: {unit: minute, requests_per_unit: 60000}, metadata: {keyward: {federation: {outage: regional_only}}}}
+- {key: spent, rate_limit: {unit: second, requests_per_unit: 20}, metadata: {keyward: {mechanism: quota, window: 10s, degraded: fail_closed}}}
 - {key: loose, rate_limit: {unit: minute, requests_per_unit: 6000}, metadata: {keyward: {federation: {outage: fail_open, floor: 0%%}}}}
 `
 
@@ -63,6 +67,7 @@ type town struct {
 	*testing.T
 	*lab.Lab
 	edge, open *lab.Envoy
+	frugal     *lab.Envoy   // makes no calls
 	guest      *lab.Sidecar // leaves and returns
 	pool       *lab.Coordinator
 }
@@ -118,6 +123,10 @@ func newTown(t *testing.T, envoy string) *town {
 		Name: "edge-open", Path: envoy, Shape: "plain", Upstream: addr, Args: append(from, "--sidecar", l.Sidecars[2].RLS, "--timeout", "50ms"),
 	})
 	c.must(err)
+	c.frugal, err = l.AddEnvoy(lab.EnvoyOptions{
+		Name: "edge-frugal", Path: envoy, Shape: "rlqs", Upstream: addr, Args: append(from, "--sidecar", l.Sidecars[0].RLS, "--from", "spent=header:x-spent"),
+	})
+	c.must(err)
 	c.must(c.edge.Await(ctx, "keyward", 4))
 	c.load(ctx)
 	return c
@@ -162,12 +171,15 @@ func (c *town) targets() []target {
 // load sends requests through the Envoys and to every member until the context ends.
 func (c *town) load(ctx context.Context) {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 50}}
-	get := func(e *lab.Envoy, key string) {
+	get := func(e *lab.Envoy, key string, more ...string) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+e.Listener, nil)
 		if err != nil {
 			return
 		}
 		req.Header.Set("x-api-key", key)
+		for _, name := range more {
+			req.Header.Set(name, key)
+		}
 		if res, err := client.Do(req); err == nil {
 			_, _ = io.Copy(io.Discard, res.Body)
 			res.Body.Close()
@@ -178,6 +190,8 @@ func (c *town) load(ctx context.Context) {
 	every(ctx, 50*time.Millisecond, func() { get(c.edge, "capped") })
 	every(ctx, 100*time.Millisecond, func() { get(c.edge, "quiet") })
 	every(ctx, 30*time.Millisecond, func() { get(c.open, fmt.Sprintf("client-%d", rand.IntN(300))) })
+	every(ctx, 20*time.Millisecond, func() { get(c.frugal, "both", "x-spent") }) // 50 requests per second; the limit is 20
+	every(ctx, time.Second, func() { get(c.frugal, fmt.Sprintf("some-%d", rand.IntN(3)), "x-spent") })
 	busy := c.keyOf("busy", "pod-a") // pod-a is never killed, but the holders of its leases are
 	owner, lone := c.dial(c.Sidecars[0].RLS, insecure.NewCredentials()), c.keyOf("lone", "pod-a")
 	every(ctx, 8*time.Millisecond, func() { _ = say(ctx, owner, "lone", lone) }) // a hot key without relief
@@ -308,6 +322,10 @@ func (c *town) changes() {
 func (c *town) faults() {
 	c.Helper()
 	a, b, victim := c.Sidecars[0], c.Sidecars[1], c.Sidecars[2]
+	c.mute(a)
+	const window = 10 * time.Second // of the limit that it spends: it is sent the next window's part, and does not acknowledge it
+	c.wait(time.Until(time.Now().Add(2 * time.Second).Truncate(window).Add(window - 2*time.Second)))
+	c.must(c.frugal.Signal(syscall.SIGSTOP)) // until the end
 	c.refusals(a)
 	c.flood(a)
 	c.rules("domain: app\ndescriptors: [", a) // invalid, while the other member has new rules and waits
@@ -324,6 +342,7 @@ func (c *town) faults() {
 	c.rules(fmt.Sprintf(liveRules, 320), victim)
 	c.must(c.Restart(victim)) // it starts with rules that no other member has
 	c.wait(5 * time.Second)
+	c.must(c.frugal.Signal(syscall.SIGCONT))
 }
 
 // outage waits until what the region had leased is used up and a member admits hits of its own above the floors, at the
@@ -365,8 +384,41 @@ func (c *town) refusals(s *lab.Sidecar) {
 	c.must(errors.Join(stream.Send(ask), stream.CloseSend()))
 }
 
+// mute opens a stream as an Envoy does, and reports only once.
+func (c *town) mute(s *lab.Sidecar) {
+	c.Helper()
+	stream, err := rlqsv3.NewRateLimitQuotaServiceClient(c.dial(s.RLS, insecure.NewCredentials())).StreamRateLimitQuotas(c.Context())
+	c.must(err)
+	c.must(stream.Send(&rlqsv3.RateLimitQuotaUsageReports{Domain: "app", BucketQuotaUsages: []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{{
+		BucketId: &rlqsv3.BucketId{Bucket: map[string]string{"0.spent": "once"}}, TimeElapsed: durationpb.New(0), NumRequestsDenied: 1,
+	}}}))
+}
+
+// crowd reports more bucket ids of one Envoy than it may have, one that is too long, and one that fits no rule.
+func (c *town) crowd(s *lab.Sidecar) {
+	c.Helper()
+	stream, err := rlqsv3.NewRateLimitQuotaServiceClient(c.dial(s.RLS, insecure.NewCredentials())).StreamRateLimitQuotas(c.Context())
+	c.must(err)
+	ids := []*rlqsv3.BucketId{{Bucket: map[string]string{"0.spent": strings.Repeat("x", 20<<10)}}, {Bucket: map[string]string{"0.nothing": "x"}}}
+	for i := range 10_010 {
+		ids = append(ids, &rlqsv3.BucketId{Bucket: map[string]string{"0.spent": fmt.Sprint(i)}})
+	}
+	for part := range slices.Chunk(ids, 1000) {
+		r := &rlqsv3.RateLimitQuotaUsageReports{Domain: "app"}
+		for _, id := range part {
+			r.BucketQuotaUsages = append(r.BucketQuotaUsages, &rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{
+				BucketId: id, TimeElapsed: durationpb.New(0), NumRequestsDenied: 1,
+			})
+		}
+		c.must(stream.Send(r))
+	}
+	_, err = stream.Recv() // when it has an answer, the first message has been processed
+	c.must(errors.Join(err, stream.CloseSend()))
+}
+
 // noise sends bytes that are not the peer protocol.
 func (c *town) noise(s *lab.Sidecar) {
+	c.crowd(s)
 	c.Helper()
 	conn, err := net.Dial("tcp", s.Peer)
 	c.must(err)

@@ -72,6 +72,10 @@ var flat = map[string]string{
 	"keyward_holds_sets_unclaimed_total":   "needs more holds than this load has; see the tests of owner",
 	"keyward_budget_events_lost_total":     "needs more keys than this load has; see the tests of owner",
 
+	"keyward_quota_unsent_total":            "needs a stream that ends while a response is made; see the tests of assign",
+	"keyward_quota_credited_hits_total":     "needs load that moves between Envoys; see the tests of quota",
+	"keyward_quota_returned_hits_total":     "needs load that falls; see the tests of quota",
+	"keyward_quota_unreturned_hits_total":   "needs an owner that is away; see the tests of assign",
 	"keyward_connection_wait_seconds_total": "needs connections with much data and few calls; see the tests of connguard",
 }
 
@@ -80,6 +84,7 @@ var still = map[string]string{
 	`authority="shed"`:       "needs a live owner that is too slow; see the tests of peer",
 	`result=~"late|shed"`:    "the same",
 	`1 - keyward_journal_up`: "needs a disk that fails; see the tests of durable",
+	`reason="unread"`:        "needs an Envoy that does not read; see the tests of rlqs",
 	`unless on (cluster, job, instance) keyward_rules_version_info`: "needs a member whose first rules are invalid",
 }
 
@@ -132,6 +137,8 @@ var silent = map[string]string{
 	"KeywardFederationClock":         "all processes share one clock",
 	"KeywardCoordinatorStore":        "the coordinator's memory does not fail",
 	"KeywardSettlementsLost":         "needs an owner that is away for a minute",
+	"KeywardQuotaUnsent":             "needs Envoys that fail again and again",
+	"KeywardQuotaStranded":           "takes ten minutes",
 	"KeywardRefused":                 "needs more than one refused caller per second",
 }
 

@@ -57,7 +57,7 @@ func (v *OwnershipView) Lost(h uint64) (at int64, lost bool) {
 // currentLoss returns the loss caused by the members of the last base that failed, or false if none did. Its time does
 // not change until another member fails: later charges are known to the members that took the keys over.
 func (m *Machine) currentLoss(now int64) (l loss, any bool) {
-	base := m.lastBase()
+	base := m.lossRing()
 	if base == nil {
 		return l, false
 	}
@@ -83,6 +83,33 @@ func (m *Machine) lastBase() *ring.Ring {
 	return m.revokedBase
 }
 
+// lossRing returns the last base without the members that have left since, or nil without a base. They have transferred
+// their keys, and the other keys have replicas on the members that are next without them: all state is where that ring
+// has it. The membership remembers only for a while that a member has left, so the ring is kept.
+func (m *Machine) lossRing() *ring.Ring {
+	base := m.lastBase()
+	if base != m.stayed.base {
+		m.stayed.base, m.stayed.ring = base, base
+	}
+	if base == nil {
+		return nil
+	}
+	if len(m.membership.Left) == 0 {
+		return m.stayed.ring
+	}
+	r := m.stayed.ring
+	var stay []ring.Member
+	for i := range r.Len() {
+		if a := r.At(i); !m.hasLeft(a) {
+			stay = append(stay, a)
+		}
+	}
+	if len(stay) < r.Len() {
+		m.stayed.ring = base.Parameters().New(stay)
+	}
+	return m.stayed.ring
+}
+
 // updateMissing records since when failed members are missing, before r is adopted. It covers members that were on a
 // ring since the base and members that N_ref may still count.
 func (m *Machine) updateMissing(now int64, r *ring.Ring) {
@@ -102,7 +129,7 @@ func (m *Machine) updateMissing(now int64, r *ring.Ring) {
 			note(r.At(i), now)
 		}
 	}
-	if base := m.lastBase(); base != nil {
+	if base := m.lossRing(); base != nil {
 		all(base)
 	}
 	for i := range m.view.steps {
@@ -119,7 +146,12 @@ func (m *Machine) updateMissing(now int64, r *ring.Ring) {
 
 // isMissing reports whether that boot of another member is gone without having left.
 func (m *Machine) isMissing(a ring.Member) bool {
-	return a.ID != m.opts.Self && !m.isLive(a) && !slices.Contains(m.membership.Left, a.ID)
+	return a.ID != m.opts.Self && !m.isLive(a) && !m.hasLeft(a)
+}
+
+// hasLeft reports whether that boot of another member is gone and has left.
+func (m *Machine) hasLeft(a ring.Member) bool {
+	return a.ID != m.opts.Self && !m.isLive(a) && slices.Contains(m.membership.Left, a.ID)
 }
 
 // missingCounted reports whether N_ref may count a failed member that is not on r.

@@ -83,3 +83,50 @@ func TestLossOfAZone(t *testing.T) {
 		t.Errorf("the state of %d of 500 keys is lost", lost)
 	}
 }
+
+// TestLossDuringALeave requires that a member that has left counts neither as a member with a replica nor as a failed owner:
+// what it had is on the ring without it. Its ring is the base until the ring without it is complete, and here its next
+// members fail before that.
+func TestLossDuringALeave(t *testing.T) {
+	for _, forgotten := range []bool{false, true} { // the cluster remembers a member that has left only for a while
+		c := newCluster(t, "a", "b", "c", "d")
+		with := c.ring()
+		c.states["a"] = membership.Leaving
+		without := c.ring()
+		delete(c.machines, "b")
+		adopt := func(r *ring.Ring) {
+			for _, id := range c.ids() {
+				c.adopt(id, r)
+			}
+			c.run(200 * time.Millisecond)
+		}
+		adopt(without)
+		delete(c.machines, "a")
+		c.left = []ring.ID{"a"}
+		adopt(without)
+		if c.machines["d"].View().base.Fingerprint() != with.Fingerprint() {
+			t.Fatal("the ring without a is complete too early for this test")
+		}
+		if forgotten {
+			c.left = nil
+			adopt(without)
+		}
+		delete(c.machines, "c")
+		c.adoptAll()
+		c.run(10 * time.Second)
+		c.steady()
+		kinds := map[bool]int{}
+		for h := range uint64(500) {
+			h *= 0x9E3779B97F4A7C15
+			want := without.At(without.Owner(h)).ID != "d" && without.At(without.Successor(h)).ID != "d"
+			if _, lost := c.machines["d"].View().Lost(h); lost != want {
+				t.Fatalf("forgotten %v: key %x: lost %v, owner with a %s, without %s, successor with a %s, without %s", forgotten, h, lost,
+					with.At(with.Owner(h)).ID, without.At(without.Owner(h)).ID, with.At(with.Successor(h)).ID, without.At(without.Successor(h)).ID)
+			}
+			kinds[want]++
+		}
+		if len(kinds) != 2 {
+			t.Errorf("the keys are all alike: %v", kinds)
+		}
+	}
+}

@@ -41,9 +41,12 @@ type Machine struct {
 	peers        map[ring.ID]*peer
 	sortedPeers  []*peer              // sorted by ID, so that equal histories give equal traces
 	missingSince map[memberBoot]int64 // when each failed member was first missing
-	confirmed    map[memberBoot]lastConfirmation
-	copiesFrom   map[memberBoot]int64 // leaving members that have sent replicas, and when they were last live
-	contacts     *contacts
+	stayed       struct {             // see lossRing
+		base, ring *ring.Ring
+	}
+	confirmed  map[memberBoot]lastConfirmation
+	copiesFrom map[memberBoot]int64 // leaving members that have sent replicas, and when they were last live
+	contacts   *contacts
 }
 
 // memberBoot identifies one boot of one member.

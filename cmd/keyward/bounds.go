@@ -48,6 +48,7 @@ func newBounds() *cobra.Command {
 		if c.Regions, err = regions.conditions(); err != nil {
 			fault = errors.Join(fault, err)
 		}
+		fault = errors.Join(fault, quotaFaults(c.Quota))
 		o.Members = c.Members
 		rules, err := boundsOf(args[0], o, c)
 		if err = errors.Join(fault, err); err != nil {
@@ -68,6 +69,8 @@ func newBounds() *cobra.Command {
 	cmd.Flags().DurationVar(&c.Outage, "outage", 0, "also print the cost of an outage of this `duration`, in which no member reaches the owner")
 	cmd.Flags().BoolVar(&data, "data", false, "the members have a journal (--data): print what the loss of all members costs then")
 	cmd.Flags().DurationVar(&dataWindow, "data-window", time.Hour, "with --data: the members' `duration` of the shortest window in the journal (--data-window)")
+	cmd.Flags().Uint64Var(&c.Quota.Envoys, "envoys", 0, "for rules with mechanism: quota: `number` of Envoys that share a limit (default: the rule's envoys)")
+	cmd.Flags().Uint64Var(&c.Quota.Connections, "connections", 100, "for rules with mechanism: quota: `number` of callers' connections to one Envoy")
 	regions.define(cmd.Flags())
 	_ = cmd.MarkFlagRequired("members") // the flag exists
 	return cmd
@@ -75,6 +78,22 @@ func newBounds() *cobra.Command {
 
 // minDataWindow is the smallest --data-window of a member.
 const minDataWindow = time.Second
+
+const (
+	maxEnvoys      = 10_000
+	maxConnections = 1_000_000
+)
+
+// quotaFaults checks the flags for rules with mechanism: quota.
+func quotaFaults(q rulecheck.QuotaConditions) (err error) {
+	if q.Envoys > maxEnvoys {
+		err = fmt.Errorf("--envoys %d: want 1 to %d", q.Envoys, maxEnvoys)
+	}
+	if q.Connections < 1 || q.Connections > maxConnections {
+		err = errors.Join(err, fmt.Errorf("--connections %d: want 1 to %d", q.Connections, maxConnections))
+	}
+	return err
+}
 
 // maxOutage is the longest outage: a year.
 const maxOutage = 365 * 24 * time.Hour
@@ -102,6 +121,9 @@ func boundsOf(path string, o config.Options, c rulecheck.Conditions) ([]rulechec
 	for i, r := range rules.Rules() {
 		if r.Extension.Federation != nil && c.Regions == nil {
 			faults = append(faults, fmt.Errorf("%s:%d: several regions share the limit of %s: give --federation FILE", r.File, r.Line, r.FullKey))
+		}
+		if r.Extension.Quota != nil && c.Quota.EnvoysOf(r) == 0 && !r.Unlimited {
+			faults = append(faults, fmt.Errorf("%s:%d: Envoys spend the limit of %s: give --envoys M", r.File, r.Line, r.FullKey))
 		}
 		bounds[i] = rulecheck.BoundsOf(r, c)
 	}
@@ -204,8 +226,14 @@ func wayOf(b *rulecheck.RuleBounds) string {
 	if x.Volatile {
 		parts = append(parts, "durability memory")
 	}
-	if x.Mechanism != policy.ByOwner {
-		parts = append(parts, "mechanism "+x.Mechanism.String())
+	if x.MechanismName() != policy.ByOwner.String() {
+		parts = append(parts, "mechanism "+x.MechanismName())
+	}
+	if x.Quota != nil && x.Quota.OnlyHot {
+		parts = append(parts, "hot_step quota")
+	}
+	if x.Quota != nil {
+		parts = append(parts, "first "+x.Quota.First.String())
 	}
 	if x.Fair != nil {
 		parts = append(parts, "fair by "+x.Fair.Entry)
@@ -263,6 +291,9 @@ func symbols(b *rulecheck.RuleBounds) string {
 	}
 	if b.Drift > 0 {
 		text += fmt.Sprintf(", E = %d", b.Drift)
+	}
+	if b.Envoys > 0 {
+		text += fmt.Sprintf(", M = %d, connections = %d", b.Envoys, b.Connections)
 	}
 	if b.Spec.Extension.Identity != nil && b.Drift > 0 {
 		text += fmt.Sprintf(" (%d for a key of an unknown caller)", b.Unknown)

@@ -62,6 +62,9 @@ func TestBoundsGolden(t *testing.T) {
 		"bounds.regions.txt":   {"regions.yaml", "--members", "3", "--federation", "regions.layout.yaml", "--outage", "5m"},
 		"bounds.regions.json":  {"regions.yaml", "--members", "3", "--federation", "regions.layout.yaml", "--outage", "5m", "-o", "json"},
 		"bounds.regions.2.txt": {"regions.yaml", "--members", "3", "--federation", "regions.layout.yaml", "--policy", "available", "--rate", "200", "--data", "--data-window", "1m"},
+		"bounds.envoys.txt":    {"envoys.yaml", "--members", "3", "--envoys", "3"},
+		"bounds.envoys.2.txt":  {"envoys.yaml", "--members", "1", "--envoys", "50", "--connections", "16", "--rate", "4000"},
+		"bounds.envoys.json":   {"envoys.yaml", "--members", "3", "--envoys", "3", "--detection", "10s", "-o", "json"},
 		"bounds.data.json":     {"quota.yaml", "--members", "3", "--data", "-o", "json"},
 	} {
 		out, err := runBounds(args...)
@@ -209,6 +212,54 @@ func TestBoundsRegionsManual(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestBoundsQuotaManual requires that docs/bounds.md has a row for each event of Envoys that spend a limit, with its formulas.
+func TestBoundsQuotaManual(t *testing.T) {
+	page, err := os.ReadFile("../../docs/bounds.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(page), "### Rules with mechanism: quota\n")
+	text, _, _ = strings.Cut(text, "\n### ")
+	rules, err := loadPath("testdata/envoys.yaml", config.Options{})
+	if !found || err != nil {
+		t.Fatal(found, err)
+	}
+	c := rulecheck.Conditions{Members: 5, Quota: rulecheck.QuotaConditions{Envoys: 3, Connections: 100}}
+	rows := 0
+	for _, r := range rules.Rules() {
+		all := rulecheck.BoundsOf(r, c).Bounds
+		for _, b := range all[slices.IndexFunc(all, func(b rulecheck.Bound) bool { return strings.HasPrefix(b.Event, "Envoys spend") }):] {
+			row := rowOf(text, b.Event)
+			for _, formula := range []string{b.OverFormula, b.UnderFormula} {
+				if !strings.Contains(row, "`"+formula) {
+					t.Errorf("%s: the row of %q has no `%s`: %s", r.FullKey, b.Event, formula, row)
+				}
+			}
+			rows++
+		}
+	}
+	if rows != 3*10 {
+		t.Errorf("%d rows, want 30", rows)
+	}
+}
+
+// TestBoundsQuotaFaults requires the number of Envoys for rules that do not have it, and checks the flags.
+func TestBoundsQuotaFaults(t *testing.T) {
+	for want, args := range map[string][]string{
+		"envoys.yaml:3: Envoys spend the limit of shop.api_key: give --envoys M": {},
+		"--envoys 10001: want 1 to 10000":                                        {"--envoys", "10001"},
+		"--connections 0: want 1 to 1000000":                                     {"--connections", "0"},
+	} {
+		out, err := runBounds(append([]string{"testdata/envoys.yaml", "--members", "3"}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q\n%s", args, err, want, out)
+		}
+		if len(args) == 0 && err != nil && strings.Contains(err.Error(), "shop.plan") {
+			t.Errorf("the rule has envoys: %v", err)
 		}
 	}
 }

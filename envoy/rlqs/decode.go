@@ -8,8 +8,7 @@ import (
 	"time"
 	"unsafe"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
+	"github.com/keyward/keyward/envoy/internal/wire"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -55,15 +54,16 @@ const (
 func (r *usageReport) decode(b []byte) error {
 	r.domain, r.usages, r.entries = "", r.usages[:0], r.entries[:0]
 	for len(b) > 0 {
-		f, ok := nextField(&b)
+		f, rest, ok := wire.Next(b)
 		if !ok {
 			return errMalformed
 		}
+		b = rest
 		switch {
-		case f.is(1, protowire.BytesType):
-			r.domain = textOf(f.bytes)
-		case f.is(2, protowire.BytesType):
-			if err := r.usage(f.bytes); err != nil {
+		case f.IsBytes(1):
+			r.domain = textOf(f.Bytes)
+		case f.IsBytes(2):
+			if err := r.usage(f.Bytes); err != nil {
 				return err
 			}
 		}
@@ -101,21 +101,22 @@ func (r *usageReport) usage(b []byte) error {
 	}
 	u := reportedUsage{first: len(r.entries)}
 	for len(b) > 0 {
-		f, ok := nextField(&b)
+		f, rest, ok := wire.Next(b)
 		if !ok {
 			return errMalformed
 		}
+		b = rest
 		switch {
-		case f.is(1, protowire.BytesType):
-			if err := r.bucketID(f.bytes, u.first); err != nil {
+		case f.IsBytes(1):
+			if err := r.bucketID(f.Bytes, u.first); err != nil {
 				return err
 			}
-		case f.is(2, protowire.BytesType):
-			ok = u.duration(f.bytes)
-		case f.is(3, protowire.VarintType):
-			u.allowed = min(f.varint, MaxReported)
-		case f.is(4, protowire.VarintType):
-			u.denied = min(f.varint, MaxReported)
+		case f.IsBytes(2):
+			ok = u.duration(f.Bytes)
+		case f.IsVarint(3):
+			u.allowed = min(f.Varint, MaxReported)
+		case f.IsVarint(4):
+			u.denied = min(f.Varint, MaxReported)
 		}
 		if !ok {
 			return errMalformed
@@ -128,14 +129,15 @@ func (r *usageReport) usage(b []byte) error {
 // bucketID decodes a BucketId, whose entries begin at r.entries[first].
 func (r *usageReport) bucketID(b []byte, first int) error {
 	for len(b) > 0 {
-		f, ok := nextField(&b)
+		f, rest, ok := wire.Next(b)
 		if !ok {
 			return errMalformed
 		}
-		if !f.is(1, protowire.BytesType) {
+		b = rest
+		if !f.IsBytes(1) {
 			continue
 		}
-		e, ok := decodeEntry(f.bytes)
+		e, ok := decodeEntry(f.Bytes)
 		switch {
 		case !ok:
 			return errMalformed
@@ -152,14 +154,16 @@ func (r *usageReport) bucketID(b []byte, first int) error {
 // decodeEntry decodes an entry of a map of strings.
 func decodeEntry(b []byte) (e config.Entry, ok bool) {
 	for len(b) > 0 {
-		f, ok := nextField(&b)
-		switch {
-		case !ok:
+		f, rest, ok := wire.Next(b)
+		if !ok {
 			return e, false
-		case f.is(1, protowire.BytesType):
-			e.Key = textOf(f.bytes)
-		case f.is(2, protowire.BytesType):
-			e.Value = textOf(f.bytes)
+		}
+		b = rest
+		switch {
+		case f.IsBytes(1):
+			e.Key = textOf(f.Bytes)
+		case f.IsBytes(2):
+			e.Value = textOf(f.Bytes)
 		}
 	}
 	return e, true
@@ -168,52 +172,19 @@ func decodeEntry(b []byte) (e config.Entry, ok bool) {
 // duration decodes a google.protobuf.Duration.
 func (u *reportedUsage) duration(b []byte) bool {
 	for len(b) > 0 {
-		f, ok := nextField(&b)
-		switch {
-		case !ok:
+		f, rest, ok := wire.Next(b)
+		if !ok {
 			return false
-		case f.is(1, protowire.VarintType):
-			u.seconds = int64(f.varint)
-		case f.is(2, protowire.VarintType):
-			u.nanos = int32(f.varint)
+		}
+		b = rest
+		switch {
+		case f.IsVarint(1):
+			u.seconds = int64(f.Varint)
+		case f.IsVarint(2):
+			u.nanos = int32(f.Varint)
 		}
 	}
 	return true
 }
 
 func textOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
-
-// wireField is a field of the wire format: a varint, bytes, or a value to be skipped.
-type wireField struct {
-	bytes  []byte
-	varint uint64
-	num    protowire.Number
-	typ    protowire.Type
-}
-
-func (f *wireField) is(num protowire.Number, typ protowire.Type) bool {
-	return f.num == num && f.typ == typ
-}
-
-// nextField cuts the next field off b.
-func nextField(b *[]byte) (f wireField, ok bool) {
-	num, typ, n := protowire.ConsumeTag(*b)
-	if n < 0 || num > protowire.MaxValidNumber {
-		return f, false
-	}
-	f.num, f.typ = num, typ
-	rest := (*b)[n:]
-	switch typ {
-	case protowire.VarintType:
-		f.varint, n = protowire.ConsumeVarint(rest)
-	case protowire.BytesType:
-		f.bytes, n = protowire.ConsumeBytes(rest)
-	default:
-		n = protowire.ConsumeFieldValue(num, typ, rest)
-	}
-	if n < 0 {
-		return f, false
-	}
-	*b = rest[n:]
-	return f, true
-}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/stats"
 )
 
 // One Envoy reports, is assigned to, and leaves.
@@ -268,4 +269,26 @@ func TestSendFromTheBook(t *testing.T) {
 	c.hears("[api_key=1] 1m0s DENY_ALL", "[api_key=1] 1m0s 1, 1 in 2777h46m40s")
 	c.hears("[api_key=2] 1m0s DENY_ALL", "[api_key=2] 1m0s 1, 1 in 2777h46m40s")
 	r.book.expect(t, "opened 1 e shop", "1 api_key=1 limited 1/0 in 0s", "1 api_key=2 limited 1/0 in 0s", "acked 1 0", "acked 1 1")
+}
+
+// Requests that Envoys decide are in the statistics of their rules.
+func TestUsageIsCounted(t *testing.T) {
+	var store *stats.StatStore
+	r := startRig(t, quotaRules, func(o *Options, so *rls.StartOptions) {
+		store = stats.New(stats.Options{})
+		service := rls.New(rls.Options{Decider: idle{}, Stats: store})
+		service.SetRules(loadRules(t, quotaRules+"- key: each\n  detailed_metric: true\n  rate_limit: {unit: minute, requests_per_unit: 1}\n  metadata: {keyward: {mechanism: quota}}\n"), rls.Switches{})
+		o.Service, so.Service = service, service
+	})
+	c := openClient(t.Context(), t, r.dial(t), "e")
+	c.report("shop", usage(3, 0, 0, "0.api_key", "k"), usage(0, 2, 0, "0.each", "x"))
+	r.book.expect(t, "opened 1 e shop", "1 api_key=k limited 3/0 in 0s", "1 each=x limited 0/2 in 0s")
+	c.report("shop", usage(0, 5, 5*time.Second, "0.api_key", "k"), usage(9, 0, 0, "0.none", "1"))
+	r.book.expect(t, "1 api_key=k limited 0/5 in 5s")
+	for key, want := range map[string][3]uint64{"shop.api_key": {8, 3, 5}, "shop.each_x": {2, 0, 2}} {
+		s := store.Rule(key)
+		if got := [3]uint64{s.TotalHits.Value(), s.WithinLimit.Value(), s.OverLimit.Value()}; got != want {
+			t.Errorf("%s: total, within and over the limit %v, want %v", key, got, want)
+		}
+	}
 }

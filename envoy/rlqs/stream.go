@@ -146,6 +146,7 @@ func (k *quotaStream) usage(now time.Time, m rls.RuleMatcher, u *reportedUsage, 
 	case b == nil:
 		return response
 	}
+	b.matcher.CountUsage(k.domain, b.Entries, &b.Match, u.allowed, u.denied)
 	if u.allowed+u.denied > 0 || b.usedAt.IsZero() {
 		b.usedAt = now
 	}

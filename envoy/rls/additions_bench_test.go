@@ -21,7 +21,7 @@ func BenchmarkAdditions(b *testing.B) {
 			a := names
 			set(&a)
 			r := newRig(b, basic, func(o *Options, _ *Switches) { o.Additions = a })
-			message, out := wire(b, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
+			message, out := encodeRequest(b, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
 			b.ReportAllocs()
 			for b.Loop() {
 				out = r.serve(message, "foo", out)

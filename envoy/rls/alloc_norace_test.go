@@ -22,7 +22,7 @@ func TestServiceAllocs(t *testing.T) {
 		"override": request("basic", override(descriptor("key1", "foo"), 5, typev3.RateLimitUnit_MINUTE)),
 		"unknown":  request("other", descriptor("key1", "foo")),
 	} {
-		message, out := wire(t, req), make([]byte, 0, 1000)
+		message, out := encodeRequest(t, req), make([]byte, 0, 1000)
 		if n := testing.AllocsPerRun(100, func() {
 			out = r.serve(message, "foo", out)
 		}); n > 0 {
@@ -39,7 +39,7 @@ func TestDecisionAllocs(t *testing.T) {
 		o.Additions.Authority = func(owner.Authority) string { return "full" }
 		o.Additions.Path = func(owner.Path) string { return "local" }
 	})
-	message, out := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
+	message, out := encodeRequest(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
 	if n := testing.AllocsPerRun(100, func() {
 		out = r.serve(message, "foo", out)
 	}); n > 0 {
@@ -56,7 +56,7 @@ func (discard) Name(owner.Key, owner.KeyName, *lease.Terms) {}
 func TestHotAllocs(t *testing.T) {
 	r := newRig(t, basic, func(o *Options, _ *Switches) { o.Name = discard{}.Name })
 	r.lone.after = heat
-	message, out := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
+	message, out := encodeRequest(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000)
 	if n := testing.AllocsPerRun(100, func() {
 		out = r.serve(message, "foo#3", out)
 	}); n > 0 {
@@ -67,7 +67,7 @@ func TestHotAllocs(t *testing.T) {
 // The same for a call that is decided later.
 func TestBeginAllocs(t *testing.T) {
 	r := newRig(t, basic, func(o *Options, _ *Switches) { o.Decider = newLate(t, o.Decider.(*lone)) })
-	message, out, done := wire(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000), make(catch, 1)
+	message, out, done := encodeRequest(t, request("basic", descriptor("key1", "foo"))), make([]byte, 0, 1000), make(catch, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		c := r.NewCall()
 		_ = r.Decode(c, message)

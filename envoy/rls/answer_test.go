@@ -83,11 +83,11 @@ func (r *rig) beginMessage(t testing.TB, message []byte) (answer string, at bool
 // Responses do not depend on when and on which goroutine results arrive. Calls without a decision are never late.
 func TestBegin(t *testing.T) {
 	messages := [][]byte{
-		wire(t, request("basic", descriptor("one", "a"))), wire(t, request("basic", descriptor("one", "a"))),
-		wire(t, request("basic", descriptor("key1", "b"), descriptor("free", ""), descriptor("one", "a"))),
-		wire(t, request("basic", override(descriptor("key1", "u"), 1, 0), descriptor("key1", "u"))),
-		wire(t, request("basic", descriptor("nothing", ""))), wire(t, request("other", descriptor("k", "v"))),
-		wire(t, request("", descriptor("k", "v"))), wire(t, request("basic")),
+		encodeRequest(t, request("basic", descriptor("one", "a"))), encodeRequest(t, request("basic", descriptor("one", "a"))),
+		encodeRequest(t, request("basic", descriptor("key1", "b"), descriptor("free", ""), descriptor("one", "a"))),
+		encodeRequest(t, request("basic", override(descriptor("key1", "u"), 1, 0), descriptor("key1", "u"))),
+		encodeRequest(t, request("basic", descriptor("nothing", ""))), encodeRequest(t, request("other", descriptor("k", "v"))),
+		encodeRequest(t, request("", descriptor("k", "v"))), encodeRequest(t, request("basic")),
 	}
 	decided := 4 // of them need a decision
 	for _, early := range []bool{false, true} {

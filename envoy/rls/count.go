@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 )
@@ -64,10 +65,15 @@ func (s *Service) series(c *Call, v *view, i int) *stats.RuleStats {
 		c.text = v.rules.AppendStatKey(c.text[:0], c.Request.Domain, c.Request.Descriptors[i].Entries, m)
 		return s.store.RuleBytes(c.text)
 	}
-	at := v.series[m.Rule.Index].Load()
+	return s.fixedSeries(v, m.Rule)
+}
+
+// fixedSeries returns the statistics of a rule that has the same name for all descriptors.
+func (s *Service) fixedSeries(v *view, r *config.RuleSpec) *stats.RuleStats {
+	at := v.series[r.Index].Load()
 	if at == nil {
-		at = s.store.Rule(m.Rule.FullKey)
-		v.series[m.Rule.Index].Store(at)
+		at = s.store.Rule(r.FullKey)
+		v.series[r.Index].Store(at)
 	}
 	return at
 }

@@ -106,7 +106,7 @@ func BenchmarkCPU(b *testing.B) {
 
 // drive makes b.N calls, 32 at a time over two connections, like a busy Envoy.
 func drive(b *testing.B, addr string) {
-	message := wire(b, request("basic", descriptor("huge", "alice")))
+	message := encodeRequest(b, request("basic", descriptor("huge", "alice")))
 	var left atomic.Int64
 	left.Store(int64(b.N))
 	b.ResetTimer()

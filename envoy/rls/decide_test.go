@@ -239,7 +239,7 @@ descriptors:
 			t.Errorf("metadata of one rule %v, want %v", got, alone)
 		}
 	}
-	opaque := strings.Replace(string(wire(t, request("d", descriptor("a", "1234")))), "1234", "\xff12\xfe", 1)
+	opaque := strings.Replace(string(encodeRequest(t, request("d", descriptor("a", "1234")))), "1234", "\xff12\xfe", 1)
 	resp, err := r.tryWire(t, []byte(opaque))
 	if err != nil {
 		t.Fatal(err)

@@ -90,7 +90,7 @@ func TestJSONOpaque(t *testing.T) {
 	if code, body := do(t, "POST", a, "/json", "{\"domain\":\"basic\",\"descriptors\":[{\"entries\":[{\"key\":\"one\",\"value\":\"\xff\xfe\"}]}]}"); code != 200 {
 		t.Fatalf("%d %s", code, body)
 	}
-	message := strings.Replace(string(wire(t, request("basic", descriptor("one", "12")))), "12", "\xff\xfe", 1)
+	message := strings.Replace(string(encodeRequest(t, request("basic", descriptor("one", "12")))), "12", "\xff\xfe", 1)
 	resp, err := r.tryWire(t, []byte(message))
 	if err != nil {
 		t.Fatal(err)

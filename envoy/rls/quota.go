@@ -6,6 +6,9 @@ import (
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/owner"
 )
 
@@ -64,6 +67,41 @@ func (m RuleMatcher) Match(domain string, entries []config.Entry) (r RuleMatch) 
 	r.Limited = !r.Shadow
 	r.Request = m.view.request(domainHash(domain), domain, entries, &r.Match)
 	return r
+}
+
+// CountUsage adds requests that an Envoy has decided itself to the statistics of the rule of a descriptor, which m has
+// matched. It is safe for concurrent use.
+func (m RuleMatcher) CountUsage(domain string, entries []config.Entry, of *config.Match, admitted, refused uint64) {
+	if m.view == nil || of.Rule == nil || admitted+refused == 0 {
+		return
+	}
+	to := m.statsOf(domain, entries, of)
+	to.TotalHits.Add(admitted + refused)
+	add(&to.WithinLimit, admitted)
+	add(&to.OverLimit, refused)
+}
+
+func (m RuleMatcher) statsOf(domain string, entries []config.Entry, of *config.Match) *stats.RuleStats {
+	if of.Static {
+		return m.service.fixedSeries(m.view, of.Rule)
+	}
+	return m.service.store.RuleBytes(m.view.rules.AppendStatKey(nil, domain, entries, of))
+}
+
+// Leasable reports whether hits of a limit may be leased, so that an Envoy admits requests without a call: an enforced limit
+// that every request of the descriptor counts in, by one, and that its owner alone decides.
+func (m RuleMatcher) Leasable(r *RuleMatch) bool {
+	if !r.Limited || m.view.switches.Quota {
+		return false
+	}
+	rule, x := r.Match.Rule, r.Match.Extension()
+	switch {
+	case rule.Quota, len(rule.Replaces) > 0, rule.Name != "" && m.view.rules.Replaced()[rule.Name]:
+		return false
+	case x.Mechanism != policy.ByOwner, r.Match.Limit.Algorithm != limit.FixedWindow, x.Lease != nil && x.Lease.Audit:
+		return false
+	}
+	return x.Fair == nil && x.Federation == nil && x.Identity == nil && x.Holds == nil && !x.Once && !x.AllOrNothing
 }
 
 // domainHash returns the hash of a domain, for the domain quotas of the counter table.

@@ -4,8 +4,7 @@ import (
 	"errors"
 	"unsafe"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
+	"github.com/keyward/keyward/envoy/internal/wire"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -92,20 +91,20 @@ func (r *RateLimitRequest) Decode(b []byte, bounds RequestLimits) error {
 		return nil
 	}
 	for len(b) > 0 {
-		f, rest, ok := nextField(b)
+		f, rest, ok := wire.Next(b)
 		if !ok {
 			return errMalformed
 		}
 		b = rest
 		switch {
-		case f.num == 1 && f.typ == protowire.BytesType:
-			r.Domain = r.text(f.bytes, bounds)
-		case f.num == 2 && f.typ == protowire.BytesType:
-			if !r.descriptor(f.bytes, bounds) {
+		case f.IsBytes(1):
+			r.Domain = r.text(f.Bytes, bounds)
+		case f.IsBytes(2):
+			if !r.descriptor(f.Bytes, bounds) {
 				return errMalformed
 			}
-		case f.num == 3 && f.typ == protowire.VarintType:
-			r.HitsAddend = uint32(f.varint)
+		case f.IsVarint(3):
+			r.HitsAddend = uint32(f.Varint)
 		}
 	}
 	r.link()
@@ -129,21 +128,21 @@ func (r *RateLimitRequest) descriptor(b []byte, bounds RequestLimits) bool {
 		r.exceed(excessDescriptors)
 	}
 	for len(b) > 0 {
-		f, rest, ok := nextField(b)
+		f, rest, ok := wire.Next(b)
 		if !ok {
 			return false
 		}
 		b = rest
 		switch {
-		case f.num == 1 && f.typ == protowire.BytesType:
-			ok = r.entry(f.bytes, bounds, keep, d.first)
-		case f.num == 2 && f.typ == protowire.BytesType:
-			ok = d.Override.decode(f.bytes)
-		case f.num == 3 && f.typ == protowire.BytesType:
+		case f.IsBytes(1):
+			ok = r.entry(f.Bytes, bounds, keep, d.first)
+		case f.IsBytes(2):
+			ok = d.Override.decode(f.Bytes)
+		case f.IsBytes(3):
 			d.HasAddend = true
-			ok = decodeWrapper(f.bytes, &d.Addend)
-		case f.num == 4 && f.typ == protowire.VarintType:
-			d.Refund = protowire.DecodeBool(f.varint)
+			ok = decodeWrapper(f.Bytes, &d.Addend)
+		case f.IsVarint(4):
+			d.Refund = f.Varint != 0
 		}
 		if !ok {
 			return false
@@ -158,16 +157,16 @@ func (r *RateLimitRequest) descriptor(b []byte, bounds RequestLimits) bool {
 func (r *RateLimitRequest) entry(b []byte, bounds RequestLimits, keep bool, first int) bool {
 	var e config.Entry
 	for len(b) > 0 {
-		f, rest, ok := nextField(b)
+		f, rest, ok := wire.Next(b)
 		if !ok {
 			return false
 		}
 		b = rest
 		switch {
-		case f.num == 1 && f.typ == protowire.BytesType:
-			e.Key = r.text(f.bytes, bounds)
-		case f.num == 2 && f.typ == protowire.BytesType:
-			e.Value = r.text(f.bytes, bounds)
+		case f.IsBytes(1):
+			e.Key = r.text(f.Bytes, bounds)
+		case f.IsBytes(2):
+			e.Value = r.text(f.Bytes, bounds)
 		}
 	}
 	switch {
@@ -197,19 +196,19 @@ func (r *RateLimitRequest) exceed(e excess) {
 func (o *limitOverride) decode(b []byte) bool {
 	o.Set = true
 	for len(b) > 0 {
-		f, rest, ok := nextField(b)
+		f, rest, ok := wire.Next(b)
 		if !ok {
 			return false
 		}
 		b = rest
 		switch {
-		case f.num == 1 && f.typ == protowire.VarintType:
-			o.Limit = uint32(f.varint)
-		case f.num == 2 && f.typ == protowire.VarintType:
-			o.Unit = int32(f.varint)
-		case f.num == 3 && f.typ == protowire.BytesType:
+		case f.IsVarint(1):
+			o.Limit = uint32(f.Varint)
+		case f.IsVarint(2):
+			o.Unit = int32(f.Varint)
+		case f.IsBytes(3):
 			v := uint64(o.Multiplier)
-			if !decodeWrapper(f.bytes, &v) {
+			if !decodeWrapper(f.Bytes, &v) {
 				return false
 			}
 			o.Multiplied, o.Multiplier = true, uint32(v)
@@ -222,43 +221,14 @@ func (o *limitOverride) decode(b []byte) bool {
 // no value, so that a repeated message is merged.
 func decodeWrapper(b []byte, v *uint64) bool {
 	for len(b) > 0 {
-		f, rest, ok := nextField(b)
+		f, rest, ok := wire.Next(b)
 		if !ok {
 			return false
 		}
 		b = rest
-		if f.num == 1 && f.typ == protowire.VarintType {
-			*v = f.varint
+		if f.IsVarint(1) {
+			*v = f.Varint
 		}
 	}
 	return true
-}
-
-// field is a field of the wire format: a varint, bytes, or a value to be skipped.
-type field struct {
-	bytes  []byte
-	varint uint64
-	num    protowire.Number
-	typ    protowire.Type
-}
-
-func nextField(b []byte) (f field, rest []byte, ok bool) {
-	num, typ, n := protowire.ConsumeTag(b)
-	if n < 0 || num > protowire.MaxValidNumber {
-		return field{}, nil, false
-	}
-	f.num, f.typ = num, typ
-	b = b[n:]
-	switch typ {
-	case protowire.VarintType:
-		f.varint, n = protowire.ConsumeVarint(b)
-	case protowire.BytesType:
-		f.bytes, n = protowire.ConsumeBytes(b)
-	default:
-		n = protowire.ConsumeFieldValue(num, typ, b)
-	}
-	if n < 0 {
-		return field{}, nil, false
-	}
-	return f, b[n:], true
 }

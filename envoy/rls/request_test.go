@@ -45,7 +45,7 @@ func addend(d *common.RateLimitDescriptor, n uint64) *common.RateLimitDescriptor
 	return d
 }
 
-func wire(t testing.TB, m proto.Message) []byte {
+func encodeRequest(t testing.TB, m proto.Message) []byte {
 	t.Helper()
 	b, err := proto.Marshal(m)
 	if err != nil {
@@ -84,7 +84,7 @@ func sameRequest(t *testing.T, got *RateLimitRequest, want *pb.RateLimitRequest)
 }
 
 func decodeSeeds(t testing.TB) [][]byte {
-	plain := wire(t, request("basic", descriptor("key1", "foo", "key2", "")))
+	plain := encodeRequest(t, request("basic", descriptor("key1", "foo", "key2", "")))
 	full := request("d", override(descriptor("k", "v"), 42, typev3.RateLimitUnit_MINUTE), addend(descriptor("a", "b"), 1<<63), descriptor())
 	full.HitsAddend = 7
 	full.Descriptors[0].Limit.UnitMultiplier = wrapperspb.UInt32(30)
@@ -92,12 +92,12 @@ func decodeSeeds(t testing.TB) [][]byte {
 	group := protowire.AppendTag(nil, 9, protowire.StartGroupType)
 	group = protowire.AppendVarint(protowire.AppendTag(group, 1, protowire.VarintType), 5)
 	group = protowire.AppendTag(group, 9, protowire.EndGroupType)
-	twice := append(wire(t, &common.RateLimitDescriptor{Limit: &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3}}),
-		wire(t, override(addend(descriptor(), 0), 0, typev3.RateLimitUnit_DAY))...)
+	twice := append(encodeRequest(t, &common.RateLimitDescriptor{Limit: &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3}}),
+		encodeRequest(t, override(addend(descriptor(), 0), 0, typev3.RateLimitUnit_DAY))...)
 	merged := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), twice)
 	mistyped := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 9)
 	return [][]byte{
-		nil, plain, wire(t, full), append(group, plain...), merged, append(mistyped, plain...), plain[:len(plain)-1],
+		nil, plain, encodeRequest(t, full), append(group, plain...), merged, append(mistyped, plain...), plain[:len(plain)-1],
 		{0}, {0x0b}, {0x0c}, bytes.Repeat([]byte{0xff}, 11), {0x1a, 0},
 	}
 }
@@ -142,7 +142,7 @@ func TestDecodeReuse(t *testing.T) {
 
 func TestDecodeOpaque(t *testing.T) {
 	const value = "a\xff\xfeb"
-	b := bytes.Replace(wire(t, request("d", descriptor("k", "1234"))), []byte("1234"), []byte(value), 1)
+	b := bytes.Replace(encodeRequest(t, request("d", descriptor("k", "1234"))), []byte("1234"), []byte(value), 1)
 	if proto.Unmarshal(b, &pb.RateLimitRequest{}) == nil {
 		t.Fatal("the message is not hostile: proto.Unmarshal takes it")
 	}
@@ -183,7 +183,7 @@ func TestDecodeExcess(t *testing.T) {
 		{"message beyond", request("d", repeat(17, descriptor("k", long))...), excessMessage},
 	} {
 		var r RateLimitRequest
-		if err := r.Decode(wire(t, tt.req), RequestLimits{}.withDefaults()); err != nil {
+		if err := r.Decode(encodeRequest(t, tt.req), RequestLimits{}.withDefaults()); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		if r.Excess != tt.want {
@@ -196,7 +196,7 @@ func TestDecodeExcess(t *testing.T) {
 }
 
 func TestDecodeAllocs(t *testing.T) {
-	b := wire(t, request("basic", descriptor("key1", "foo"), addend(descriptor("key2", "bar"), 3)))
+	b := encodeRequest(t, request("basic", descriptor("key1", "foo"), addend(descriptor("key2", "bar"), 3)))
 	var r RateLimitRequest
 	if n := testing.AllocsPerRun(100, func() { _ = r.Decode(b, RequestLimits{}.withDefaults()) }); n > 0 {
 		t.Errorf("%v allocations", n)

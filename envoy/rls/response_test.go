@@ -57,7 +57,7 @@ func FuzzAppend(f *testing.F) {
 			})
 		}
 		if metadata {
-			r.Metadata = wire(t, &structpb.Struct{Fields: map[string]*structpb.Value{"k": text(value)}})
+			r.Metadata = encodeRequest(t, &structpb.Struct{Fields: map[string]*structpb.Value{"k": text(value)}})
 		}
 		var got pb.RateLimitResponse
 		if err := proto.Unmarshal(r.Append(nil), &got); err != nil {

@@ -94,7 +94,7 @@ func (r *rig) serve(message []byte, key string, out []byte) []byte {
 // try answers a request as a server does.
 func (r *rig) try(t testing.TB, req *pb.RateLimitRequest, from ...Caller) (*pb.RateLimitResponse, error) {
 	t.Helper()
-	return r.tryWire(t, wire(t, req), from...)
+	return r.tryWire(t, encodeRequest(t, req), from...)
 }
 
 func (r *rig) tryWire(t testing.TB, message []byte, from ...Caller) (*pb.RateLimitResponse, error) {

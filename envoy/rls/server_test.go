@@ -115,7 +115,7 @@ func testHostile(t *testing.T, kind serverKind) {
 	r := newRig(t, basic)
 	conn := dial(t, r.start(t, kind, NewHealthServer()).Addrs[0].String(), nil)
 	one := func(value string) []byte {
-		b := wire(t, request("basic", descriptor("one", strings.Repeat("x", len(value)))))
+		b := encodeRequest(t, request("basic", descriptor("one", strings.Repeat("x", len(value)))))
 		return bytes.Replace(b, bytes.Repeat([]byte("x"), len(value)), []byte(value), 1)
 	}
 	flood, heavy := request("basic"), request("basic")
@@ -134,15 +134,15 @@ func testHostile(t *testing.T, kind serverKind) {
 		{"bytes that are no UTF-8", one("a\xff\xfeb"), "OVER OVER:0"},
 		{"a value of 64 KiB", one(strings.Repeat("v", 64<<10)), "OVER OVER:0"},
 		{"a value beyond", one(strings.Repeat("v", 64<<10+1)), "OVER OVER"},
-		{"10,000 descriptors", wire(t, flood), "OVER" + strings.Repeat(" OVER", 256)},
-		{"13 MB", wire(t, heavy), "OVER"},
-		{"the largest addend", wire(t, request("basic", addend(descriptor("one", "max"), math.MaxUint64))), "OVER OVER:0"},
-		{"addends beyond 64 bits", wire(t, sum), "OVER OVER:0 OVER:0"},
-		{"an entry of nothing", wire(t, request("basic", descriptor("", ""), descriptor("one", ""))), "OVER OK OVER:0"},
+		{"10,000 descriptors", encodeRequest(t, flood), "OVER" + strings.Repeat(" OVER", 256)},
+		{"13 MB", encodeRequest(t, heavy), "OVER"},
+		{"the largest addend", encodeRequest(t, request("basic", addend(descriptor("one", "max"), math.MaxUint64))), "OVER OVER:0"},
+		{"addends beyond 64 bits", encodeRequest(t, sum), "OVER OVER:0 OVER:0"},
+		{"an entry of nothing", encodeRequest(t, request("basic", descriptor("", ""), descriptor("one", ""))), "OVER OK OVER:0"},
 		{"garbage", bytes.Repeat([]byte{0xfe}, 100), codes.Internal.String()},
 		{"nothing", nil, codes.Unknown.String()},
 		{"cut short", one("v")[:10], codes.Internal.String()},
-		{"no unit", wire(t, request("basic", override(descriptor("one", "u"), 1, typev3.RateLimitUnit_UNKNOWN))), codes.Unknown.String()},
+		{"no unit", encodeRequest(t, request("basic", override(descriptor("one", "u"), 1, typev3.RateLimitUnit_UNKNOWN))), codes.Unknown.String()},
 		{"larger than gRPC accepts", make([]byte, 17<<20), codes.ResourceExhausted.String()},
 	} {
 		var got string
@@ -326,7 +326,7 @@ func FuzzService(f *testing.F) {
 		request("basic", descriptor("key1", "v"), descriptor("free", ""), addend(descriptor("zero", "v"), math.MaxUint64)),
 		request("basic", override(descriptor("one", "v"), 3, typev3.RateLimitUnit_YEAR), override(descriptor("one", "v"), 3, 0)),
 	} {
-		f.Add(wire(f, req), "")
+		f.Add(encodeRequest(f, req), "")
 	}
 	f.Fuzz(func(t *testing.T, message []byte, key string) {
 		resp, err := r.tryWire(t, message, Caller{Key: key})

@@ -14,7 +14,7 @@ func FuzzServers(f *testing.F) {
 	for _, b := range decodeSeeds(f) {
 		f.Add(b, uint64(0), "", "")
 	}
-	message := wire(f, request("d", descriptor("k", "v"), descriptor("minute", "v")))
+	message := encodeRequest(f, request("d", descriptor("k", "v"), descriptor("minute", "v")))
 	for shape := range uint64(shapes) {
 		f.Add(message, shape, "", "")
 		f.Add(message, shape+7*shapes, "x-odd", "\x80")

@@ -323,7 +323,7 @@ func (o *outcome) normalise() {
 // TestServersAgree checks that both servers respond alike to calls of every shape.
 func TestServersAgree(t *testing.T) {
 	w := newTwins(t)
-	one := func(value string) []byte { return wire(t, request("d", descriptor("k", value))) }
+	one := func(value string) []byte { return encodeRequest(t, request("d", descriptor("k", value))) }
 	chopped := func(c rawCall, size int) rawCall {
 		b := bytes.Join(c.data, nil)
 		c.data = nil
@@ -348,9 +348,9 @@ func TestServersAgree(t *testing.T) {
 	padded.padding = 200
 	twice := append(framed(one("a")), framed(one("b"))...)
 	for name, call := range map[string]rawCall{
-		"good": good(one("v")), "several": good(wire(t, request("d", descriptor("k", "v"), descriptor("minute", "v"), descriptor("free", "")))),
-		"over": good(wire(t, request("d", descriptor("none", "")))), "unknown domain": good(wire(t, request("x", descriptor("k", "v")))),
-		"no domain": good(wire(t, request("", descriptor("k", "v")))), "no descriptors": good(wire(t, request("d"))),
+		"good": good(one("v")), "several": good(encodeRequest(t, request("d", descriptor("k", "v"), descriptor("minute", "v"), descriptor("free", "")))),
+		"over": good(encodeRequest(t, request("d", descriptor("none", "")))), "unknown domain": good(encodeRequest(t, request("x", descriptor("k", "v")))),
+		"no domain": good(encodeRequest(t, request("", descriptor("k", "v")))), "no descriptors": good(encodeRequest(t, request("d"))),
 		"not UTF-8":         good(bytes.Replace(one("xx"), []byte("xx"), []byte("\xff\xfe"), 1)),
 		"garbage":           good([]byte("\xff\xff\xff")),
 		"empty message":     good(nil),
@@ -455,7 +455,7 @@ func TestServersAgree(t *testing.T) {
 func TestServersAgreeOnResponses(t *testing.T) {
 	w := newTwins(t)
 	for kind, addr := range w.addrs {
-		o := try(t, addr, good(wire(t, request("d", descriptor("minute", "v")))), time.Second)
+		o := try(t, addr, good(encodeRequest(t, request("d", descriptor("minute", "v")))), time.Second)
 		var resp pb.RateLimitResponse
 		if err := proto.Unmarshal([]byte(o.Data[min(5, len(o.Data)):]), &resp); err != nil || brief(&resp) != "OK OK:99" || o.Data[0] != 0 || o.Status != "0" {
 			t.Errorf("server %v: %+v: %v, %v", kind, o, &resp, err)

@@ -216,7 +216,7 @@ func TestDeadline(t *testing.T) {
 
 func BenchmarkService(b *testing.B) {
 	r := newRig(b, basic)
-	message, out := wire(b, request("basic", descriptor("huge", "foo"))), make([]byte, 0, 1000)
+	message, out := encodeRequest(b, request("basic", descriptor("huge", "foo"))), make([]byte, 0, 1000)
 	b.ReportAllocs()
 	for b.Loop() {
 		out = r.serve(message, "foo", out)

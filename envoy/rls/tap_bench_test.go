@@ -13,7 +13,7 @@ func BenchmarkTap(b *testing.B) {
 			case rate < 0: // a filter that nothing passes looks at every request
 				defer r.Tap(TapOptions{Text: "no match"}, func(DecisionSample) {})()
 			}
-			message := wire(b, request("d", descriptor("k", "al")))
+			message := encodeRequest(b, request("d", descriptor("k", "al")))
 			for b.Loop() {
 				c := r.NewCall()
 				_ = r.Decode(c, message)

@@ -78,7 +78,7 @@ func TestTapEnds(t *testing.T) {
 // answered returns a decided call with two descriptors.
 func answered(t *testing.T, r *rig) *Call {
 	c := r.NewCall()
-	if err := r.Decode(c, wire(t, request("d", descriptor("k", "al"), descriptor("k", strings.Repeat("b", 2000))))); err != nil {
+	if err := r.Decode(c, encodeRequest(t, request("d", descriptor("k", "al"), descriptor("k", strings.Repeat("b", 2000))))); err != nil {
 		t.Fatal(err)
 	}
 	r.Decide(c, Caller{})
@@ -110,7 +110,7 @@ func TestTapSparesTheRest(t *testing.T) {
 func TestTapIsConcurrent(t *testing.T) {
 	r := newRig(t, tapped)
 	var asking, tapping sync.WaitGroup
-	message, done := wire(t, request("d", descriptor("k", "al"))), make(chan struct{})
+	message, done := encodeRequest(t, request("d", descriptor("k", "al"))), make(chan struct{})
 	for range 4 {
 		asking.Go(func() {
 			for range 500 {

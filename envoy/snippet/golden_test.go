@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,9 @@ import (
 	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/common/matching/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/matcher/action/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/dynamic_modules/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
@@ -161,6 +165,13 @@ func withTLS(o Options) Options {
 	return o
 }
 
+// withTenant adds the sources of the rules tokens.
+func withTenant(from map[string]string) map[string]string {
+	all := maps.Clone(from)
+	all["tenant"], all["streams"] = "header:x-tenant", "header:x-tenant"
+	return all
+}
+
 // goldens are all shapes and parts, in plaintext and with mTLS.
 func goldens(t testing.TB) map[string]Options {
 	key := map[string]string{"api_key": "header:x-api-key"}
@@ -178,6 +189,8 @@ func goldens(t testing.TB) map[string]Options {
 		"rlqs":                  {Shape: RLQS, Rules: load(t, quotas), From: tenant},
 		"rlqs-hot":              {Shape: RLQS, Rules: load(t, hotQuotas), From: tenant, HotRoutes: true, XDS: "127.0.0.1:18000"},
 		"rlqs-several":          {Shape: RLQS, Rules: load(t, manyQuotas), From: tenant, Part: partFilter},
+		"module":                {Shape: Module, Rules: a, From: key, EnvoyVersion: "1.40.0"},
+		"module-several":        {Shape: Module, Rules: load(t, rich, tokens), From: withTenant(all), Part: partFilter, EnvoyVersion: "1.38"},
 		"routes":                {Shape: Routes, Rules: a, From: key, XDS: "127.0.0.1:18000"},
 		"routes-tls":            withTLS(Options{Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000"}),
 		"routes-address":        {Shape: Routes, Rules: ip, XDS: "127.0.0.1:18000"},

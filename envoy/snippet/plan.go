@@ -18,6 +18,7 @@ type domain struct {
 	Key         expr
 	Notes       []string // comments on the line of the header
 	Caps        []capRow // of Options.Caps
+	Module      string   // configuration of the dynamic module; empty: the domain has none
 }
 
 // descriptor is an element of rate_limits.
@@ -61,7 +62,7 @@ func (g *generator) plan() (faults []error) {
 		}
 		return append(faults, errors.New("no calls are left: there are no rules, or none whose values Envoy can find"))
 	}
-	return slices.Concat(g.planHot(), g.planECDS(), g.planCaps(), g.planHolds())
+	return slices.Concat(g.planHot(), g.planECDS(), g.planCaps(), g.planHolds(), g.planModule())
 }
 
 // planDomain turns the levels of each rule into the entries of a descriptor.

@@ -146,9 +146,10 @@ func address(a string) (string, error) {
 func (g *generator) TLS() bool { return g.TLSCert != "" }
 
 // KeepActions reports whether the user's own routes keep their rate_limits: the output is added to the configuration
-// that has them. Routes from xDS have none, and those of routes cannot hold hits: Envoy then ignores them.
+// that has them. Routes from xDS have none, those of routes cannot hold hits, and the module has those of the filter:
+// Envoy then ignores them.
 func (g *generator) KeepActions() bool {
-	return g.keepActions && (g.Part == partFilter || g.Gateway == gatewayIstio) && !g.HotRoutes && !g.Holds()
+	return g.keepActions && (g.Part == partFilter || g.Gateway == gatewayIstio) && !g.HotRoutes && !g.Holds() && !g.module
 }
 
 // RetryAfter reports whether every supported Envoy version can write Retry-After.
@@ -307,8 +308,11 @@ func (g *generator) NodeID() string { return "envoy-" + g.ShapeName() }
 
 // ShapeName returns the shape that was asked for.
 func (g *generator) ShapeName() string {
-	if g.quotas {
+	switch {
+	case g.quotas:
 		return string(RLQS)
+	case g.module:
+		return string(Module)
 	}
 	return string(g.Shape)
 }

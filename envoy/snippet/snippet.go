@@ -28,6 +28,7 @@ const (
 	Routes      Shape = "routes"       // an edge Envoy routes the request to the pod of the owner
 	Plain       Shape = "plain"        // Envoy calls one sidecar, which forwards requests for keys that it does not own
 	RLQS        Shape = "rlqs"         // as Plain, and Envoy spends the limits of rules with mechanism: quota without calls
+	Module      Shape = "module"       // as Plain, and a dynamic module in Envoy spends leases of the sidecar without calls
 )
 
 // Part is the part of the configuration to print.
@@ -68,7 +69,8 @@ type Options struct {
 	Capacity int    // C of the ring of Members; 0 means ring.DefaultCapacity
 	ADS      string // delta (default) or sotw
 
-	FailureModeDeny bool // refuse a request whose call failed; by default Envoy lets it through uncounted
+	FailureModeDeny bool   // refuse a request whose call failed; by default Envoy lets it through uncounted
+	ModuleSocket    string // shape module: the sidecar's --module-socket; default /run/keyward/module.sock
 	// Shape plain: requests arrive by ring-hash routes, so the sidecar owns the key; calls carry the key.
 	Routed  bool
 	Timeout time.Duration // of a call; default 100 ms. The owner has 40 % of it, then its successor is called
@@ -100,7 +102,8 @@ type Options struct {
 	Gateway Gateway // whose resources are printed; empty: Envoy's own configuration
 	Kube    Kube    // where the gateway and the release are; read only with Gateway
 
-	EnvoyVersion string // oldest Envoy that must accept the output, such as 1.36 or 1.40.0; default 1.36
+	// Oldest Envoy that must accept the output, such as 1.36 or 1.40.0; default 1.36. In shape module, the Envoy that does.
+	EnvoyVersion string
 }
 
 // Generate prints the configuration described by o: that of an Envoy, or the resources of o.Gateway. The warnings
@@ -113,7 +116,8 @@ func Generate(o Options) (yaml []byte, warnings []string, err error) {
 	}
 	o.fill()
 	g := &generator{Options: o}
-	if g.quotas = o.Shape == RLQS; g.quotas {
+	g.quotas, g.module = o.Shape == RLQS, o.Shape == Module
+	if g.quotas || g.module {
 		g.Shape = Plain
 	}
 	if err := g.prepare(); err != nil {
@@ -140,6 +144,7 @@ func (o *Options) fill() {
 	setDefault(&o.ADS, "delta")
 	setDefault(&o.Timeout, 100*time.Millisecond)
 	setDefault(&o.Connect, 25*time.Millisecond)
+	setDefault(&o.ModuleSocket, "/run/keyward/module.sock")
 	setDefault(&o.EnvoyVersion, "1.36")
 	setDefault(&o.CapKeys, defaultCapKeys)
 }
@@ -162,6 +167,7 @@ type generator struct {
 
 	Quotas []quotaFilter // of shape RLQS
 	quotas bool          // the shape is RLQS; Shape is then Plain
+	module bool          // the shape is Module; Shape is then Plain
 
 	keepActions bool // the user's own routes have rate_limits
 	// What places the calls that filters by ECDS spread: header, remoteAddress or unknownSource.
@@ -191,7 +197,7 @@ func (g *generator) prepare() error {
 func (g *generator) faults() (faults []error) {
 	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if !slices.Contains([]Shape{OwnerDirect, Routes, Plain}, g.Shape) {
-		fail("shape %q: want %s, %s, %s or %s", g.Shape, OwnerDirect, Routes, Plain, RLQS)
+		fail("shape %q: want %s, %s, %s, %s or %s", g.Shape, OwnerDirect, Routes, Plain, RLQS, Module)
 	}
 	if g.Gateway == "" && !slices.Contains([]Part{partBootstrap, partFilter, partCluster, partSDSClient, partSDSCA},
 		g.Part) {

@@ -32,6 +32,7 @@ type Options struct {
 	HotKeys  func() api.HotKeys         // /v1/hotkeys
 	Leases   func() api.HeldLeases      // /v1/leases
 	Escrows  func() api.Escrows         // /v1/escrows
+	Quotas   func() api.Quotas          // /v1/quotas
 	Budgets  func() api.Budgets         // /v1/budgets
 	RingMap  func() api.RingMap         // /v1/ring
 	RuleTree func() api.RuleTree        // /v1/rules
@@ -51,6 +52,7 @@ const endpoints = `/cluster  members, ring and rules as JSON
 /v1/hotkeys  the hot keys that this member counts, and the routes of all hot keys
 /v1/leases  the leases that this member holds
 /v1/escrows  what this member has of limits that several regions share
+/v1/quotas  the limits that Envoys with streams to this member spend without calls
 /v1/budgets  what is spent, held and left of keys with holds that this member counts
 /v1/timeline  recent events at this member, newest first
 /healthz  200 while the process runs
@@ -82,6 +84,9 @@ func Handler(o Options) http.Handler {
 	}
 	if o.Leases != nil {
 		page("/v1/leases", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Leases()) })
+	}
+	if o.Quotas != nil {
+		page("/v1/quotas", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Quotas()) })
 	}
 	if o.Escrows != nil {
 		page("/v1/escrows", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Escrows()) })

@@ -105,6 +105,14 @@ func TestHotKeysAreOnPageAndSocket(t *testing.T) {
 	if fetch(t, escrows.URL+"/v1/escrows", &shared); shared.Region != "eu" || shared.Keys[0].Left != 3 {
 		t.Errorf("%+v", shared)
 	}
+	quotas := httptest.NewServer(Handler(Options{Quotas: func() api.Quotas {
+		return api.Quotas{Streams: 2, Keys: []api.KeyQuota{{Name: "k=v", Envoys: []api.EnvoyQuota{{Name: "e", Left: 3}}}}}
+	}}))
+	defer quotas.Close()
+	var spent api.Quotas
+	if fetch(t, quotas.URL+"/v1/quotas", &spent); spent.Streams != 2 || spent.Keys[0].Envoys[0].Left != 3 {
+		t.Errorf("%+v", spent)
+	}
 	var held api.HeldLeases
 	fetch(t, page.URL+"/v1/leases", &held)
 	if len(held.Keys) != 1 || held.Keys[0].Left != 3 {

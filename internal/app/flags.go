@@ -54,6 +54,8 @@ type addressFlags struct {
 	Gossip, Peer, Metrics, XDS   string // to listen on
 	RLSAdvertise, RouteAdvertise string // for Envoys of other pods; the first is also listened on
 	Advertise                    string // host that other members use
+	ModuleSocket                 string // path; empty: none
+	ModuleSocketMode             string // octal
 }
 
 // clusterFlags describe the cluster to join.
@@ -182,6 +184,8 @@ func (f *addressFlags) define(s *pflag.FlagSet) {
 	s.StringVar(&f.Advertise, "advertise", "", "`address` advertised to other members (default: POD_IP, else the listening address)")
 	s.StringVar(&f.RLSAdvertise, "rls-advertise", "", "`host:port` to serve rate limit calls of other pods' Envoys on, with mTLS")
 	s.StringVar(&f.RouteAdvertise, "route-advertise", "", "`host:port` of this pod's Envoy, for ring-hash routes")
+	s.StringVar(&f.ModuleSocket, "module-socket", "", "`path` of a unix socket to lease hits on to dynamic modules in this pod's Envoys; empty: none")
+	s.StringVar(&f.ModuleSocketMode, "module-socket-mode", "0600", "`permissions` of --module-socket, in octal digits")
 }
 
 func (f *clusterFlags) define(s *pflag.FlagSet) {

@@ -1,8 +1,12 @@
 package app
 
 import (
+	"time"
+
 	"github.com/keyward/keyward/envoy/rlqs"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/assign"
+	"github.com/keyward/keyward/internal/quota"
 )
 
 // quotas lets Envoys spend parts of limits.
@@ -29,3 +33,49 @@ func (q *quotas) close() {
 	q.server.Close()
 	q.assigner.Close()
 }
+
+// The most keys of /v1/quotas, and the most Envoys of each.
+const (
+	quotasShown = 200
+	envoysShown = 100
+)
+
+// quotaStatus returns the document of /v1/quotas.
+func (m *sidecar) quotaStatus() api.Quotas {
+	q := api.Quotas{Member: m.Flags.Node, Keys: []api.KeyQuota{}}
+	a := m.quotas.assigner
+	if a == nil {
+		return q
+	}
+	now, states, total := a.States(quotasShown, envoysShown)
+	q.Total, q.Streams = total, a.Streams()
+	for i := range states {
+		q.Keys = append(q.Keys, keyQuota(now, &states[i]))
+	}
+	return q
+}
+
+func keyQuota(now int64, s *assign.KeyState) api.KeyQuota {
+	k := api.KeyQuota{
+		Limit: s.Quota.Limit, Window: s.Quota.Window.String(), Unlimited: s.Quota.Unlimited, Have: s.Held, Next: s.Next,
+		Charged: s.Charged, Ends: timeAt(s.Ends), Total: s.Lines, Envoys: []api.EnvoyQuota{},
+	}
+	if b := s.Bucket; b != nil {
+		k.Domain, k.Name, k.Digest = b.Domain, string(b.AppendName(nil)), digest(b.Request.Key)
+	}
+	for i := range s.Envoys {
+		l := &s.Envoys[i]
+		e := api.EnvoyQuota{
+			Name: l.Name, Stream: l.Stream, Rate: round(l.Rate), Assigned: assignedNames[l.Kind], Lease: l.Lease, Left: l.Lease - l.Proven,
+			Charged: l.Charge, Acknowledged: timeAt(l.Acked), Stalled: l.Stalled,
+			ReportAge: round(time.Duration(now - l.Reported).Seconds()),
+		}
+		if l.Kind != 0 {
+			e.Expires = timeAt(l.Ends)
+		}
+		k.Envoys = append(k.Envoys, e)
+	}
+	return k
+}
+
+var assignedNames = map[quota.PushKind]string{quota.Pair: "lease", quota.Same: "lease", quota.Deny: "deny", quota.Allow: "allow"}

@@ -65,6 +65,7 @@ type sidecar struct {
 	server   *rls.Server
 	holds    *holds.HoldServer
 	quotas   quotas
+	modules  podModules
 	page     *http.Server
 	socket   *http.Server // nil: none
 
@@ -432,6 +433,9 @@ func (m *sidecar) startListeners() error {
 	if err := m.startFederationServer(); err != nil {
 		return err
 	}
+	if err := m.modules.start(m); err != nil {
+		return err
+	}
 	m.health.Set(partRunning, true)
 	return nil
 }
@@ -454,6 +458,7 @@ func (m *sidecar) stop(ctx context.Context) {
 	if m.health != nil {
 		m.health.Set(partRunning, false)
 	}
+	m.modules.close(m)
 	if c := m.cluster.Load(); c != nil {
 		c.Leave(ctx)
 	}

@@ -48,6 +48,9 @@ func (f *flags) validate() error {
 	f.validateRuleDefaults(&e)
 	f.validateTLS(&e)
 	f.validatePlaintext(&e)
+	if _, err := parseMode(f.ModuleSocketMode); err != nil {
+		e.add("--module-socket-mode: %w", err)
+	}
 	return errors.Join(e...)
 }
 

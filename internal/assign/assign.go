@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/envoy/rlqs"
+	"github.com/keyward/keyward/internal/assign/lots"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/quota"
@@ -52,8 +53,10 @@ type Assigner struct {
 // counter describes one key.
 type counter struct {
 	request owner.Request
-	lots    []lot         // that may be returned, of the current window and the next one
-	left    [2]windowRest // of even and of odd windows
+	bucket  *rlqs.QuotaBucket // as it was last reported
+	lots    []lots.Lot        // that may be returned, of the current window and the next one
+	note    lots.Note         // of the demand
+	noting  bool              // a request about it is in progress
 	usedAt  int64
 }
 
@@ -103,6 +106,7 @@ func (a *Assigner) Acked(_ time.Time, stream, serial uint64) {
 
 // Reported implements rlqs.QuotaBook.
 func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
+	a.metrics.reports.Inc()
 	a.step(func(now int64) {
 		for i := range us {
 			u, b := &us[i], us[i].Bucket
@@ -111,7 +115,9 @@ func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
 				c = new(counter)
 				a.keys[b.Key] = c
 			}
-			c.request, c.usedAt = b.Request, now
+			c.request, c.bucket, c.usedAt = b.Request, b, now
+			a.metrics.admitted.Add(float64(u.Allowed))
+			a.metrics.refused.Add(float64(u.Denied))
 			u.Declined = !a.ledger.Report(now, quota.BucketReport{
 				Stream: stream, Key: b.Key, Allowed: u.Allowed, Denied: u.Denied, Elapsed: u.Elapsed,
 			}, quotaOf(b))
@@ -153,6 +159,7 @@ func (a *Assigner) tick(now int64) {
 	if a.closed {
 		return
 	}
+	a.ledger.SetMembers(a.members())
 	w := a.ledger.Tick(now)
 	for i := range w.Responses {
 		a.respond(&w.Responses[i])
@@ -160,8 +167,11 @@ func (a *Assigner) tick(now int64) {
 	for _, h := range w.Asks {
 		if c := a.keys[h.Key]; c != nil {
 			a.running.Add(1)
-			go a.charge(c.request, h, c.share(h.Window, a.members()))
+			go a.charge(c.request, h)
 		}
+	}
+	for _, d := range w.Demands {
+		a.announce(now, d)
 	}
 	for _, h := range w.Returns {
 		a.giveBack(now, h)
@@ -226,6 +236,6 @@ func (a *Assigner) sweep(now int64) {
 			delete(a.keys, k)
 			continue
 		}
-		c.dropLots(now)
+		lots.Drop(&c.lots, now)
 	}
 }

@@ -6,11 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/keyward/keyward/envoy/rlqs"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/membership"
 	"github.com/keyward/keyward/internal/policy"
+	"github.com/keyward/keyward/internal/quota"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
 )
@@ -224,30 +228,106 @@ func TestGapless(t *testing.T) {
 	}
 }
 
-// TestShares checks the parts of a limit that members may have charged.
-func TestShares(t *testing.T) {
-	r := limit.Rule{Limit: 1200, Window: 10 * time.Second}
-	at := func(elapsed time.Duration) int64 { return int64(elapsed) }
-	for name, c := range map[string]struct {
-		s    share
-		now  time.Duration
-		want uint64
-	}{
-		"first":                          {share{3, 0, 1200}, 0, 360},
-		"before the window":              {share{3, 0, 1200}, -5 * time.Second, 360},
-		"has its part":                   {share{3, 360, 840}, 0, 0},
-		"half of the parts are free":     {share{3, 360, 840}, 5 * time.Second, 420},
-		"the others have theirs":         {share{3, 360, 0}, 5 * time.Second, 0},
-		"the others have half of theirs": {share{3, 360, 420}, 0, 0},
-		"what they do not need":          {share{3, 360, 640}, 5 * time.Second, 420},
-		"the end":                        {share{3, 360, 700}, 10 * time.Second, 700},
-		"late, and none is left":         {share{3, 0, 0}, 5 * time.Second, 0},
-		"less than its part is left":     {share{3, 0, 100}, 0, 100},
-		"one member and callers":         {share{1, 0, 1200}, 0, 1080},
-		"one member, and callers came":   {share{1, 1000, 100}, 5 * time.Second, 100},
-	} {
-		if got := c.s.most(&r, 0, at(c.now)); got != c.want {
-			t.Errorf("%s: %d, not %d", name, got, c.want)
+// metric returns the value of a metric without labels.
+func (r *rig) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(r.Collectors()...)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "keyward_quota_"+name {
+			m := f.GetMetric()[0]
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// TestMetricsOfStreams checks the metrics of open streams: ids, the age of reports, and responses without acknowledgement.
+func TestMetricsOfStreams(t *testing.T) {
+	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
+	expect := func(when string, want ...float64) {
+		t.Helper()
+		for i, name := range []string{"ids", "report_age_seconds", "unacked_seconds"} {
+			if got := r.metric(t, name); got != want[i] {
+				t.Errorf("%s: %s is %v, want %v", when, name, got, want[i])
+			}
+		}
+	}
+	expect("no stream", 0, 0, 0)
+	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+	r.report(1, 0, 5, 0)
+	r.await(t, rlqs.AssignPair, 1)
+	sent := r.clock.Load() // await does not acknowledge the response that it waits for, unless it is the first one
+	for _, serial := range []uint64{1, 2, 3} {
+		r.Acked(r.cluster.now(), 1, serial)
+	}
+	r.report(1, 5, 0, 5*time.Second)
+	r.clock.Store(sent + int64(3*time.Second))
+	expect("3 s after a report", 1, 3, 0)
+	r.Closed(r.cluster.now(), 1)
+	expect("closed", 0, 0, 0)
+	if admitted, refused := testutil.ToFloat64(r.metrics.admitted), testutil.ToFloat64(r.metrics.refused); admitted != 5 || refused != 5 {
+		t.Errorf("%v admitted and %v refused requests, want 5 and 5", admitted, refused)
+	}
+}
+
+// TestReturnsThatFail checks that hits which an owner keeps charged are not counted as returned.
+func TestReturnsThatFail(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
+		r.as = func(q *owner.Request, res *owner.Result) {
+			if away && q.Op != owner.Reserve {
+				res.Authority = owner.Share
+			}
+		}
+		r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+		r.report(1, 0, 5, 0)
+		r.await(t, rlqs.AssignPair, 1)
+		r.mu.Lock()
+		mine := uint64(0)
+		for _, l := range r.keys["k"].lots {
+			mine += l.hits
+		}
+		r.giveBack(r.clock.Load(), quota.WindowHits{Key: "k", Window: r.request.Rule.Index(r.clock.Load()), Hits: mine + 10})
+		r.giveBack(r.clock.Load(), quota.WindowHits{Key: "?", Hits: 1})
+		r.mu.Unlock()
+		r.Close()
+		want := [2]float64{float64(mine), 11}
+		if away {
+			want = [2]float64{0, float64(mine) + 11}
+		}
+		if got := [2]float64{r.metric(t, "returned_hits_total"), r.metric(t, "unreturned_hits_total")}; got != want || mine == 0 {
+			t.Errorf("owner away %v: returned and unreturned %v, want %v", away, got, want)
+		}
+	}
+}
+
+// TestStates checks the description of keys and Envoys.
+func TestStates(t *testing.T) {
+	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
+	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+	r.report(1, 0, 5, 0)
+	p := r.await(t, rlqs.AssignPair, 1)
+	r.Opened(r.cluster.now(), 2, rlqs.EnvoyStream{Name: "two"})
+	r.report(2, 0, 5, 0)
+	now, states, total := r.States(10, 10)
+	if now != r.clock.Load() || total != 1 || len(states) != 1 || states[0].Bucket != &r.bucket || states[0].Lines != 2 {
+		t.Fatalf("%d, %+v of %d", now, states, total)
+	}
+	for _, e := range states[0].Envoys {
+		if e.Name == "one" && (e.Kind != quota.Pair || e.Lease != uint64(p.Tokens)) || e.Name == "two" && e.Reported != now {
+			t.Errorf("%+v", e)
+		}
+	}
+	if _, states, total = r.States(10, 1); len(states[0].Envoys) != 1 {
+		t.Errorf("%d Envoys", len(states[0].Envoys))
+	}
+	if _, states, total = r.States(0, 10); len(states) != 0 || total != 1 || r.Streams() != 2 {
+		t.Errorf("%+v of %d", states, total)
 	}
 }

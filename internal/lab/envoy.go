@@ -30,6 +30,7 @@ type EnvoyOptions struct {
 	Upstream    string   // address of the application behind it
 	Args        []string // more arguments of `keyward envoy-config`
 	Concurrency int      // worker threads; 0 means 1
+	Env         []string // KEY=VALUE, additional environment
 	Config      string   // a complete bootstrap to use instead; @HOST@, @PORT@, @ADMINHOST@ and @ADMINPORT@ are replaced by its addresses
 }
 
@@ -52,7 +53,7 @@ func (l *Lab) AddEnvoy(o EnvoyOptions) (*Envoy, error) {
 	if err := os.WriteFile(e.Config, []byte(text), 0o644); err != nil {
 		return nil, fmt.Errorf("configure Envoy: %w", err)
 	}
-	p, err := StartProcess(l.path("log"), Spec{Name: o.Name, Path: o.Path, Args: []string{
+	p, err := StartProcess(l.path("log"), Spec{Name: o.Name, Path: o.Path, Env: o.Env, Args: []string{
 		"--config-path", e.Config, "--disable-hot-restart", "--concurrency", strconv.Itoa(max(1, o.Concurrency)), "--log-level", "warning",
 	}})
 	if err != nil {

@@ -30,7 +30,9 @@ type allotment struct {
 	askedAt    int64 // time of the last ask for the window
 	nextAsked  int64 // the same for the next window
 	scannedAt  int64
+	scanFrom   int   // the line that is next when little is free
 	scheduled  int64 // when step has something to do
+	share      share
 	needs      []float64
 	weights    []float64
 	restsOrder []*line
@@ -76,6 +78,9 @@ func (a *allotment) free() uint64 {
 	}
 	return 0
 }
+
+// finish counts the hits of the window that were not assigned. It ends now.
+func (a *allotment) finish() { a.ledger.stats.Unassigned += a.held - min(a.held, a.charged) }
 
 // freeAhead returns how many hits more may reach into the next window.
 func (a *allotment) freeAhead() uint64 {
@@ -184,6 +189,8 @@ func (a *allotment) granted(now, window int64, hits uint64) {
 			a.deal(now)
 		}
 		a.cover(now)
+	default:
+		a.ledger.stats.Unassigned += hits
 	}
 }
 
@@ -215,5 +222,5 @@ func (a *allotment) remove(now int64, l *line) {
 	a.lines[l.place] = a.lines[last]
 	a.lines[l.place].place = l.place
 	a.lines = a.lines[:last]
-	a.ledger.stats.Stranded += l.rest() + l.old + l.carried
+	a.ledger.stats.Stranded += l.charge() - l.spent + l.late
 }

@@ -10,6 +10,7 @@ import (
 type Ledger struct {
 	ids        int
 	shared     bool
+	members    float64 // sidecars, at least 1
 	allotments map[Key]*allotment
 	list       []*allotment
 	streams    map[Stream]*stream
@@ -19,20 +20,23 @@ type Ledger struct {
 	pushes     []Push       // of the responses of work
 	asks       []WindowHits // for the next Tick
 	returns    []WindowHits
+	demands    []KeyDemand
 	stats      LedgerStats
 }
 
 // stream is one stream of an Envoy.
 type stream struct {
-	id      Stream
-	name    string
-	lines   map[Key]*line
-	wants   []*line
-	queued  bool // in Ledger.sending
-	serial  uint64
-	sentAt  int64
-	waiting []sentResponse // unacknowledged, oldest first
-	unacked []*line        // lines with unacknowledged pushes
+	id     Stream
+	name   string
+	lines  map[Key]*line
+	wants  []*line
+	queued bool // in Ledger.sending
+	serial uint64
+	sentAt int64
+	// reportedAt is when its newest report arrived; 0: never.
+	reportedAt int64
+	waiting    []sentResponse // unacknowledged, oldest first
+	unacked    []*line        // lines with unacknowledged pushes
 }
 
 type sentResponse struct {
@@ -52,7 +56,13 @@ type LedgerStats struct {
 	Pushed   uint64 // hits of leases pushed
 	Credited uint64 // hits of leases that were free again before their windows ended
 	Stranded uint64 // hits of leases that may have been unspent when their windows or streams ended
-	OverCap  uint64 // reports of ids above the cap
+	// Unassigned are hits that the holder had granted and that were neither given back nor part of a lease when their
+	// windows ended.
+	Unassigned uint64
+	// Late are hits that were proven spent after their windows had ended. The grants of such windows are together Returned,
+	// Unassigned, Stranded, Late, and the hits proven spent before.
+	Late    uint64
+	OverCap uint64 // reports of ids above the cap
 }
 
 // NewLedger returns a Ledger without keys and streams.
@@ -61,9 +71,12 @@ func NewLedger(o Options) *Ledger {
 		o.IDs = defaultIDs
 	}
 	return &Ledger{
-		ids: o.IDs, shared: o.Shared, allotments: map[Key]*allotment{}, streams: map[Stream]*stream{}, nextAt: math.MaxInt64,
+		ids: o.IDs, shared: o.Shared, members: 1, allotments: map[Key]*allotment{}, streams: map[Stream]*stream{}, nextAt: math.MaxInt64,
 	}
 }
+
+// SetMembers sets the number of sidecars that share the limits. It matters while their demands are not known.
+func (b *Ledger) SetMembers(n int) { b.members = float64(max(1, n)) }
 
 // Stats returns the counts of events.
 func (b *Ledger) Stats() LedgerStats { return b.stats }
@@ -100,6 +113,7 @@ func (b *Ledger) Report(now int64, r BucketReport, q KeyQuota) bool {
 	if s == nil {
 		return false
 	}
+	s.reportedAt = now
 	l := s.lines[r.Key]
 	if l == nil {
 		if len(s.lines) >= b.ids {
@@ -137,11 +151,24 @@ func (b *Ledger) newLine(now int64, s *stream, key Key, q KeyQuota) *line {
 }
 
 // Granted adds hits that the holder has charged to a window of a key for this sidecar, in answer to an ask.
-func (b *Ledger) Granted(now int64, g WindowHits) {
+func (b *Ledger) Granted(now int64, g AskResult) {
 	b.stats.Granted += g.Hits
-	if a := b.allotments[g.Key]; a != nil {
+	a := b.allotments[g.Key]
+	if a == nil {
+		b.stats.Unassigned += g.Hits
+		return
+	}
+	a.catchUp(now)
+	a.learnLeft(now, &g)
+	a.granted(now, g.Window, g.Hits)
+}
+
+// Demanded records the sum of the demands of all sidecars, this one included, in answer to one of its demands; 0 if it
+// is not known.
+func (b *Ledger) Demanded(now int64, key Key, all uint64) {
+	if a := b.allotments[key]; a != nil {
 		a.catchUp(now)
-		a.granted(now, g.Window, g.Hits)
+		a.demanded(now, float64(all))
 	}
 }
 

@@ -19,6 +19,8 @@ type line struct {
 	// past bounds the unreported hits of leases that were dead before the window began, or that another stream or sidecar
 	// has pushed. They are not charged. In a window's first reports they cannot be distinguished from those of live.
 	past uint64
+	// late counts the hits of ended windows that no report has proven spent. Reports that are still to come may.
+	late uint64
 	// doubt counts reported hits that were taken for past ones. Credits are less by that.
 	doubt uint64
 	guess float64 // estimate of the reported hits of live
@@ -82,14 +84,25 @@ func (l *line) count(hits uint64) {
 	}
 	l.spent += take(&l.carried)
 	if l.past == unbounded {
+		l.prove(hits)
 		l.foreign(hits)
 		return
 	}
-	l.doubt += take(&l.past)
+	n := take(&l.past)
+	l.prove(n)
+	l.doubt += n
 	l.spent += take(&l.old)
-	n := min(hits, l.rest())
+	n = min(hits, l.rest())
 	l.known += n
 	l.spent += hits // more than there was: the Envoy has admitted it, so it is charged
+}
+
+// prove records that hits of ended windows were spent.
+func (l *line) prove(hits uint64) {
+	if n := min(hits, l.late); n > 0 {
+		l.late -= n
+		l.allotment.ledger.stats.Late += n
+	}
 }
 
 // foreign counts hits that may be of leases of another stream or sidecar, which has charged them, or of no lease.
@@ -112,6 +125,10 @@ func (l *line) credit() uint64 {
 	freed := l.old - kept + l.carried
 	l.spent += kept
 	l.doubt -= kept
+	if l.late > 0 {
+		l.allotment.ledger.stats.Stranded += l.late
+		l.late = 0
+	}
 	l.old, l.carried, l.past, l.settled = 0, 0, 0, true
 	return freed
 }
@@ -174,10 +191,12 @@ func (l *line) turn(end int64) {
 	if l.acked && l.ackedAt > end-int64(ackMargin) {
 		alive = l.rest() + l.old + l.carried
 	}
-	if l.past != unbounded {
-		l.past += l.charge() - l.spent - alive
+	dead := l.charge() - l.spent - alive
+	if l.late += dead; l.past != unbounded {
+		l.past += dead
 	}
-	if l.same != 0 { // if it arrives when the lease has ended, it fills the bucket again
+	l.allotment.ledger.stats.Stranded += alive // the next window is charged as well
+	if l.same != 0 {                           // if it arrives when the lease has ended, it fills the bucket again
 		alive += l.size
 		l.same = 0
 	}

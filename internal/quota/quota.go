@@ -24,6 +24,7 @@ package quota
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/keyward/keyward/internal/limit"
@@ -106,6 +107,21 @@ type WindowHits struct {
 	Hits   uint64
 }
 
+// AskResult answers an ask: hits of a window that the holder has charged.
+type AskResult struct {
+	WindowHits
+	Left uint64 // what the limit has room for in the window after that; LeftUnknown if the holder has not answered
+}
+
+// LeftUnknown is the Left of an AskResult without an answer.
+const LeftUnknown = math.MaxUint64
+
+// KeyDemand is how many hits the Envoys of this sidecar would spend of a key in one window if nothing limited them.
+type KeyDemand struct {
+	Key  Key
+	Hits uint64 // at least 1
+}
+
 // Work is the result of a Tick. Its slices are valid until the next Tick.
 type Work struct {
 	Responses []Response
@@ -114,13 +130,16 @@ type Work struct {
 	Asks []WindowHits
 	// Returns are hits that this sidecar does not need. It has given them up.
 	Returns []WindowHits
+	// Demands are to be added up with those of the other sidecars. Each one replaces the one before of its key, and is
+	// void after DemandLife. The caller answers with Ledger.Demanded. Without Options.Shared there are none.
+	Demands []KeyDemand
 }
 
 // Options configures a Ledger. The zero value of a field means its default.
 type Options struct {
 	IDs int // most ids of one stream; default 1,000
 	// Shared is set if other sidecars ask the same holder for hits of the same keys. The Ledger then asks for what its Envoys
-	// need, instead of twice as much.
+	// need, instead of twice as much, and within its part of the limit.
 	Shared bool
 }
 
@@ -142,6 +161,10 @@ const (
 	scanInterval   = 250 * time.Millisecond  // between searches for leases that will not last
 	nearEnd        = 6 * time.Second         // before the end of a window, nothing is kept back
 	allowTTL       = 24 * time.Hour
+
+	demandAge = 4 * time.Second // after which a demand is given again
+	// DemandLife is how long a demand counts that is not given again.
+	DemandLife = 12 * time.Second
 
 	idleReports  = 2           // reports without hits, until a line is idle
 	idleLease    = 10          // lease of an idle line

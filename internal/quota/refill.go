@@ -51,20 +51,23 @@ func (a *allotment) shrink(now int64, l *line, need, next float64) {
 	}
 	lot := min(need, max(available, next), float64(a.free()))
 	spare := rest - min(rest, float64(l.doubt)) - need // a credit is less by the hits in doubt
-	if a.short && spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
+	if (a.short || a.contended(now)) && spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
 		a.order(l, Pair, uint64(lot))
 	}
 }
 
-// scan offers larger leases to the lines whose leases will not last, while much is free.
+// scan offers larger leases to the lines whose leases will not last, while much is free. If lines lack hits, it offers
+// them also what little is free, in turn.
 func (a *allotment) scan(now int64) {
 	a.scannedAt = now
 	if a.end-now < int64(lotBefore) {
 		a.endExpiring(now)
 	}
-	for _, l := range a.lines {
+	for i := range a.lines {
+		l := a.lines[(a.scanFrom+i)%len(a.lines)]
 		available := a.available(now)
-		if available <= a.base()/10 {
+		much := available > a.base()/10
+		if !much && (!a.short || !a.ledger.shared || available <= max(2, a.base()/200)) {
 			return
 		}
 		if l.kind != Pair || !l.rate.known || l.idle() || l.want != 0 || !l.acked || l.stream.stalled(now) {
@@ -74,9 +77,21 @@ func (a *allotment) scan(now int64) {
 		if expected >= l.rate.need(0.5, 2) {
 			continue
 		}
-		lot := min(uint64(l.rate.need(min(a.seconds(now), reportInterval.Seconds()), 2)), available/4)
+		lot := uint64(l.rate.need(min(a.seconds(now), reportInterval.Seconds()), 2))
+		switch {
+		case much:
+			lot = min(lot, available/4)
+		case expected > 0:
+			continue
+		default:
+			lot = min(lot, available)
+			a.scanFrom = (a.scanFrom + i + 1) % len(a.lines)
+		}
 		if float64(lot) > expected+2 {
 			a.order(l, Pair, lot)
+		}
+		if !much {
+			return
 		}
 	}
 }
@@ -96,27 +111,31 @@ func (a *allotment) ask(now int64) {
 		return
 	}
 	left := a.seconds(now)
-	target := float64(a.charged) + float64(a.quota.Limit)/50
+	target := float64(a.charged) + a.margin()
 	for _, l := range a.lines {
 		target += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
 	}
 	if target = min(math.Ceil(target), float64(a.quota.Limit)); uint64(target) > a.held {
-		a.askedAt = now
-		a.ledger.ask(WindowHits{Key: a.key, Window: a.window, Hits: uint64(target) - a.held})
+		a.request(now, a.window, uint64(target)-a.held, &a.askedAt)
 	}
 }
 
-// giveBack returns hits of the window that would not be needed if the load doubled.
+// giveBack returns hits of the window that would not be needed if the load doubled, or if others need them, that are not
+// needed now.
 func (a *allotment) giveBack(now int64) {
 	limit, left := uint64(a.quota.Limit), a.seconds(now)
-	if !a.dealt && len(a.lines) > 0 || a.free() <= limit/4 || left < lotBefore.Seconds() {
+	part := limit / 8
+	if a.contended(now) {
+		part = limit / 100
+	}
+	if !a.dealt && len(a.lines) > 0 || a.free() <= 2*part || left < lotBefore.Seconds() {
 		return
 	}
-	kept := float64(limit) / 8
+	kept := float64(part)
 	for _, l := range a.lines {
 		kept += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
 	}
-	if hits := a.free() - min(a.free(), uint64(kept)); hits > limit/8 {
+	if hits := a.free() - min(a.free(), uint64(kept)); hits > part {
 		a.held -= hits
 		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window, Hits: hits})
 	}

@@ -64,6 +64,8 @@ func (a *allotment) change(now int64, q KeyQuota) {
 	}
 	// Hits of other windows are of no use. What Envoys may spend is carried, as at the turn of a window.
 	end := a.end
+	a.finish()
+	a.ledger.stats.Unassigned += a.next
 	a.held, a.next, a.charged, a.ahead, a.gone, a.closed = 0, 0, 0, 0, 0, nil
 	if !q.Unlimited {
 		a.open(q.rule().Index(now))

@@ -12,16 +12,19 @@ import (
 
 // plan describes a simulation.
 type plan struct {
-	seed    uint64
-	limit   uint32
-	window  time.Duration
-	envoys  int
-	keys    int     // each with the limit and the load; 0 is 1
-	load    float64 // offered hits of all Envoys in a window, as a multiple of the limit
-	rls     float64 // the same of callers that the holder decides itself
-	move    bool    // the load moves to other Envoys every third window
-	windows int
-	faults  bool
+	seed   uint64
+	limit  uint32
+	window time.Duration
+	envoys int
+	keys   int     // each with the limit and the load; 0 is 1
+	load   float64 // offered hits of all Envoys in a window, as a multiple of the limit
+	rls    float64 // the same of callers that the holder decides itself
+	// sidecars share the holder. 0 is one that does not. The first one's Envoys have skew times the load of the others'.
+	sidecars int
+	skew     float64 // 0 is 1
+	move     bool    // the load moves to other Envoys every third window
+	windows  int
+	faults   bool
 	sabotage
 }
 
@@ -52,8 +55,7 @@ type world struct {
 	now      int64
 	events   events
 	number   int // of events
-	ledger   *Ledger
-	tickAt   int64
+	sidecars []*sidecar
 	envoys   []*envoy
 	streams  map[Stream]*envoy
 	opened   Stream
@@ -67,10 +69,29 @@ type world struct {
 	late map[slot]uint64
 }
 
+// sidecar has a part of the Envoys.
+type sidecar struct {
+	w      *world
+	index  int
+	ledger *Ledger
+	tickAt int64
+}
+
 // holder charges hits of windows for the sidecar and for the callers that it decides itself.
 type holder struct {
 	lent, rls map[slot]uint64
+	demands   map[demander]demandNote
 	silent    int64 // it does not answer until then
+}
+
+type demander struct {
+	key     Key
+	sidecar int
+}
+
+type demandNote struct {
+	hits uint64
+	at   int64
 }
 
 type event struct {
@@ -101,9 +122,14 @@ func (w *world) at(at int64, do func()) {
 
 func newWorld(t testing.TB, p plan) *world {
 	w := &world{
-		plan: p, t: t, r: rand.New(rand.NewPCG(p.seed, 1)), ledger: NewLedger(Options{}), tickAt: math.MaxInt64,
+		plan: p, t: t, r: rand.New(rand.NewPCG(p.seed, 1)),
 		streams: map[Stream]*envoy{}, offered: map[slot]float64{}, admitted: map[slot]uint64{}, over: map[slot]uint64{}, late: map[slot]uint64{},
-		holder: holder{lent: map[slot]uint64{}, rls: map[slot]uint64{}},
+		holder: holder{lent: map[slot]uint64{}, rls: map[slot]uint64{}, demands: map[demander]demandNote{}},
+	}
+	for i := range max(1, p.sidecars) {
+		s := &sidecar{w: w, index: i, ledger: NewLedger(Options{Shared: p.sidecars > 0}), tickAt: math.MaxInt64}
+		s.ledger.SetMembers(p.sidecars)
+		w.sidecars = append(w.sidecars, s)
 	}
 	w.now, w.keys = 1_000_000*int64(p.window), max(1, p.keys)
 	for i := range p.envoys {
@@ -125,11 +151,16 @@ func newWorld(t testing.TB, p plan) *world {
 	return w
 }
 
-// share divides the load: one Envoy in five has ten times as much as each other.
+// share divides the load: one Envoy in five has ten times as much as each other, or with several sidecars, those of one
+// sidecar have skew times as much.
 func (w *world) share(shift int) {
 	sum := 0.0
 	for i, e := range w.envoys {
-		if e.rate = 1; (i+shift)%5 == 0 {
+		if e.rate = 1; len(w.sidecars) > 1 {
+			if (i+shift)%len(w.sidecars) == 0 {
+				e.rate = max(1, w.skew)
+			}
+		} else if (i+shift)%5 == 0 {
 			e.rate = 10
 		}
 		sum += e.rate
@@ -203,7 +234,8 @@ func (w *world) outage() {
 }
 
 // asked is the holder's part of an ask.
-func (w *world) asked(h WindowHits) {
+func (s *sidecar) asked(h WindowHits) {
+	w := s.w
 	if w.now < w.holder.silent || w.faults && w.r.IntN(20) == 0 {
 		return // lost
 	}
@@ -213,11 +245,34 @@ func (w *world) asked(h WindowHits) {
 	}
 	most -= min(most, w.holder.lent[i])
 	most = min(most, uint64(w.limit)-w.holder.lent[i]-w.holder.rls[i])
+	if w.sidecars[0].ledger.shared && h.Hits > most {
+		h.Hits = 0 // as a Reserve does
+	}
 	h.Hits = min(h.Hits, most)
 	w.holder.lent[i] += h.Hits
+	g := AskResult{h, uint64(w.limit) - w.holder.lent[i] - w.holder.rls[i]}
 	w.at(w.now+w.delay(), func() {
-		w.ledger.Granted(w.now, h)
-		w.drive()
+		s.ledger.Granted(w.now, g)
+		s.drive()
+	})
+}
+
+// demanded is the holder's part of a demand.
+func (s *sidecar) demanded(d KeyDemand) {
+	w := s.w
+	if w.now < w.holder.silent || w.faults && w.r.IntN(20) == 0 {
+		return // lost
+	}
+	w.holder.demands[demander{d.Key, s.index}] = demandNote{d.Hits, w.now}
+	all := uint64(0)
+	for i := range w.sidecars {
+		if n := w.holder.demands[demander{d.Key, i}]; w.now-n.at < int64(DemandLife) {
+			all += n.hits
+		}
+	}
+	w.at(w.now+w.delay(), func() {
+		s.ledger.Demanded(w.now, d.Key, all)
+		s.drive()
 	})
 }
 
@@ -230,41 +285,61 @@ func (w *world) delay() int64 {
 }
 
 // drive does the sidecar's work that is due, and schedules the rest.
-func (w *world) drive() {
-	for w.ledger.Next() <= w.now {
-		work := w.ledger.Tick(w.now)
-		w.check()
+func (s *sidecar) drive() {
+	w := s.w
+	for s.ledger.Next() <= w.now {
+		work := s.ledger.Tick(w.now)
+		s.check()
 		for _, r := range work.Responses {
 			w.messages++
-			w.held(r)
+			s.held(r)
 			w.streams[r.Stream].respond(r)
 		}
 		for _, h := range work.Asks {
-			w.asked(h)
+			s.messageLater(func() { s.asked(h) })
 		}
 		for _, h := range work.Returns {
-			w.holder.lent[slot{h.Key, h.Window}] -= h.Hits
+			s.messageLater(func() { w.holder.lent[slot{h.Key, h.Window}] -= h.Hits })
+		}
+		for _, d := range work.Demands {
+			s.messageLater(func() { s.demanded(d) })
 		}
 	}
-	if next := w.ledger.Next(); next < w.tickAt {
-		w.tickAt = next
+	if next := s.ledger.Next(); next < s.tickAt {
+		s.tickAt = next
 		w.at(next, func() {
-			if w.tickAt == next {
-				w.tickAt = math.MaxInt64
+			if s.tickAt == next {
+				s.tickAt = math.MaxInt64
 			}
-			w.drive()
+			s.drive()
 		})
 	}
 }
 
+// messageLater carries a message to the holder. A sidecar that shares no holder is one with it.
+func (s *sidecar) messageLater(do func()) {
+	if s.w.sidecars[0].ledger.shared {
+		s.w.at(s.w.now+s.w.delay(), do)
+	} else {
+		do()
+	}
+}
+
 // held requires that the charges of what was pushed are within what the sidecar holds.
-func (w *world) held(r Response) {
+func (s *sidecar) held(r Response) {
+	w := s.w
 	for _, p := range r.Pushes {
-		a := w.ledger.allotments[p.Key]
-		if p.Kind == Pair && (a.charged > a.held || w.now+int64(p.TTL) > a.end && a.ahead > a.next) {
-			w.t.Fatalf("pushed %d hits: charged %d of %d, ahead %d of %d", p.Tokens, a.charged, a.held, a.ahead, a.next)
+		a := s.ledger.allotments[p.Key]
+		ahead := a.ahead
+		for _, l := range a.lines { // a refusal reaches into the next window, but what it has replaced does not
+			if l.kind == Deny {
+				ahead -= l.counted.ahead
+			}
 		}
-		if l := w.ledger.streams[r.Stream].lines[p.Key]; w.sabotage == creditAtOnce && p.Kind == Pair {
+		if p.Kind == Pair && (a.charged > a.held || w.now+int64(p.TTL) > a.end && ahead > a.next) {
+			w.t.Fatalf("seed %d: pushed %d hits: charged %d of %d, ahead %d of %d", w.seed, p.Tokens, a.charged, a.held, a.ahead, a.next)
+		}
+		if l := s.ledger.streams[r.Stream].lines[p.Key]; w.sabotage == creditAtOnce && p.Kind == Pair {
 			l.old = 0
 			a.settle(l)
 		}
@@ -272,8 +347,9 @@ func (w *world) held(r Response) {
 }
 
 // check compares the sums of the ledger with its lines.
-func (w *world) check() {
-	for _, a := range w.ledger.list {
+func (s *sidecar) check() {
+	w := s.w
+	for _, a := range s.ledger.list {
 		charged, ahead := a.gone, uint64(0)
 		for _, c := range a.closed {
 			if c.until > a.end {

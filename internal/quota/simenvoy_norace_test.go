@@ -17,6 +17,7 @@ const connections = 64
 type envoy struct {
 	w       *world
 	index   int
+	sidecar *sidecar
 	proxy   *model.Proxy
 	rate    float64
 	stopped bool
@@ -40,7 +41,7 @@ type delivery struct {
 }
 
 func newEnvoy(w *world, i int) *envoy {
-	e := &envoy{w: w, index: i, wakeAt: math.MaxInt64}
+	e := &envoy{w: w, index: i, sidecar: w.sidecars[i%len(w.sidecars)], wakeAt: math.MaxInt64}
 	e.proxy = model.NewProxy(model.ProxyOptions{
 		Workers: 2, NoAssignment: model.Strategy{Kind: model.DenyAll}, Delay: func(int) time.Duration {
 			if w.faults && w.r.IntN(50) == 0 {
@@ -113,10 +114,10 @@ func (e *envoy) report(r model.UsageReport) {
 			e.stream = w.opened
 			w.streams[e.stream] = e
 			id := e.stream
-			e.up(func() { w.ledger.Opened(w.now, id, "") })
+			e.up(func() { e.sidecar.ledger.Opened(w.now, id, "") })
 		} else { // what was sent on the stream before is taken for received
 			id, serial := e.stream, e.serial
-			e.up(func() { w.ledger.Acked(w.now, id, serial) })
+			e.up(func() { e.sidecar.ledger.Acked(w.now, id, serial) })
 		}
 	}
 	if e.cut {
@@ -125,11 +126,11 @@ func (e *envoy) report(r model.UsageReport) {
 	id := e.stream
 	e.up(func() {
 		for _, u := range r.Usages {
-			w.ledger.Report(w.now, BucketReport{
+			e.sidecar.ledger.Report(w.now, BucketReport{
 				Stream: id, Key: u.ID, Allowed: u.Allowed, Denied: u.Denied, Elapsed: u.Elapsed,
 			}, w.quota())
 		}
-		w.drive()
+		e.sidecar.drive()
 	})
 }
 
@@ -152,7 +153,7 @@ func (e *envoy) respond(r Response) {
 	r.Pushes = slices.Clone(r.Pushes)
 	e.serial = r.Serial
 	if w.sabotage == earlyAck {
-		w.at(w.now, func() { w.ledger.Acked(w.now, r.Stream, r.Serial) })
+		w.at(w.now, func() { e.sidecar.ledger.Acked(w.now, r.Stream, r.Serial) })
 	}
 	if e.stream != r.Stream || e.cut {
 		return
@@ -196,8 +197,8 @@ func (e *envoy) receive(r Response) {
 	e.after()
 	w.at(used, func() {
 		e.up(func() {
-			w.ledger.Acked(w.now, r.Stream, r.Serial)
-			w.drive()
+			e.sidecar.ledger.Acked(w.now, r.Stream, r.Serial)
+			e.sidecar.drive()
 		})
 	})
 }
@@ -235,8 +236,8 @@ func (e *envoy) breakStream(notice int64) {
 	id := e.stream
 	w.at(w.now+w.r.Int64N(notice+1), func() {
 		if w.sabotage != sameStream {
-			w.ledger.Closed(w.now, id)
-			w.drive()
+			e.sidecar.ledger.Closed(w.now, id)
+			e.sidecar.drive()
 		}
 	})
 	number := e.number
@@ -262,7 +263,7 @@ func (e *envoy) stop(d int64) {
 			e.proxy.Resume(w.now)
 		}
 		for _, key := range e.waiting { // workers may be faster than the main thread
-			if e.hit(key) && w.ledger.streams[e.stream] == nil {
+			if e.hit(key) && e.sidecar.ledger.streams[e.stream] == nil {
 				w.late[w.slot(key)]++
 			}
 		}

@@ -28,13 +28,17 @@ func (b *Ledger) Tick(now int64) Work {
 	}
 	b.work.Asks, b.asks = b.asks, b.work.Asks[:0]
 	b.work.Returns, b.returns = b.returns, b.work.Returns[:0]
+	b.work.Demands, b.demands = b.demands, b.work.Demands[:0]
 	return b.work
 }
 
 // drop removes an allotment that no Envoy uses.
 func (b *Ledger) drop(i int) {
 	a := b.list[i]
-	b.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - min(a.next, a.ahead)})
+	a.finish()
+	reserved := min(a.next, a.ahead) // for leases of closed streams
+	b.stats.Stranded += reserved
+	b.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - reserved})
 	delete(b.allotments, a.key)
 	b.list[i] = b.list[len(b.list)-1]
 	b.list = b.list[:len(b.list)-1]

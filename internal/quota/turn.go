@@ -25,6 +25,7 @@ func (a *allotment) step(now int64) {
 	if !a.shut && now-a.scannedAt >= int64(scanInterval) {
 		a.scan(now)
 		a.giveBack(now)
+		a.shareOut(now)
 	}
 	a.schedule(now)
 }
@@ -53,9 +54,11 @@ func (a *allotment) schedule(now int64) {
 // turn begins the window that contains now.
 func (a *allotment) turn(now int64) {
 	end := a.end
+	a.finish()
 	window := a.quota.rule().Index(now)
 	a.held = a.next
 	if window != a.window+1 {
+		a.ledger.stats.Unassigned += a.next
 		a.held = 0
 	}
 	a.next = 0
@@ -64,13 +67,13 @@ func (a *allotment) turn(now int64) {
 	a.gone, a.ahead, a.charged = 0, 0, 0
 	for _, c := range a.closed {
 		a.gone += c.hits
+		a.ledger.stats.Stranded += c.hits // the new window is charged as well
 		if c.until > a.end {
 			a.ahead += c.hits
 		}
 	}
 	a.charged = a.gone
 	for _, l := range a.lines {
-		a.ledger.stats.Stranded += l.rest()
 		l.turn(end)
 		l.counted = counted{}
 		a.settle(l)
@@ -99,12 +102,20 @@ func (a *allotment) askNext(now int64, lot bool) {
 	if lot {
 		alive := a.alive()
 		total := a.demands(now, a.quota.Window.Seconds())
-		target = alive + uint64(math.Ceil(a.ledger.wanted(total))) + uint64(a.quota.Limit)/50
+		target = alive + uint64(math.Ceil(a.ledger.wanted(total))) + uint64(a.margin())
 		a.lotAsked = true
+		a.giveBackNext(now, target)
 	}
 	if target = min(target, uint64(a.quota.Limit)); target > a.next {
-		a.nextAsked = now
-		a.ledger.ask(WindowHits{Key: a.key, Window: a.window + 1, Hits: target - a.next})
+		a.request(now, a.window+1, target-a.next, &a.nextAsked)
+	}
+}
+
+// giveBackNext returns hits of the next window above what is needed there, if others need them.
+func (a *allotment) giveBackNext(now int64, needed uint64) {
+	if needed = max(needed, a.ahead); a.contended(now) && a.next > needed+uint64(a.quota.Limit)/100 {
+		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - needed})
+		a.next = needed
 	}
 }
 
@@ -135,7 +146,7 @@ func (a *allotment) cover(now int64) {
 func (a *allotment) endLeases(now int64) {
 	a.shut = true
 	total := a.demands(now, a.quota.Window.Seconds())
-	room := float64(a.next) - total - float64(a.quota.Limit/50)
+	room := float64(a.next) - total
 	a.restsOrder = a.restsOrder[:0]
 	for _, l := range a.lines {
 		l.want = 0

@@ -299,3 +299,82 @@ func TestCoverAfterAcknowledgement(t *testing.T) {
 		}
 	}
 }
+
+// Each hit of a window that has ended was spent, given back, or is counted as lost.
+func TestGrantsAreAccountedFor(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	r.steady(2, 4, 1)
+	begin, first := r.l.Stats(), r.window()
+	for _, l := range r.l.allotments[key].lines {
+		begin.Stranded += l.late
+	}
+	var spent uint64
+	endWindow := func() { // reports of all open streams, to the end of the window
+		for r.into(r.now) < 50*time.Second {
+			r.wait(5 * time.Second)
+			for s := range r.l.streams {
+				r.report(s, uint64(5*s), 0)
+			}
+		}
+		r.until(time.Minute - time.Nanosecond)
+		for _, l := range r.l.allotments[key].lines {
+			spent += l.spent
+		}
+		r.turn(time.Millisecond)
+	}
+	endWindow()
+	r.wait(7 * time.Second)
+	spent += r.l.streams[2].lines[key].spent
+	r.l.Closed(r.now, 2)
+	endWindow()
+	r.l.Granted(r.now, AskResult{WindowHits: WindowHits{Key: "gone", Window: r.window(), Hits: 7}})
+	endWindow()
+	s := r.l.Stats()
+	lost := s.Stranded - begin.Stranded + s.Unassigned - begin.Unassigned
+	spent += s.Late - begin.Late
+	for _, l := range r.l.allotments[key].lines {
+		lost += l.late
+	}
+	lent := uint64(7)
+	for w := first; w < r.window(); w++ {
+		lent += r.lent[w]
+	}
+	if s.Stranded == begin.Stranded || s.Unassigned-begin.Unassigned < 7 || lent != spent+lost {
+		t.Errorf("%d hits were granted and not given back; %d were spent, %d are lost: %+v, %+v at the begin", lent, spent, lost, s, begin)
+	}
+}
+
+// The age of reports and the wait for acknowledgements are those of the worst stream.
+func TestWaits(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	r.steady(1, 2)
+	waits := func(report, ack time.Duration) {
+		t.Helper()
+		if a, b := r.l.Waits(r.now); a != report || b != ack {
+			t.Errorf("report %v, acknowledgement %v; want %v, %v", a, b, report, ack)
+		}
+	}
+	r.until(time.Second)
+	r.report(1, 1, 0)
+	r.report(2, 2, 0)
+	r.wait(3 * time.Second)
+	r.report(1, 3, 0)
+	waits(3*time.Second, 0)
+	r.deaf[3] = true
+	r.first(3)
+	r.wait(2 * time.Second)
+	at := int64(0)
+	for _, p := range r.pushes() {
+		if p.Stream == 3 {
+			at = max(at, p.at)
+			break
+		}
+	}
+	waits(5*time.Second, time.Duration(r.now-at))
+	r.l.Closed(r.now, 3)
+	waits(5*time.Second, 0)
+	r.l.Closed(r.now, 2)
+	waits(2*time.Second, 0)
+	r.l.Closed(r.now, 1)
+	waits(0, 0)
+}

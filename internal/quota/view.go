@@ -3,6 +3,7 @@ package quota
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // KeyView describes one key at a time.
@@ -42,6 +43,20 @@ func (b *Ledger) IDs() (n int) {
 		n += len(s.lines)
 	}
 	return n
+}
+
+// Waits returns the age of the oldest of the newest reports of all open streams, and of the oldest response that an Envoy
+// has not acknowledged. Either is 0 if there is none.
+func (b *Ledger) Waits(now int64) (report, ack time.Duration) {
+	for _, s := range b.streams {
+		if s.reportedAt != 0 && len(s.lines) > 0 {
+			report = max(report, time.Duration(now-s.reportedAt))
+		}
+		if len(s.waiting) > 0 {
+			ack = max(ack, time.Duration(now-s.waiting[0].at))
+		}
+	}
+	return report, ack
 }
 
 // Keys returns a view of each key, ordered by key.

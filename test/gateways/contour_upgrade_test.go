@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // former implements upgradable.
@@ -17,35 +16,15 @@ func (g *contour) former() string {
 }
 
 // use selects the version that starts next.
-func (g *contour) use(former bool) {
-	variable := "KEYWARD_GATEWAYS_CONTOUR"
-	if former {
-		variable += "_BEFORE"
-	}
-	g.program, g.source = os.Getenv(variable), os.Getenv(variable+"_SOURCE")
-}
+func (g *contour) use(former bool) { g.program, g.source, _ = built("CONTOUR", former) }
 
 // replaceControl implements upgradable: it does what applying the examples of another version does, whose Job replaces the certificates.
 // Envoy remains, and reads the new certificates, unless the former version is installed.
 func (g *contour) replaceControl(ctx context.Context, former bool, meanwhile func() error) error {
-	end := func() error { return g.pod.stop(20 * time.Second) }
-	if former {
-		end = g.stop
-	}
-	if err := end(); err != nil {
-		return err
-	}
-	if err := meanwhile(); err != nil {
-		return err
-	}
-	g.use(former)
-	if err := errors.Join(g.applyDefinitions(), g.certgen()); err != nil {
-		return err
-	}
-	if former {
-		return g.start(ctx)
-	}
-	return g.startControl(ctx)
+	return replace(ctx, former, part{g.stop, g.start}, controlOf(g.pod, g.startControl), meanwhile, func() error {
+		g.use(former)
+		return errors.Join(g.applyDefinitions(), g.certgen())
+	})
 }
 
 // keepsEnvoy implements upgradable.

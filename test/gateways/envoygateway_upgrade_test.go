@@ -20,24 +20,15 @@ func (g *envoyGateway) former() string {
 }
 
 // use selects the version that start starts.
-func (g *envoyGateway) use(former bool) {
-	variable := "KEYWARD_GATEWAYS_ENVOY_GATEWAY"
-	if former {
-		variable += "_BEFORE"
-	}
-	g.program, g.source = os.Getenv(variable), os.Getenv(variable+"_SOURCE")
-}
+func (g *envoyGateway) use(former bool) { g.program, g.source, _ = built("ENVOY_GATEWAY", former) }
 
 // replaceControl implements upgradable.
 func (g *envoyGateway) replaceControl(ctx context.Context, former bool, meanwhile func() error) error {
-	if err := g.stop(); err != nil {
-		return err
-	}
-	if err := meanwhile(); err != nil {
-		return err
-	}
-	g.use(former)
-	return g.start(ctx)
+	whole := part{g.stop, g.start}
+	return replace(ctx, former, whole, whole, meanwhile, func() error {
+		g.use(former)
+		return nil
+	})
 }
 
 // keepsEnvoy implements upgradable: the standalone control plane starts Envoy and ends it.
@@ -49,27 +40,14 @@ func (g *envoyGateway) replaceEnvoy(context.Context, func() error) error { retur
 // replaceControl implements upgradable: it does what an upgrade of Envoy Gateway's chart does, whose hook is certgen, after the upgrade of
 // the definitions. The former version gets a new Envoy, as in an installation of it.
 func (g *envoyGatewayKube) replaceControl(ctx context.Context, former bool, meanwhile func() error) error {
-	ends := []func() error{func() error { return g.pod.stop(20 * time.Second) }, meanwhile}
-	if former {
-		ends[0] = g.stop
-	}
-	for _, end := range ends {
-		if err := end(); err != nil {
+	return replace(ctx, former, part{g.stop, g.start}, controlOf(g.pod, g.startControl), meanwhile, func() error {
+		g.use(former)
+		var err error
+		if g.generation, err = g.envoyGeneration(ctx); err != nil {
 			return err
 		}
-	}
-	g.use(former)
-	var err error
-	if g.generation, err = g.envoyGeneration(ctx); err != nil {
-		return err
-	}
-	if err := errors.Join(g.applyDefinitions(), g.certgen()); err != nil {
-		return err
-	}
-	if former {
-		return g.start(ctx)
-	}
-	return g.startControl(ctx)
+		return errors.Join(g.applyDefinitions(), g.certgen())
+	})
 }
 
 // keepsEnvoy implements upgradable.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // former implements upgradable: it names the commit, because the version before is not a release.
@@ -20,11 +19,7 @@ func (g *istio) former() string {
 
 // use selects the version that starts next.
 func (g *istio) use(former bool) error {
-	variable := "KEYWARD_GATEWAYS_ISTIO"
-	if former {
-		variable += "_BEFORE"
-	}
-	g.program, g.module = os.Getenv(variable), os.Getenv(variable+"_SOURCE")
+	g.program, g.module, _ = built("ISTIO", former)
 	version, err := os.ReadFile(filepath.Join(g.module, "VERSION"))
 	g.version = strings.TrimSpace(string(version))
 	return err
@@ -33,23 +28,9 @@ func (g *istio) use(former bool) error {
 // replaceControl implements upgradable: it does what upgrades of Istio's charts base and istiod do. Envoy remains, unless the former
 // version is installed.
 func (g *istio) replaceControl(ctx context.Context, former bool, meanwhile func() error) error {
-	end := func() error { return g.control.stop(20 * time.Second) }
-	if former {
-		end = g.stop
-	}
-	if err := end(); err != nil {
-		return err
-	}
-	if err := meanwhile(); err != nil {
-		return err
-	}
-	if err := errors.Join(g.use(former), g.applyDefinitions()); err != nil {
-		return err
-	}
-	if former {
-		return g.start(ctx)
-	}
-	return g.startControl(ctx)
+	return replace(ctx, former, part{g.stop, g.start}, controlOf(g.control, g.startControl), meanwhile, func() error {
+		return errors.Join(g.use(former), g.applyDefinitions())
+	})
 }
 
 func (g *istio) applyDefinitions() error {

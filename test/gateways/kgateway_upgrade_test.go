@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // former implements upgradable.
@@ -16,35 +15,15 @@ func (g *kgateway) former() string {
 }
 
 // use selects the version that starts next.
-func (g *kgateway) use(former bool) {
-	variable := "KEYWARD_GATEWAYS_KGATEWAY"
-	if former {
-		variable += "_BEFORE"
-	}
-	g.program, g.source, g.version = os.Getenv(variable), os.Getenv(variable+"_SOURCE"), os.Getenv(variable+"_VERSION")
-}
+func (g *kgateway) use(former bool) { g.program, g.source, g.version = built("KGATEWAY", former) }
 
 // replaceControl implements upgradable: it does what an upgrade of kgateway's chart does, after that of the definitions. Envoy remains,
 // unless the former version is installed.
 func (g *kgateway) replaceControl(ctx context.Context, former bool, meanwhile func() error) error {
-	end := func() error { return g.control.stop(20 * time.Second) }
-	if former {
-		end = g.stop
-	}
-	if err := end(); err != nil {
-		return err
-	}
-	if err := meanwhile(); err != nil {
-		return err
-	}
-	g.use(former)
-	if err := g.applyDefinitions(); err != nil {
-		return err
-	}
-	if former {
-		return g.start(ctx)
-	}
-	return g.startControl(ctx)
+	return replace(ctx, former, part{g.stop, g.start}, controlOf(g.control, g.startControl), meanwhile, func() error {
+		g.use(former)
+		return g.applyDefinitions()
+	})
 }
 
 func (g *kgateway) applyDefinitions() error {

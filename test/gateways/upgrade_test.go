@@ -32,6 +32,40 @@ type upgradable interface {
 	replaceEnvoy(ctx context.Context, left func() error) error
 }
 
+// part is a part of a gateway that is ended and started again.
+type part struct {
+	stop  func() error
+	start func(context.Context) error
+}
+
+// controlOf returns the part that is the process of a control plane.
+func controlOf(p *pod, start func(context.Context) error) part {
+	return part{func() error { return p.stop(20 * time.Second) }, start}
+}
+
+// replace ends a control plane, calls each of steps, and starts the control plane. If the former version is to run, it does so with
+// the whole gateway, so that its Envoy is one of the former version, too.
+func replace(ctx context.Context, former bool, whole, control part, steps ...func() error) error {
+	if former {
+		control = whole
+	}
+	for _, step := range append([]func() error{control.stop}, steps...) {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return control.start(ctx)
+}
+
+// built returns the program of a gateway's tested version or of its former one, the folder with its sources, and the version.
+func built(gateway string, former bool) (program, source, version string) {
+	variable := "KEYWARD_GATEWAYS_" + gateway
+	if former {
+		variable += "_BEFORE"
+	}
+	return os.Getenv(variable), os.Getenv(variable + "_SOURCE"), os.Getenv(variable + "_VERSION")
+}
+
 // envoyAddress returns the address of a port of Envoy on a host that exists. It is safe for concurrent use.
 func envoyAddress(host, port string) string {
 	ip, _ := addHost(host)

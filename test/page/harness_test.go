@@ -69,6 +69,9 @@ descriptors:
   - key: streams
     rate_limit: {unit: hour, requests_per_unit: 16}
     metadata: {keyward: {algorithm: in_flight, window: 1h}}
+  - key: spent
+    rate_limit: {unit: minute, requests_per_unit: 6000}
+    metadata: {keyward: {mechanism: quota}}
 `,
 }
 

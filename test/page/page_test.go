@@ -15,6 +15,11 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/chromedp"
+	rlqs "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/keyward/keyward/internal/lab"
 )
@@ -41,6 +46,7 @@ func TestPage(t *testing.T) {
 	run("explain", func(b *browser) { testExplain(b, l, a) })
 	run("hot keys", func(b *browser) { testHotKeys(t, b, l, a) })
 	run("budgets", func(b *browser) { testBudgets(b, l, a) })
+	run("quotas", func(b *browser) { testQuotas(b, l) })
 	run("rules", testRules)
 	run("journal", testJournal)
 	run("still", testStill)
@@ -86,7 +92,7 @@ func testRing(b *browser) {
 	b.await("the member that is pointed at", `document.querySelector(".middle").innerText.includes("shop-0") && document.querySelector(".middle").innerText.includes("%")`)
 	b.run(chromedp.MouseEvent("mouseMoved", 1, 1))
 	b.await("all of them again", `document.querySelector(".middle b").innerText === "3"`)
-	if s := b.text("#timeline"); !strings.Contains(s, "a ring of ") || !strings.Contains(s, "rules in force: 9, of api, shop") {
+	if s := b.text("#timeline"); !strings.Contains(s, "a ring of ") || !strings.Contains(s, "rules in force: 10, of api, shop") {
 		b.Errorf("time line: %s", s)
 	}
 }
@@ -211,6 +217,46 @@ func testBudgets(b *browser, l *lab.Lab, a *asker) {
 	b.run(chromedp.Click("#clear-key", chromedp.ByQuery))
 }
 
+// testQuotas requires that the card is hidden until an Envoy has a stream, and then shows what each Envoy has.
+func testQuotas(b *browser, l *lab.Lab) {
+	var hidden bool
+	if b.eval(`document.getElementById("quotas-box").hidden`, &hidden); !hidden {
+		b.Error("it shows Envoys that spend limits, but none does")
+	}
+	conn, err := grpc.NewClient("passthrough:///"+l.Sidecars[0].RLS, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(b.Context(), "x-keyward-envoy", "edge-<img src=x>"))
+	defer cancel()
+	stream, err := rlqs.NewRateLimitQuotaServiceClient(conn).StreamRateLimitQuotas(ctx)
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() {
+		for {
+			if _, err := stream.Recv(); err != nil {
+				return
+			}
+		}
+	}()
+	id := &rlqs.BucketId{Bucket: map[string]string{"0.spent": hostile}}
+	if err := stream.Send(&rlqs.RateLimitQuotaUsageReports{Domain: "api", BucketQuotaUsages: []*rlqs.RateLimitQuotaUsageReports_BucketQuotaUsage{
+		{BucketId: id, TimeElapsed: durationpb.New(0), NumRequestsDenied: 5},
+	}}); err != nil {
+		b.Fatal(err)
+	}
+	b.await("the key and the Envoy", `document.querySelectorAll("#quotas tr").length === 2 && document.querySelector("#quotas").innerText.includes("in use for")`)
+	for _, part := range []string{`spent=<img src=x onerror="window.pwned=1">`, "limit 6,000 a minute", `edge-<img src=x`, " left", ", reported "} {
+		if s := b.text("#quotas"); !strings.Contains(s, part) {
+			b.Errorf("%q is not in %s", part, s)
+		}
+	}
+	cancel()
+	b.await("the Envoy is gone", `!document.querySelector("#quotas .envoy")`)
+}
+
 func testRules(b *browser) {
 	b.await("hits and refusals", `[...document.querySelectorAll("#rules tr.rule")].some((r) => r.innerText.includes("/login") && /\d+, \d+ %/.test(r.innerText))`)
 	if s := b.text("#rules"); !strings.Contains(s, "unlimited") || !strings.Contains(s, "shadow") || !strings.Contains(s, "token bucket") || !strings.Contains(s, "10 a minute") {
@@ -219,7 +265,7 @@ func testRules(b *browser) {
 	b.run(chromedp.SendKeys("#rule-filter", "search", chromedp.ByQuery))
 	b.await("one rule", `document.querySelectorAll("#rules tr.rule").length === 1`)
 	b.eval(`{ const f = document.getElementById("rule-filter"); f.value = ""; f.dispatchEvent(new Event("input")); }`, nil)
-	b.await("all rules again", `document.querySelectorAll("#rules tr.rule").length === 9`)
+	b.await("all rules again", `document.querySelectorAll("#rules tr.rule").length === 10`)
 	if s := b.text("#versions"); !strings.Contains(s, "in force") {
 		b.Errorf("versions: %s", s)
 	}

@@ -22,33 +22,37 @@ type Conditions struct {
 
 	Detection membership.Detection `json:"-"` // of the members
 
+	Quota QuotaConditions `json:"-"`
+
 	Regions *FederationConditions `json:"regions,omitempty"` // nil: of rules with federation, nothing is known but the text
 }
 
 // RuleBounds are the bounds of one rule, in hits of one key in one window. The window of a bucket is any time of that
 // length. Fields are only ever added.
 type RuleBounds struct {
-	Rule      string `json:"rule"`
-	File      string `json:"file"`
-	Line      int    `json:"line"`
-	Unlimited bool   `json:"unlimited,omitempty"` // then all that follows is 0
-	Algorithm string `json:"algorithm"`
-	Window    string `json:"window"`
-	Strict    bool   `json:"strict"`
-	Degraded  string `json:"degraded"`
-	Partition string `json:"partition,omitempty"` // the rule's policy, or else that of the members
-	Limit     uint64 `json:"L"`
-	Depth     uint64 `json:"b,omitempty"` // b, of buckets; otherwise 0
-	Unacked   uint64 `json:"U"`           // U: charges that are acknowledged before the successor has them
-	Tolerated int    `json:"f"`           // f: members that an owner with the complete limit may miss
-	Share     uint64 `json:"share"`       // the smallest share of a member
-	Phi       uint64 `json:"phi"`         // charges under local shares that the owner has not counted, at most
-	Open      uint64 `json:"open"`        // what all members admit under fail_open in a window without owner
-	Skew      uint64 `json:"S"`           // S: hits admitted when a counter moves and clocks differ; 0 for fixed windows
-	Mechanism string `json:"mechanism"`
-	Lent      uint64 `json:"lent"`                // hits that may be on loan to leaseholders at once; 0 if the rule never lends
-	Drift     uint64 `json:"E"`                   // E: hits that members may admit before the owner counts them; 0 unless approximate
-	Unknown   uint64 `json:"E_unknown,omitempty"` // E of the keys of unknown callers, if the rule distinguishes them
+	Rule        string `json:"rule"`
+	File        string `json:"file"`
+	Line        int    `json:"line"`
+	Unlimited   bool   `json:"unlimited,omitempty"` // then all that follows is 0
+	Algorithm   string `json:"algorithm"`
+	Window      string `json:"window"`
+	Strict      bool   `json:"strict"`
+	Degraded    string `json:"degraded"`
+	Partition   string `json:"partition,omitempty"` // the rule's policy, or else that of the members
+	Limit       uint64 `json:"L"`
+	Depth       uint64 `json:"b,omitempty"` // b, of buckets; otherwise 0
+	Unacked     uint64 `json:"U"`           // U: charges that are acknowledged before the successor has them
+	Tolerated   int    `json:"f"`           // f: members that an owner with the complete limit may miss
+	Share       uint64 `json:"share"`       // the smallest share of a member
+	Phi         uint64 `json:"phi"`         // charges under local shares that the owner has not counted, at most
+	Open        uint64 `json:"open"`        // what all members admit under fail_open in a window without owner
+	Skew        uint64 `json:"S"`           // S: hits admitted when a counter moves and clocks differ; 0 for fixed windows
+	Mechanism   string `json:"mechanism"`
+	Lent        uint64 `json:"lent"`                  // hits that may be on loan to leaseholders at once; 0 if the rule never lends
+	Drift       uint64 `json:"E"`                     // E: hits that members may admit before the owner counts them; 0 unless approximate
+	Unknown     uint64 `json:"E_unknown,omitempty"`   // E of the keys of unknown callers, if the rule distinguishes them
+	Envoys      uint64 `json:"M,omitempty"`           // M, of rules with mechanism: quota
+	Connections uint64 `json:"connections,omitempty"` // of callers to one Envoy, of the same
 	// Unwritten is U of the rows of the journal: hits of one key that no disk has yet, or with durability: strict, hits
 	// that members have reserved ahead. It is 0 unless the rule is in the members' journals.
 	Unwritten    uint64  `json:"U_journal,omitempty"`
@@ -124,6 +128,9 @@ func BoundsOf(r *config.RuleSpec, c Conditions) RuleBounds {
 		return b
 	}
 	w.write()
+	if x.Quota != nil {
+		w.quota()
+	}
 	if c.Outage > 0 && c.Members > 1 && x.Mechanism != policy.Static {
 		b.Outage = outageOf(r, c)
 	}

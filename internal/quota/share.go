@@ -1,0 +1,147 @@
+package quota
+
+import (
+	"math"
+	"time"
+)
+
+// share has the demand of the other sidecars for the key, and what the limit has room for.
+type share struct {
+	own, all float64 // the demand that was given last, and the sum of all sidecars' after that
+	knownAt  int64   // when all was reported; 0: never
+	givenAt  int64   // when own was given; 0: never
+	left     [2]windowLeft
+	retried  bool // an ask was refused, and repeated at once
+}
+
+// windowLeft is the room of a limit in a window, as the holder last reported it.
+type windowLeft struct {
+	window int64
+	hits   uint64
+	at     int64 // when; 0: never
+}
+
+const callersPart = 50 // 1/callersPart of the limit is kept for callers that the holder decides
+
+// learnLeft records what the holder has reported.
+func (a *allotment) learnLeft(now int64, g *AskResult) {
+	known := &a.share.left[g.Window&1]
+	refused := g.Hits == 0 && g.Left != LeftUnknown
+	if g.Left != LeftUnknown {
+		*known = windowLeft{g.Window, g.Left, now}
+	}
+	if retry := refused && !a.share.retried; retry { // what was known was out of date
+		a.share.retried = true
+		switch g.Window {
+		case a.window:
+			a.askedAt = 0
+		case a.window + 1:
+			a.nextAsked = 0
+		}
+		return
+	}
+	a.share.retried = false
+}
+
+// part returns the part of the limit that this sidecar may have charged at any time: by the demands, if they are known,
+// and otherwise the same as each other sidecar.
+func (a *allotment) part(now int64) float64 {
+	s, most := &a.share, float64(a.quota.Limit)*(1-1.0/callersPart)
+	if s.own > 0 && s.knownAt != 0 && now-s.knownAt < int64(DemandLife) {
+		return most * s.own / max(s.own, s.all)
+	}
+	return most / a.ledger.members
+}
+
+// most returns how many hits of a window may be asked for now. Each sidecar may have its part of the limit at any time.
+// Parts that are not used are set free for the others at a steady rate until the window ends. So a sidecar whose Envoys
+// get all requests, which come evenly, has enough for them at each time, and if the Envoys of all sidecars get many, each
+// has its part.
+func (a *allotment) most(now, window int64) uint64 {
+	if !a.ledger.shared {
+		return math.MaxUint64
+	}
+	limit, mine, ahead := float64(a.quota.Limit), float64(a.held), a.seconds(now)
+	if window != a.window {
+		mine, ahead = float64(a.next), a.quota.Window.Seconds()
+	}
+	left, part := limit-mine, a.part(now)
+	if l := &a.share.left[window&1]; l.at != 0 && l.window == window && now-l.at < leftLife(part-mine > limit/100) {
+		left = min(left, float64(l.hits))
+	}
+	others := max(0, limit-left-mine) // charged for them
+	keep := max(0, (limit-part)*ahead/a.quota.Window.Seconds()-others)
+	return uint64(max(0, min(left, max(math.Ceil(part)-mine, left-keep))))
+}
+
+// margin returns how many hits are asked for in addition to the need.
+func (a *allotment) margin() float64 {
+	if s := &a.share; a.ledger.shared && s.own > 0 {
+		return min(s.own, float64(a.quota.Limit)) / 50
+	}
+	return float64(a.quota.Limit) / 50
+}
+
+// leftLife returns how long what the holder has reported is used. Later others may have returned hits, and a sidecar that
+// lacks a part of what it should have asks again sooner.
+func leftLife(lacks bool) int64 {
+	if lacks {
+		return int64(time.Second)
+	}
+	return int64(3 * time.Second)
+}
+
+// request asks for hits of a window, as many as the sidecar may have, and records when.
+func (a *allotment) request(now, window int64, hits uint64, at *int64) {
+	most := a.most(now, window)
+	if least := min(hits, uint64(a.quota.Limit)/200); most < max(1, least) {
+		return // it would cost more than it is worth
+	}
+	*at = now
+	a.ledger.ask(WindowHits{Key: a.key, Window: window, Hits: min(hits, most)})
+}
+
+// demand returns the hits of a window that the lines need. Lines without a measured rate do not count.
+func (a *allotment) demand(now int64) (hits float64) {
+	for _, l := range a.lines {
+		if l.rate.known && !l.idle() && !l.stream.stalled(now) {
+			hits += l.rate.perSecond * a.quota.Window.Seconds()
+		}
+	}
+	return math.Ceil(hits)
+}
+
+// shareOut gives the demand, if it has changed or is old, and asks for what has become free.
+func (a *allotment) shareOut(now int64) {
+	if !a.ledger.shared {
+		return
+	}
+	s, own := &a.share, a.demand(now)
+	changed := math.Abs(own-s.own) > s.own/5
+	if age := now - s.givenAt; own > 0 && (s.givenAt == 0 || age >= int64(demandAge) || changed && age >= int64(askAgain)) {
+		s.givenAt, s.own = now, own
+		a.ledger.demands = append(a.ledger.demands, KeyDemand{a.key, uint64(own)})
+		a.ledger.due(math.MinInt64)
+	}
+	if a.short {
+		a.ask(now)
+	}
+}
+
+// demanded records the demand of all sidecars.
+func (a *allotment) demanded(now int64, all float64) {
+	s := &a.share
+	if s.all = all; all == 0 {
+		s.knownAt = 0
+		return
+	}
+	if s.knownAt = now; a.short {
+		a.ask(now)
+	}
+}
+
+// contended reports whether the demand of all sidecars exceeds what there is.
+func (a *allotment) contended(now int64) bool {
+	s := &a.share
+	return s.knownAt != 0 && now-s.knownAt < int64(DemandLife) && s.all > 0.95*float64(a.quota.Limit)
+}

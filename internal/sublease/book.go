@@ -1,0 +1,247 @@
+package sublease
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+// Options configure a SubleaseBook.
+type Options struct {
+	// Members is the number of members that may lease hits of one limit; 0: 1.
+	Members func() int
+}
+
+// SubleaseBook divides the hits of keys between connections. It is for one goroutine at a time.
+type SubleaseBook struct {
+	members  func() int
+	accounts map[string]*account
+	conns    map[uint64]*envoy
+	order    []*account // those of accounts, in the order of their creation
+	work     BookWork   // for the next Tick
+	done     BookWork   // of the last one
+	totals   BookTotals
+	ticked   int64
+}
+
+// account is the account of one key.
+type account struct {
+	key    string
+	limit  Limit
+	window int64  // of stock and of the leases
+	stock  uint64 // charged, and in no lease
+	lines  []*line
+	asking bool
+	retry  int64 // no lot is asked for before
+	left   uint64
+	known  bool // the owner has reported left, for window
+	first  int  // index of the line that is served first
+}
+
+// line is one Envoy's share of an account.
+type line struct {
+	account  *account
+	envoy    *envoy
+	print    Print
+	has      bool // a lease, in slot
+	slot     uint32
+	given    uint32 // tokens of the lease when it was last written
+	left     uint32 // of them, at the last look
+	counted  uint32 // of them, that BookWork.Spent has reported
+	called   uint64 // hits without a token since the last look
+	rate     float64
+	lot      uint64 // of the last filling
+	usedAt   int64
+	lookedAt int64
+	renewAt  int64 // the lease is made again then
+	fullTo   int64 // there is no room for a lease until then
+}
+
+// envoy is one connection.
+type envoy struct {
+	id         uint64
+	words      Words
+	lines      map[Print]*line
+	candidates map[Print]*candidate
+	period     int64 // in which candidates are counted
+	corrupt    bool
+}
+
+// candidate is a descriptor without a lease.
+type candidate struct {
+	hits, before uint64 // of this period, and of the one before
+	refused      int64  // it cannot be leased until then
+}
+
+// NewBook returns an empty SubleaseBook.
+func NewBook(o Options) *SubleaseBook {
+	b := &SubleaseBook{members: o.Members, accounts: map[string]*account{}, conns: map[uint64]*envoy{}}
+	if b.members == nil {
+		b.members = func() int { return 1 }
+	}
+	return b
+}
+
+// Opened adds a connection.
+func (b *SubleaseBook) Opened(conn uint64, w Words) {
+	b.conns[conn] = &envoy{id: conn, words: w, lines: map[Print]*line{}, candidates: map[Print]*candidate{}}
+}
+
+// Closed removes a connection. What is unspent in its memory is free again.
+func (b *SubleaseBook) Closed(conn uint64) {
+	e := b.conns[conn]
+	if e == nil {
+		return
+	}
+	delete(b.conns, conn)
+	for _, l := range slices.SortedFunc(maps.Values(e.lines), func(x, y *line) int {
+		return slices.Compare(x.print[:], y.print[:])
+	}) {
+		b.end(l)
+	}
+}
+
+// Interest counts hits for which an Envoy had no tokens. It returns true if the descriptor has no line and a lease would
+// pay: then the caller should call Lease, or Refuse.
+func (b *SubleaseBook) Interest(now int64, conn uint64, p Print, hits uint32) bool {
+	e := b.conns[conn]
+	if e == nil || e.corrupt {
+		return false
+	}
+	if l := e.lines[p]; l != nil {
+		l.called += uint64(hits)
+		return false
+	}
+	e.turn(now)
+	c := e.candidates[p]
+	if c == nil {
+		if len(e.candidates) >= maxCandidates {
+			return false
+		}
+		c = new(candidate)
+		e.candidates[p] = c
+	}
+	c.hits += uint64(hits)
+	return now >= c.refused && c.rate(now-e.period) >= MinRate
+}
+
+// turn begins a new period for the candidates if it is time.
+func (e *envoy) turn(now int64) {
+	switch passed := now - e.period; {
+	case passed >= 0 && passed < int64(interestPeriod):
+		return
+	case passed >= 2*int64(interestPeriod) || passed < 0:
+		maps.DeleteFunc(e.candidates, func(_ Print, c *candidate) bool { c.hits = 0; return c.refused <= now })
+	}
+	e.period = now
+	for p, c := range e.candidates {
+		if c.hits == 0 && c.refused <= now {
+			delete(e.candidates, p)
+			continue
+		}
+		c.before, c.hits = c.hits, 0
+	}
+}
+
+// rate returns the rate of a candidate, at that time of the period. The first hits of a descriptor prove none.
+func (c *candidate) rate(passed int64) float64 {
+	return float64(c.hits+c.before-min(1, c.hits+c.before)) / (float64(int64(interestPeriod)+passed) / float64(time.Second))
+}
+
+// Refuse makes Interest return false for the descriptor for some time.
+func (b *SubleaseBook) Refuse(now int64, conn uint64, p Print) {
+	if e := b.conns[conn]; e != nil && e.candidates[p] != nil {
+		e.candidates[p].refused = now + int64(forgetAfter)
+	}
+}
+
+// Reconsider ends the effect of Refuse, because limits have changed.
+func (b *SubleaseBook) Reconsider() {
+	for _, e := range b.conns {
+		for _, c := range e.candidates {
+			c.refused = 0
+		}
+	}
+}
+
+// Lease begins to lease hits of a key to a connection.
+func (b *SubleaseBook) Lease(now int64, conn uint64, p Print, key string, limit Limit) {
+	e := b.conns[conn]
+	if e == nil || e.corrupt || e.lines[p] != nil {
+		return
+	}
+	a := b.accounts[key]
+	if a == nil {
+		a = &account{key: key, limit: limit, window: math.MinInt64}
+		b.accounts[key] = a
+		b.order = append(b.order, a)
+	}
+	l := &line{account: a, envoy: e, print: p, usedAt: now, lookedAt: now, rate: MinRate}
+	if c := e.candidates[p]; c != nil {
+		l.rate = max(MinRate, c.rate(now-e.period))
+		delete(e.candidates, p)
+	}
+	e.lines[p] = l
+	a.lines = append(a.lines, l)
+}
+
+// Forget ends all leases of a key, because its limit has changed.
+func (b *SubleaseBook) Forget(now int64, key string) {
+	a := b.accounts[key]
+	if a == nil {
+		return
+	}
+	for _, l := range slices.Clone(a.lines) {
+		b.end(l)
+	}
+	b.drop(now, a)
+}
+
+// Granted adds a lot that the owner has charged, or reports that there is none.
+func (b *SubleaseBook) Granted(now int64, l Lot) {
+	b.totals.Granted += l.Hits
+	a := b.accounts[l.Key]
+	if a == nil || a.window != l.Window {
+		b.giveBack(l.KeyHits)
+		if a != nil {
+			a.asking = false
+		}
+		return
+	}
+	a.asking, a.left, a.known = false, l.Left, l.Known
+	if l.Hits == 0 && !l.Known {
+		a.retry = now + int64(faultAfter)
+	}
+	a.stock += l.Hits
+}
+
+func (b *SubleaseBook) giveBack(h KeyHits) {
+	if h.Hits > 0 {
+		b.totals.Returned += h.Hits
+		b.work.Returns = append(b.work.Returns, h)
+	}
+}
+
+// Keys calls see with each key that has an account.
+func (b *SubleaseBook) Keys(see func(key string)) {
+	for _, a := range b.order {
+		see(a.key)
+	}
+}
+
+// Totals returns the sums.
+func (b *SubleaseBook) Totals() BookTotals {
+	t := b.totals
+	t.Keys = len(b.accounts)
+	t.Held = t.Granted - t.Spent - t.Returned - t.Expired - t.Lost
+	return t
+}
+
+// Next returns when Tick has to be called.
+func (b *SubleaseBook) Next() int64 {
+	if len(b.accounts) == 0 {
+		return math.MaxInt64
+	}
+	return b.ticked + int64(TickInterval)
+}

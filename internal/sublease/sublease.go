@@ -1,0 +1,142 @@
+// Package sublease divides hits that the owners of keys have charged between the Envoys of one pod, which spend them from
+// memory that they share with their sidecar.
+//
+// A [SubleaseBook] has an account of each key. It asks for small lots, which last for a fraction of a second, gives them to the
+// connections of Envoys that need them, takes back what is not used, and returns it. Each hit that can be spent was
+// charged before to the window that it can be spent in. The package has no clock and no I/O: times are nanoseconds since
+// the Unix epoch and come from the caller.
+package sublease
+
+import (
+	"math"
+	"time"
+
+	"github.com/keyward/keyward/internal/limit"
+)
+
+// Print identifies a descriptor in the memory of one Envoy.
+type Print [2]uint64
+
+// Words is the memory of one Envoy. Methods that return how many tokens were left of a lease return false if the memory
+// contains what the caller cannot have written. Then all tokens of the lease count as spent, and the connection ends.
+type Words interface {
+	// Put adds a lease, until the given time. It returns its slot, or false if there is no room.
+	Put(p Print, tokens uint32, expires int64) (slot uint32, ok bool)
+	// Left returns the tokens of a lease.
+	Left(slot uint32) (left uint32, ok bool)
+	// Add adds tokens to a lease, and returns how many were left before.
+	Add(slot, tokens uint32) (left uint32, ok bool)
+	// Remove ends a lease, and returns how many tokens were left.
+	Remove(slot uint32) (left uint32, ok bool)
+}
+
+// Limit is the limit of a key: that many hits in each window, which is a limit.FixedWindow.
+type Limit struct {
+	Hits   uint32
+	Window time.Duration
+}
+
+func (l Limit) rule() limit.Rule { return limit.Rule{Limit: l.Hits, Window: l.Window} }
+
+// KeyHits is a number of hits of a key in a window.
+type KeyHits struct {
+	Key    string
+	Window int64
+	Hits   uint64
+}
+
+// Lot is the result of a request for KeyHits at the key's owner.
+type Lot struct {
+	KeyHits        // that were charged; Hits may be 0
+	Left    uint64 // of the limit, after them
+	Known   bool   // Left is known
+}
+
+// BookWork lists the actions that a SubleaseBook needs. The slices are valid until the next call of Tick.
+type BookWork struct {
+	Asks    []KeyHits // to be charged by owners; Granted has to be called with the result of each
+	Returns []KeyHits // that were charged and are not needed
+	Spent   []KeyHits // that Envoys have spent since the last call
+	Corrupt []uint64  // connections that have to be closed
+}
+
+// BookTotals are the sums of hits since the start. Granted is always Spent + Returned + Expired + Lost + Held.
+type BookTotals struct {
+	Granted  uint64 // charged by owners
+	Spent    uint64 // by Envoys
+	Returned uint64
+	Expired  uint64 // unspent when their windows ended
+	Lost     uint64 // that count as spent because the memory was corrupt
+	Held     uint64 // that Envoys can spend, or have spent unnoticed, and those between them
+
+	Full uint64 // leases for which an Envoy's memory had no room
+	Keys int    // with an account
+}
+
+// The times and sizes of a SubleaseBook.
+const (
+	// EndMargin is how long before the end of a window its leases end.
+	EndMargin = 100 * time.Millisecond
+	// clockMargin is how far the clocks of members may differ. No lot is asked for in the last part of a window that an
+	// owner could charge to the next one, and, in short windows, in the first part that one could charge to the last one.
+	clockMargin = limit.ClockTolerance
+	// longWindow is the shortest window of which an owner's result shows to which one a lot was charged.
+	longWindow = 4 * time.Second
+
+	// TickInterval is the time between two looks at a lease.
+	TickInterval = 20 * time.Millisecond
+
+	horizon     = 200 * time.Millisecond // for which a lot is enough
+	idleAfter   = 400 * time.Millisecond // without use a lease is taken back
+	forgetAfter = 10 * time.Second       // without use a line is removed
+	leaseLife   = 10 * time.Minute       // a lease is made again after half of it; a module refuses leases of more than an hour
+	retryAfter  = 500 * time.Millisecond // after too little was left of the limit
+	faultAfter  = 100 * time.Millisecond // after no owner has granted a lot
+
+	// MinRate is the number of requests per second of one Envoy from which a lease pays.
+	MinRate  = 20
+	keepRate = MinRate / 2 // below, a lease is not filled again
+
+	firstLot = 8 // hits of a lease whose demand is not known yet; later lots at most double
+	minLot   = 8 // a smaller lot is not worth a request
+	maxLot   = 1 << 29
+
+	partsOfRest = 4 // a lot is at most this part of an equal share of what is left of the limit
+
+	interestPeriod = 500 * time.Millisecond // over which the rate of a descriptor without a lease is measured
+	maxCandidates  = 1 << 14                // descriptors of one Envoy whose rates are measured at a time
+)
+
+// Eligible reports whether the hits of a limit can be leased: if a window has room for leases between its margins, and the
+// limit is large enough for lots.
+func (l Limit) Eligible() bool { return l.Window >= time.Second && l.Hits >= minLot*partsOfRest }
+
+// ChargedTo reports whether an owner has charged a request to that window of l, if the request was sent and answered at
+// these times, and the owner has reported that its window ends after reset. Both clocks may differ by limit.ClockTolerance.
+func (l Limit) ChargedTo(window, sent, answered int64, reset time.Duration) bool {
+	r := l.rule()
+	start, end := r.End(window-1), r.End(window)
+	if answered < sent || answered >= end-int64(clockMargin) || sent < start {
+		return false
+	}
+	if l.Window < longWindow {
+		return sent >= start+int64(clockMargin)
+	}
+	off := answered + int64(reset) - end
+	return max(off, -off) < int64(l.Window)/2
+}
+
+// asks reports whether a lot of the window may be asked for.
+func (l Limit) asks(window, now int64) bool {
+	r := l.rule()
+	start, end := r.End(window-1), r.End(window)
+	if l.Window < longWindow {
+		start += int64(clockMargin)
+	}
+	return now >= start && now < end-int64(clockMargin)
+}
+
+// smooth is an average rate that follows changes within horizon.
+func smooth(rate, now float64, elapsed time.Duration) float64 {
+	return now + (rate-now)*math.Exp(-float64(elapsed)/float64(horizon))
+}

@@ -1,0 +1,82 @@
+package module
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestWithoutLeaseNothingChanges checks that the rate limit service and the application receive the same bytes from an
+// Envoy with the module and from one without it, and that a client cannot skip the rate limit filter.
+func TestWithoutLeaseNothingChanges(t *testing.T) {
+	each(t, func(t *testing.T, r release) {
+		p := listen(t, ordinary(64))
+		limits := `[{"actions":[{"request_headers":{"header_name":"x-key","descriptor_key":"api_key"}},{"remote_address":{}}]},{"actions":[{"generic_key":{"descriptor_value":"all"}}]}]`
+		with := start(t, r, setup{socket: p.path, limits: limits})
+		without := start(t, r, setup{bare: true, limits: limits})
+		p.link(0)
+		for _, headers := range [][]string{
+			{}, {"x-key", "k"}, {"x-key", ""}, {"x-key", "ü"}, {"x-key", "a", "x-key", "b"},
+			{"x-key", "k", "keyward.leased", "1"}, {"x-key", "k", "x-keyward-leased", "1"}, {"x-key", "k", "x-envoy-ratelimited", "false"},
+			{"x-key", "k", "x-envoy-dynamic-metadata", "keyward.leased/app=1", "baggage", "keyward.leased/app=1"},
+		} {
+			var calls [2][]string
+			var received [2]http.Header
+			for i, s := range []*site{with, without} {
+				s.service.allow(1)
+				s.headers.Store(nil)
+				s.want("status", s.get("/", headers...), http.StatusOK)
+				for _, call := range s.service.take() {
+					calls[i] = append(calls[i], bytesOf(call))
+				}
+				s.want("calls", len(calls[i]), 1)
+				received[i] = *s.headers.Load()
+				s.want("status of the next", s.get("/", headers...), http.StatusTooManyRequests)
+				s.want("its calls", len(s.service.take()), 1)
+			}
+			if !slices.Equal(calls[0], calls[1]) {
+				t.Errorf("%q: calls %q with the module, %q without", headers, calls[0], calls[1])
+			}
+			if !maps.EqualFunc(received[0], received[1], slices.Equal) {
+				t.Errorf("%q: the application receives %v with the module, %v without", headers, received[0], received[1])
+			}
+		}
+	})
+}
+
+// TestLeasedRequestIsUnchanged checks that a lease adds nothing to the request.
+func TestLeasedRequestIsUnchanged(t *testing.T) {
+	each(t, func(t *testing.T, r release) {
+		p := listen(t, ordinary(64))
+		s, without := start(t, r, setup{socket: p.path}), start(t, r, setup{bare: true})
+		l := p.link(0)
+		l.segment.lend(0, 1, time.Minute, "app", "api_key=k")
+		without.service.allow(1)
+		s.want("status", s.get("/", "x-key", "k"), http.StatusOK)
+		s.want("status", without.get("/", "x-key", "k"), http.StatusOK)
+		s.want("calls", len(s.service.take()), 0)
+		if a, b := *s.headers.Load(), *without.headers.Load(); !maps.EqualFunc(a, b, slices.Equal) {
+			t.Errorf("the application receives %v with a lease, %v without the module", a, b)
+		}
+	})
+}
+
+// TestOnlyWhatTheFilterLimits checks that a request which the rate limit filter does not limit, because Envoy answers it
+// itself, takes no lease. Envoy 1.36 does not tell the module whether a route has a cluster: there, it takes one.
+func TestOnlyWhatTheFilterLimits(t *testing.T) {
+	each(t, func(t *testing.T, r release) {
+		p := listen(t, ordinary(64))
+		s := start(t, r, setup{socket: p.path})
+		l := p.link(0)
+		lease := l.segment.lend(0, 10, time.Minute, "app", "api_key=k")
+		s.want("status", s.get("/direct", "x-key", "k"), http.StatusOK)
+		s.want("calls", len(s.service.take()), 0)
+		want := 10
+		if r.version == "1.36.4" {
+			want = 9
+		}
+		s.want("left", int(lease.left()), want)
+	})
+}
