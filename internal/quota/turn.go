@@ -146,7 +146,7 @@ func (a *allotment) cover(now int64) {
 func (a *allotment) endLeases(now int64) {
 	a.shut = true
 	total := a.demands(now, a.quota.Window.Seconds())
-	room := float64(a.next) - total - float64(a.quota.Limit/50)
+	room := float64(a.next) - total
 	a.restsOrder = a.restsOrder[:0]
 	for _, l := range a.lines {
 		l.want = 0
