@@ -87,7 +87,7 @@ type SegmentServer struct {
 
 	mu     sync.Mutex
 	conns  map[*EnvoyConn]bool // guarded by mu
-	logged time.Time            // guarded by mu
+	logged time.Time           // guarded by mu
 }
 
 // EnvoyConn is the connection of one Envoy.

@@ -49,7 +49,7 @@ type Lessor struct {
 	serial   uint64
 	closed   bool
 	sleeping bool
-	key      []byte                // scratch
+	key      []byte               // scratch
 	counters module.SpendCounters // sums of all connections
 }
 
