@@ -64,13 +64,16 @@ idle: ## The cost of a sidecar without requests: memory and processor time among
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/idle/ ./cmd/sidecar ./cmd/keyward # as the image has them
 	cd bench && $(GO) run ./idle -bin ../$(BIN)/idle
 
-.PHONY: e2e page boards walk kube rlqs
+.PHONY: e2e page boards walk kube rlqs module
 MATCH ?= .
 e2e: ## End to end: real processes, real Envoys, mTLS; MATCH=Hot: the tests whose names match
 	@$(RUN) -only machine,build,e2e -match '$(MATCH)' test
 
 rlqs: ## Envoy's client of quotas (RLQS): what three releases do, and the model of it; the reproductions of docs/upstream
 	@$(RUN) -only machine,rlqs test
+
+module: ## The dynamic module for Envoy: builds it with cargo, runs its tests, and spends leases with four releases of Envoy
+	@$(RUN) -only machine,build,module test
 
 page: ## The page of a real cluster in a Chromium without a window; KEYWARD_SHOTS=DIR keeps pictures
 	@$(RUN) -only machine,build,page test
@@ -129,11 +132,18 @@ release-dry-run: ## Make a release in dist as the workflow does, without pushing
 
 .PHONY: soak
 SOAK ?= 30m
+QUOTA_SOAK ?= 60s
 soak: build ## The long test: twenty rounds of rolling updates and of healed cuts, full tables, hot keys of five members, twenty kills of all members, then members restarted, killed and stopped for SOAK (30m)
 	KEYWARD_ROUNDS=20 $(GO) test -count=1 -timeout 6h -v -run TestHandoffRolling ./test/e2e/
 	KEYWARD_LONG=1 $(GO) test -count=1 -timeout 1h -v -run TestHotKey ./test/e2e/
 	KEYWARD_LONG=1 $(GO) test -count=1 -timeout 6h -v -run 'TestFullTablesRestart|TestHealedCuts|TestKillAllRounds|TestRestartOtherMembers' ./test/e2e/
-	KEYWARD_SOAK=$(SOAK) $(GO) test -count=1 -timeout 6h -v -run TestSoak ./test/e2e/
+	KEYWARD_SOAK=$(SOAK) $(GO) test -count=1 -timeout 6h -v -run 'TestSoak$$' ./test/e2e/
+	$(MAKE) -s quota-soak QUOTA_SOAK=1h
+
+.PHONY: quota-soak
+quota-soak: ## Three releases of Envoy spend one limit without calls for QUOTA_SOAK (60s), while streams, sidecars and Envoys fail (after make build)
+	ENVOY_BIN=$$(scripts/envoy 1.40.0) ENVOY_1_36=$$(scripts/envoy 1.36.4) ENVOY_1_38=$$(scripts/envoy 1.38.3) \
+		KEYWARD_QUOTA_SOAK=$(QUOTA_SOAK) $(GO) test -count=1 -timeout 6h -v -run TestQuotaSoak ./test/e2e/
 
 .PHONY: figures
 figures: build ## The figures of docs/federation.md: three regions that share 1,000 requests a second, 150 ms from their coordinator (25 minutes; AT="chrt -r 10": ahead of other programs)

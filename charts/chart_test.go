@@ -79,8 +79,13 @@ func TestEnvoyFiles(t *testing.T) {
 	client, ca, plain := secrets, secrets, base
 	client.Part, ca.Part = "sds-client", "sds-ca"
 	plain.Shape, plain.Sidecar = snippet.Plain, "rls.keyward.invalid:8081"
+	frugal := plain
+	frugal.Shape = snippet.RLQS
+	if frugal.Rules, err = config.Load([]config.File{{Name: "example-quota.yaml", Content: read(t, "keyward/files/example-quota.yaml")}}, config.Options{}); err != nil {
+		t.Fatal(err)
+	}
 	for name, o := range map[string]snippet.Options{
-		"owner-direct": secrets, "owner-direct-insecure": owners, "plain": plain, "keyward_client": client, "keyward_ca": ca,
+		"rlqs": frugal, "owner-direct": secrets, "owner-direct-insecure": owners, "plain": plain, "keyward_client": client, "keyward_ca": ca,
 	} {
 		text, _, err := snippet.Generate(o)
 		if err != nil {
@@ -285,6 +290,8 @@ func TestRefused(t *testing.T) {
 		{"tls.generate.days=30", "tls.generate.renewBeforeDays is 30 and tls.generate.days 30"},
 		{"tls.generate.schedule=daily", "schedule"},
 		{"mode=sidecar,networkPolicy.appPorts={80,8082}", "8082 is a port of the sidecar"},
+		{"quota.enabled=true,preset=contour", "Contour cannot add a rate limit quota filter"},
+		{"quota.enabled=maybe", "quota"},
 		{"data.volume=nfs", "volume"},
 		{"data.size=1G", "size"},
 		{"data.size=127Mi", "data.size is 127Mi: want at least 128Mi"},

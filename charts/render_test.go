@@ -34,6 +34,7 @@ var renderings = map[string][]string{
 	"deployment-envoy":        {"workload=Deployment", "envoy.enabled=true", "envoy.shape=plain", "autoscaling.enabled=true"},
 	"sidecar":                 {"mode=sidecar"},
 	"sidecar-envoy":           {"mode=sidecar", "envoy.enabled=true", "networkPolicy.appPorts={10000}"},
+	"sidecar-no-call":         {"mode=sidecar", "envoy.enabled=true", "quota.enabled=true"},
 	"sidecar-insecure":        {"mode=sidecar", "envoy.enabled=true", "tls.mode=off", "workload=Deployment"},
 	"sidecar-budgets":         {"mode=sidecar", "values:keyward/examples/budgets.yaml"},
 	"daemonset":               {"mode=daemonset"},

@@ -322,7 +322,10 @@ func (c *town) changes() {
 func (c *town) faults() {
 	c.Helper()
 	a, b, victim := c.Sidecars[0], c.Sidecars[1], c.Sidecars[2]
-	c.must(c.frugal.Signal(syscall.SIGSTOP)) // until the end: it neither reports nor acknowledges
+	c.mute(a)
+	const window = 10 * time.Second // of the limit that it spends: it is sent the next window's part, and does not acknowledge it
+	c.wait(time.Until(time.Now().Add(2 * time.Second).Truncate(window).Add(window - 2*time.Second)))
+	c.must(c.frugal.Signal(syscall.SIGSTOP)) // until the end
 	c.refusals(a)
 	c.flood(a)
 	c.rules("domain: app\ndescriptors: [", a) // invalid, while the other member has new rules and waits
@@ -379,6 +382,16 @@ func (c *town) refusals(s *lab.Sidecar) {
 	c.must(err)
 	ask.ResponseNonce, ask.ErrorDetail = res.GetNonce(), &status.Status{Code: 3, Message: "rejected by the test"}
 	c.must(errors.Join(stream.Send(ask), stream.CloseSend()))
+}
+
+// mute opens a stream as an Envoy does, and reports only once.
+func (c *town) mute(s *lab.Sidecar) {
+	c.Helper()
+	stream, err := rlqsv3.NewRateLimitQuotaServiceClient(c.dial(s.RLS, insecure.NewCredentials())).StreamRateLimitQuotas(c.Context())
+	c.must(err)
+	c.must(stream.Send(&rlqsv3.RateLimitQuotaUsageReports{Domain: "app", BucketQuotaUsages: []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{{
+		BucketId: &rlqsv3.BucketId{Bucket: map[string]string{"0.spent": "once"}}, TimeElapsed: durationpb.New(0), NumRequestsDenied: 1,
+	}}}))
 }
 
 // crowd reports more bucket ids of one Envoy than it may have, one that is too long, and one that fits no rule.

@@ -73,6 +73,7 @@ var flat = map[string]string{
 	"keyward_budget_events_lost_total":     "needs more keys than this load has; see the tests of owner",
 
 	"keyward_quota_unsent_total":            "needs a stream that ends while a response is made; see the tests of assign",
+	"keyward_quota_credited_hits_total":     "needs load that moves between Envoys; see the tests of quota",
 	"keyward_quota_returned_hits_total":     "needs load that falls; see the tests of quota",
 	"keyward_quota_unreturned_hits_total":   "needs an owner that is away; see the tests of assign",
 	"keyward_connection_wait_seconds_total": "needs connections with much data and few calls; see the tests of connguard",

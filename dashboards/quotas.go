@@ -26,11 +26,11 @@ func quotasGlance() []panel {
 			About:   "Requests per second that Envoys decide themselves, as they report them every 5 s.",
 			Queries: []query{ask(`sum(rate(keyward_quota_requests_total{@}[1m]))`, "")},
 		}, {
-			Kind: statPanel, Title: "Responses per request", Unit: "percentunit", Width: 4, Steps: bad(0.01, 0.1),
-			About:   "Responses with assignments per request. Above 1 %, the limits have too few requests, or too many keys, to be worth it.",
-			Queries: []query{ask(`sum(rate(keyward_quota_ack_seconds_count{@}[5m])) / sum(rate(keyward_quota_requests_total{@}[5m]))`, "")},
+			Kind: statPanel, Title: "Messages per request", Unit: "percentunit", Width: 4, Steps: bad(0.01, 0.1),
+			About:   "Reports and responses per request. With calls, it is 1. Above 1 %, the limits have too few requests, or too many keys, to be worth it.",
+			Queries: []query{ask(`(sum(rate(keyward_quota_reports_total{@}[5m])) + sum(rate(keyward_quota_ack_seconds_count{@}[5m]))) / sum(rate(keyward_quota_requests_total{@}[5m]))`, "")},
 		}, {
-			Kind: statPanel, Title: "Oldest report", Unit: "s", Width: 4, Steps: bad(10, 15), Runbook: "KeywardQuotaReportsOld",
+			Kind: statPanel, Title: "Oldest report", Unit: "s", Width: 4, Steps: bad(7, 8), Runbook: "KeywardQuotaReportsOld",
 			About:   "Age of the newest report of the Envoy whose newest report is the oldest. Envoys report every 5 s.",
 			Queries: []query{ask(`max(keyward_quota_report_age_seconds{@})`, "")},
 		}, {
@@ -46,7 +46,7 @@ func quotasGlance() []panel {
 	}
 }
 
-// quotaLost is the rate of hits that were charged for Envoys and that nobody has spent.
+// quotaLost is the rate of hits that were charged for Envoys and that no Envoy has spent.
 const quotaLost = `(sum(rate(keyward_quota_stranded_hits_total{@}[10m])) + sum(rate(keyward_quota_unassigned_hits_total{@}[10m]))` +
 	` + sum(rate(keyward_quota_unreturned_hits_total{@}[10m])))`
 

@@ -229,6 +229,9 @@ func wayOf(b *rulecheck.RuleBounds) string {
 	if x.MechanismName() != policy.ByOwner.String() {
 		parts = append(parts, "mechanism "+x.MechanismName())
 	}
+	if x.Quota != nil && x.Quota.OnlyHot {
+		parts = append(parts, "hot_step quota")
+	}
 	if x.Quota != nil {
 		parts = append(parts, "first "+x.Quota.First.String())
 	}

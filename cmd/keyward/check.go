@@ -3,8 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
+	"github.com/keyward/keyward/internal/ops/envoycheck"
 	"github.com/keyward/keyward/internal/ops/rulecheck"
 	"github.com/keyward/keyward/ring"
 )
@@ -19,6 +22,7 @@ import (
 func newCheck() *cobra.Command {
 	var o config.Options
 	var against, defaults, layouts string
+	var envoys []string
 	var strict, data bool
 	var dataWindow time.Duration
 	cmd := &cobra.Command{
@@ -50,6 +54,9 @@ func newCheck() *cobra.Command {
 		}
 		r, err := checkFiles(args[0], against, o, dataWindow)
 		if err == nil {
+			err = r.envoyFiles(envoys)
+		}
+		if err == nil {
 			err = r.write(cmd.OutOrStdout(), *output)
 		}
 		if err == nil && (!r.OK || strict && len(r.Warnings) > 0) {
@@ -58,6 +65,7 @@ func newCheck() *cobra.Command {
 		return err
 	}
 	cmd.Flags().StringVar(&against, "against", "", "`directory` of the rules in force: print what changes")
+	cmd.Flags().StringArrayVar(&envoys, "envoy", nil, "`file` with Envoy configuration, or a directory of them: check its rate limit quota filters (RLQS), too; repeatable")
 	cmd.Flags().StringVar(&layouts, "federation", "", "`file` of the regions (--federation of the members): check it, too")
 	cmd.Flags().IntVar(&o.Members, "members", 0, "`number` of members of the cluster, as --expect of the sidecars (default 1)")
 	cmd.Flags().BoolVar(&o.MergeDomains, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
@@ -126,6 +134,7 @@ type checkReport struct {
 	Changes  []config.Diagnostic `json:"changes,omitempty"`
 
 	lines map[string][]string // of the files, to show them
+	rules *config.Rules       // nil if the files have faults
 }
 
 // checkFiles checks the rules at path. If old is not empty, it compares them with the rules at old. dataWindow is the
@@ -140,7 +149,7 @@ func checkFiles(path, old string, o config.Options, dataWindow time.Duration) (*
 		r.lines[f.Name] = strings.Split(string(f.Content), "\n")
 	}
 	report := config.Check(files, o)
-	r.OK = len(report.Faults) == 0
+	r.OK, r.rules = len(report.Faults) == 0, report.Rules
 	r.Faults = append(r.Faults, report.Faults...)
 	r.Warnings = append(r.Warnings, rulecheck.Warnings(files, report.Rules, dataWindow)...)
 	if report.Rules != nil && len(report.Rules.Rules()) == 0 {
@@ -155,6 +164,44 @@ func checkFiles(path, old string, o config.Options, dataWindow time.Duration) (*
 	}
 	r.Changes = rulecheck.Changes(before, report.Rules)
 	return r, nil
+}
+
+// envoyFiles adds the findings in Envoy's configuration.
+func (r *checkReport) envoyFiles(paths []string) error {
+	var files []config.File
+	for _, path := range paths {
+		more, err := readEnvoy(path)
+		if err != nil {
+			return err
+		}
+		files = append(files, more...)
+	}
+	for _, f := range files {
+		r.lines[f.Name] = strings.Split(string(f.Content), "\n")
+	}
+	found := envoycheck.Check(files, r.rules)
+	r.Faults, r.Warnings = append(r.Faults, found.Faults...), append(r.Warnings, found.Warnings...)
+	r.OK = r.OK && len(found.Faults) == 0
+	return nil
+}
+
+// readEnvoy reads a file, or those of a directory and its subdirectories that are YAML or JSON.
+func readEnvoy(path string) (files []config.File, err error) {
+	err = filepath.WalkDir(path, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || name != path && !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+			return err
+		}
+		content, err := os.ReadFile(name)
+		files = append(files, config.File{Name: name, Content: content})
+		return err
+	})
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("%s has no .yaml, .yml or .json file", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--envoy: %w", err)
+	}
+	return files, nil
 }
 
 // noRules returns the warning about a path without any rule.

@@ -219,3 +219,26 @@ func TestCheckDefaults(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckEnvoy requires that all faults of an Envoy configuration are printed with their lines, and that a generated
+// configuration has none.
+func TestCheckEnvoy(t *testing.T) {
+	t.Chdir("testdata/check")
+	out, err := runCheck("envoy", "--envoy", "envoy.yaml")
+	if !errors.Is(err, errFailed) {
+		t.Errorf("%v", err)
+	}
+	golden(t, "envoy.txt", out)
+	generated, err := filepath.Abs("../../../../envoy/snippet/testdata/rlqs.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := runCheck("envoy", "--envoy", generated); err != nil || !strings.Contains(out, "all rate limit configs ok") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, path := range []string{"nowhere.yaml", t.TempDir()} {
+		if _, err := runCheck("envoy", "--envoy", path); err == nil || !strings.Contains(err.Error(), "--envoy: ") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

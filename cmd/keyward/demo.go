@@ -41,6 +41,7 @@ type demoOptions struct {
 	control  string
 	keep     string
 	regions  int
+	noCall   bool
 }
 
 func newDemo() *cobra.Command {
@@ -56,7 +57,12 @@ func newDemo() *cobra.Command {
 			}
 			e, ctx, stop := newEnding(cmd.Context())
 			defer stop()
-			if o.regions > 0 {
+			switch {
+			case o.noCall && o.regions > 0:
+				return errors.New("--no-call and --regions exclude each other")
+			case o.noCall:
+				return runFrugal(ctx, cmd.OutOrStdout(), o, e)
+			case o.regions > 0:
 				return runRegions(ctx, cmd.OutOrStdout(), o, e)
 			}
 			return runDemo(ctx, cmd.OutOrStdout(), o, e)
@@ -66,6 +72,7 @@ func newDemo() *cobra.Command {
 	f.StringVar(&o.envoy, "envoy", os.Getenv("ENVOY_BIN"), "`path` of Envoy's binary (default $ENVOY_BIN, else envoy on PATH)")
 	f.IntVar(&o.sidecars, "sidecars", 3, "`number` of members of the cluster")
 	f.IntVar(&o.regions, "regions", 0, "show one limit for this `number` of regions instead, each with one sidecar, without Envoy")
+	f.BoolVar(&o.noCall, "no-call", false, "show three Envoys that spend one limit without calls instead, next to the same with calls")
 	f.DurationVar(&o.length, "for", 0, "how long to send traffic (default: until q on a terminal, else 50 s)")
 	f.StringVar(&o.control, "control", "127.0.0.1:0", "`host:port` of the demo's page")
 	f.StringVar(&o.keep, "keep", "", "`directory` in which to keep logs, certificates and Envoy's configuration")

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/ops/envoycheck"
 	"github.com/keyward/keyward/internal/ops/rulecheck"
 )
 
@@ -82,6 +83,19 @@ func sarifRules() []sarifRule {
 		rule("one-owner", "One member counts all requests of a busy rule."),
 		rule("nothing-to-lend", "The limit is too small for leases."),
 		rule("short-ttl", "A lease ends before its holder has renewed it twice."),
+		rule("small-quota", "The limit is too small for the number of Envoys that spend it."),
+		rule("slow-quota", "The limit is too slow for Envoys that spend it."),
+		rule("quota-outage", "Envoys whose sidecar is away do not do what the rule seems to say."),
+		rule("first-allow", "Requests before the first assignment are admitted above the limit."),
+		rule(envoycheck.BadFile, "The file is not valid YAML or JSON."),
+		rule(envoycheck.EndsEnvoy, "Envoy ends, or refuses what it should admit."),
+		rule(envoycheck.Ignored, "Envoy ignores the field."),
+		rule(envoycheck.Rejected, "Envoy rejects the configuration."),
+		rule(envoycheck.Unbounded, "Envoy admits everything while the sidecar is away."),
+		rule(envoycheck.CountedTwice, "Each request counts twice in one limit."),
+		rule(envoycheck.Costs, "The limit counts requests, not costs."),
+		rule(envoycheck.SeveralRules, "Several filters count the same request."),
+		rule(envoycheck.NoRule, "The bucket has no limit that is assigned."),
 		rule("replaces-nothing", "No rule has the name that this rule replaces."),
 		rule(rulecheck.RuleAdded, "A new rule."),
 		rule(rulecheck.RuleRemoved, "A removed rule."),

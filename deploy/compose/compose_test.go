@@ -9,30 +9,15 @@ import (
 
 	"github.com/keyward/keyward/envoy/snippet"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/config/source"
 )
 
 var update = flag.Bool("update", false, "write the Envoy files instead of comparing them")
 
 // TestEnvoyFiles requires that the Envoys' files equal the output of `keyward envoy-config`.
 func TestEnvoyFiles(t *testing.T) {
-	names, err := filepath.Glob("rules/*.yaml")
-	if err != nil || len(names) == 0 {
-		t.Fatalf("no rules: %v", err)
-	}
-	var files []config.File
-	for _, n := range names {
-		b, err := os.ReadFile(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, config.File{Name: n, Content: b})
-	}
-	rules, err := config.Load(files, config.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	common := snippet.Options{
-		Rules: rules, From: map[string]string{"api_key": "header:x-api-key"}, Admin: "0.0.0.0:9901", FailureModeDeny: true, EnvoyVersion: "1.40",
+		Rules: rulesOf(t, "demo"), From: map[string]string{"api_key": "header:x-api-key"}, Admin: "0.0.0.0:9901", FailureModeDeny: true, EnvoyVersion: "1.40",
 	}
 	edge := common
 	edge.XDS, edge.XDSNames = "xds:18000", []string{"spiffe://keyward.demo/xds"}
@@ -42,7 +27,9 @@ func TestEnvoyFiles(t *testing.T) {
 	routes.Shape, routes.Listen = snippet.Routes, "0.0.0.0:10000"
 	direct.Shape, direct.Listen, direct.Upstream = snippet.OwnerDirect, "0.0.0.0:10001", "app:8000"
 	pod.Shape, pod.Listen = snippet.Plain, "0.0.0.0:10002"
-	for name, o := range map[string]snippet.Options{"edge": routes, "edge-direct": direct, "pod": pod} {
+	frugal := common
+	frugal.Shape, frugal.Listen, frugal.Admin, frugal.Rules = snippet.RLQS, "0.0.0.0:10004", "0.0.0.0:9902", rulesOf(t, "no-call")
+	for name, o := range map[string]snippet.Options{"edge": routes, "edge-direct": direct, "pod": pod, "no-call": frugal} {
 		want, warnings, err := snippet.Generate(o)
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%s: %v %v", name, err, warnings)
@@ -60,5 +47,30 @@ func TestEnvoyFiles(t *testing.T) {
 		if string(got) != string(want) {
 			t.Errorf("%s differs from the generated configuration: go test ./deploy/compose -update", file)
 		}
+	}
+}
+
+// rulesOf returns the rules of one file.
+func rulesOf(t *testing.T, name string) *config.Rules {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("rules", name+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := config.Load([]config.File{{Name: name, Content: content}}, config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rules
+}
+
+// TestRules requires that the members can load all files together.
+func TestRules(t *testing.T) {
+	files, err := source.ReadDir("rules")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	if _, err := config.Load(files, config.Options{}); err != nil {
+		t.Error(err)
 	}
 }

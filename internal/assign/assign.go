@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/keyward/keyward/envoy/rlqs"
+	"github.com/keyward/keyward/internal/assign/lots"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/quota"
@@ -53,8 +54,9 @@ type Assigner struct {
 type counter struct {
 	request owner.Request
 	bucket  *rlqs.QuotaBucket // as it was last reported
-	lots    []lot             // that may be returned, of the current window and the next one
-	note    note              // of the demand
+	lots    []lots.HeldLot    // that may be returned, of the current window and the next one
+	note    lots.Note         // of the demand
+	noting  bool              // a request about it is in progress
 	usedAt  int64
 }
 
@@ -104,6 +106,7 @@ func (a *Assigner) Acked(_ time.Time, stream, serial uint64) {
 
 // Reported implements rlqs.QuotaBook.
 func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
+	a.metrics.reports.Inc()
 	a.step(func(now int64) {
 		for i := range us {
 			u, b := &us[i], us[i].Bucket
@@ -233,6 +236,6 @@ func (a *Assigner) sweep(now int64) {
 			delete(a.keys, k)
 			continue
 		}
-		c.dropLots(now)
+		lots.Drop(&c.lots, now)
 	}
 }

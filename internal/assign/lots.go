@@ -2,36 +2,28 @@ package assign
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/assign/lots"
 	"github.com/keyward/keyward/internal/claim"
-	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/quota"
 	"github.com/keyward/keyward/owner"
 )
 
-// lot is a number of hits that the owner has charged to a window at once. It is a hold: if the sidecar dies, it stays charged.
-type lot struct {
-	id     claim.Ident
-	window int64
-	ends   int64 // of the window
-	hits   uint64
-}
-
 // chargeTimeout is how long the owner may take to charge a lot, after which the rest of a window is worth more than it.
 const chargeTimeout = time.Second
 
-// charge asks the owner for hits, and gives the ledger those that the owner has charged. The charge is replicated before
-// the owner answers.
+func newIdent() claim.Ident { return claim.Ident{rand.Uint64(), rand.Uint64()} }
+
+// charge asks the owner for hits, and gives the ledger those that the owner has charged.
 func (a *Assigner) charge(r owner.Request, h quota.WindowHits) {
 	defer a.running.Done()
 	got, left := a.reserve(&r, h)
-	granted := quota.Grant{WindowHits: quota.WindowHits{Key: h.Key, Window: h.Window}, Left: left}
+	granted := quota.AskResult{WindowHits: quota.WindowHits{Key: h.Key, Window: h.Window}, Left: left}
 	a.step(func(now int64) {
 		if c := a.keys[h.Key]; c != nil && got != nil {
-			granted.Hits = got.hits
+			granted.Hits = got.Hits
 			c.lots = append(c.lots, *got)
 		}
 		a.ledger.Granted(now, granted)
@@ -40,33 +32,21 @@ func (a *Assigner) charge(r owner.Request, h quota.WindowHits) {
 
 // reserve makes a hold of h at the owner. It returns the lot, or nil, and how many hits the limit still has room for, or
 // quota.LeftUnknown.
-func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lot, left uint64) {
+func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lots.HeldLot, left uint64) {
 	now := a.now()
-	end := r.Rule.End(h.Window)
-	ahead := r.Rule.Index(now.UnixNano())+1 == h.Window
-	if !ahead && r.Rule.Index(now.UnixNano()) != h.Window || ahead && r.Rule.Algorithm != limit.FixedWindow {
+	q, l, ok := lots.Reserve(*r, h, now.UnixNano(), newIdent())
+	if !ok {
 		return nil, quota.LeftUnknown
 	}
-	l := &lot{id: claim.Ident{rand.Uint64(), rand.Uint64()}, window: h.Window, ends: end, hits: h.Hits}
-	r.Op, r.Hits, r.Strict = owner.Reserve, h.Hits, true
-	r.Hold = &owner.Hold{ID: l.id, TTL: time.Duration(end - now.UnixNano() + int64(time.Second)), Ahead: ahead}
-	res := a.decide(now, *r)
-	switch {
-	case res.Over && res.Authority != owner.Full && res.Authority != owner.Part:
-		return nil, quota.LeftUnknown
-	case res.Over:
-		return nil, uint64(r.Rule.Depth()) - min(uint64(r.Rule.Depth()), res.Before)
-	case res.Authority != owner.Full && res.Authority != owner.Part, !inWindow(r, &res, h.Window, a.now().UnixNano()):
-		a.settle(*r, owner.Release, 0, l.id) // charged by this member's share, or to another window
-		return nil, quota.LeftUnknown
+	res := a.decide(now, q)
+	charged, release, left := lots.Charged(&q, &l, &res, a.now().UnixNano())
+	if release {
+		a.decide(a.now(), lots.Settle(*r, owner.Release, 0, l.ID))
 	}
-	return l, uint64(r.Rule.Depth()) - min(uint64(r.Rule.Depth()), res.After)
-}
-
-// inWindow reports whether the owner has charged to that window. Its clock may differ, near the ends of the window.
-func inWindow(r *owner.Request, res *owner.Result, window, now int64) bool {
-	off := now + int64(res.Reset) - r.Rule.End(window)
-	return max(off, -off) < int64(r.Rule.Window)/2 && now < r.Rule.End(window)
+	if !charged {
+		return nil, left
+	}
+	return &l, left
 }
 
 // decide lets the owner decide r.
@@ -77,48 +57,71 @@ func (a *Assigner) decide(now time.Time, r owner.Request) owner.Result {
 	return as[0]
 }
 
-// settle settles a hold. It reports whether the owner has confirmed it.
-func (a *Assigner) settle(r owner.Request, op owner.Op, used uint64, id claim.Ident) bool {
-	r.Op, r.Hits = op, used
-	r.Hold = &owner.Hold{ID: id, TTL: time.Second}
-	res := a.decide(a.now(), r)
-	return res.Authority == owner.Full || res.Authority == owner.Part
-}
-
-// giveBack returns hits to the owner, the newest lots first.
+// giveBack returns hits to the owner.
 func (a *Assigner) giveBack(now int64, h quota.WindowHits) {
 	c := a.keys[h.Key]
 	if c == nil {
 		a.metrics.lost.Add(float64(h.Hits))
 		return
 	}
-	c.dropLots(now)
-	for i := len(c.lots) - 1; i >= 0 && h.Hits > 0; i-- {
-		l := c.lots[i]
-		if l.window != h.Window {
-			continue
-		}
-		op, used := owner.Release, uint64(0)
-		if l.hits > h.Hits {
-			op, used = owner.Commit, l.hits-h.Hits
-		}
-		back := l.hits - used
-		h.Hits -= back
-		c.lots = slices.Delete(c.lots, i, i+1) // a hold can be settled once, so the rest of it cannot be returned later
+	settlements, kept := lots.Return(&c.lots, c.request, now, h)
+	a.metrics.lost.Add(float64(kept)) // of lots that were settled before
+	for _, s := range settlements {
 		a.running.Add(1)
-		go func(r owner.Request) {
+		go func() {
 			defer a.running.Done()
 			to := a.metrics.lost
-			if a.settle(r, op, used, l.id) {
+			if res := a.decide(a.now(), s.Request); res.Authority == owner.Full || res.Authority == owner.Part {
 				to = a.metrics.returned
 			}
-			to.Add(float64(back))
-		}(c.request)
+			to.Add(float64(s.Hits))
+		}()
 	}
-	a.metrics.lost.Add(float64(h.Hits)) // of lots that were settled before
 }
 
-// dropLots forgets the lots of windows that have ended.
-func (c *counter) dropLots(now int64) {
-	c.lots = slices.DeleteFunc(c.lots, func(l lot) bool { return l.ends <= now })
+// announce makes the hold of a demand, releases that of the demand before, and gives the ledger the sum.
+func (a *Assigner) announce(now int64, d quota.KeyDemand) {
+	c := a.keys[d.Key]
+	if c == nil || c.noting {
+		return
+	}
+	before := c.note
+	if before.Lapsed(now) {
+		before = lots.Note{}
+	}
+	c.noting = true
+	a.running.Add(1)
+	go a.exchangeNotes(c.request, d.Key, before, lots.NewNote(&c.request, d.Hits, now, newIdent()))
+}
+
+// exchangeNotes makes the hold next and then releases the one before, if there is one, or extends the one before.
+func (a *Assigner) exchangeNotes(r owner.Request, key quota.Key, before, next lots.Note) {
+	defer a.running.Done()
+	if before.At != 0 && before.Near(&next) {
+		res := a.decide(a.now(), lots.DemandRequest(&r, owner.Extend, before))
+		if !res.Over && res.Authority == owner.Full {
+			before.At = next.At
+			a.noted(key, before, lots.Demand(&r, max(before.Parts, res.After)))
+			return
+		}
+	}
+	res := a.decide(a.now(), lots.DemandRequest(&r, owner.Reserve, next))
+	all, kept, ended := uint64(0), before, next // it may exist, although there is no answer
+	if !res.Over && res.Authority == owner.Full {
+		all, kept, ended = lots.Demand(&r, max(next.Parts, res.After-min(res.After, before.Parts))), next, before
+	}
+	a.noted(key, kept, all)
+	if ended.At != 0 {
+		a.decide(a.now(), lots.DemandRequest(&r, owner.Release, ended))
+	}
+}
+
+// noted records a member's note, and gives the ledger the sum of all, 0 if it is not known.
+func (a *Assigner) noted(key quota.Key, n lots.Note, all uint64) {
+	a.step(func(now int64) {
+		if c := a.keys[key]; c != nil {
+			c.note, c.noting = n, false
+		}
+		a.ledger.Demanded(now, key, all)
+	})
 }

@@ -8,8 +8,10 @@ import (
 
 // metrics export what an Assigner does.
 type metrics struct {
-	acks   prometheus.Histogram
-	unsent prometheus.Counter
+	acks prometheus.Histogram
+	// reports counts messages, each with the usage of several ids.
+	reports prometheus.Counter
+	unsent  prometheus.Counter
 	// returned and lost count hits that the ledger has given back: those that the owner has confirmed, and the others.
 	returned, lost prometheus.Counter
 	// admitted and refused count the requests that Envoys have reported, those above the cap included.
@@ -33,6 +35,9 @@ func (m *metrics) init(a *Assigner) {
 		Name: "keyward_quota_unreturned_hits_total",
 		Help: "Hits that were not needed and that the owner keeps charged, because they could not be given back.",
 	})
+	m.reports = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "keyward_quota_reports_total", Help: "Messages with the usage that Envoys report.",
+	})
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "keyward_quota_requests_total", Help: "Requests that Envoys have admitted and refused themselves, as they have reported.",
 	}, []string{"result"})
@@ -49,7 +54,7 @@ func (m *metrics) init(a *Assigner) {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "keyward_quota_" + name, Help: help}, stat(f))
 	}
 	m.all = []prometheus.Collector{
-		requests, m.acks, m.unsent, m.returned, m.lost,
+		m.reports, requests, m.acks, m.unsent, m.returned, m.lost,
 		a.gauge("ids", "Bucket ids of all open streams together that have an account.", func(int64) float64 {
 			return float64(a.ledger.IDs())
 		}),

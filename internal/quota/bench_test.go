@@ -39,7 +39,7 @@ func (b *bench) drive() {
 			b.l.Acked(b.now, r.Stream, r.Serial)
 		}
 		for _, h := range work.Asks {
-			b.l.Granted(b.now, Grant{WindowHits: h})
+			b.l.Granted(b.now, AskResult{WindowHits: h})
 		}
 	}
 }

@@ -23,6 +23,9 @@ func faulty(seed uint64) plan {
 	if seed%3 == 0 {
 		p.keys = 3
 	}
+	if seed%4 >= 2 {
+		p.sidecars, p.skew = 3, 10
+	}
 	return p
 }
 

@@ -151,7 +151,7 @@ func (b *Ledger) newLine(now int64, s *stream, key Key, q KeyQuota) *line {
 }
 
 // Granted adds hits that the holder has charged to a window of a key for this sidecar, in answer to an ask.
-func (b *Ledger) Granted(now int64, g Grant) {
+func (b *Ledger) Granted(now int64, g AskResult) {
 	b.stats.Granted += g.Hits
 	a := b.allotments[g.Key]
 	if a == nil {
@@ -159,7 +159,7 @@ func (b *Ledger) Granted(now int64, g Grant) {
 		return
 	}
 	a.catchUp(now)
-	a.learnLeft(&g)
+	a.learnLeft(now, &g)
 	a.granted(now, g.Window, g.Hits)
 }
 

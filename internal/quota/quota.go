@@ -107,13 +107,13 @@ type WindowHits struct {
 	Hits   uint64
 }
 
-// Grant answers an ask: hits of a window that the holder has charged.
-type Grant struct {
+// AskResult answers an ask: hits of a window that the holder has charged.
+type AskResult struct {
 	WindowHits
 	Left uint64 // what the limit has room for in the window after that; LeftUnknown if the holder has not answered
 }
 
-// LeftUnknown is the Left of a Grant without an answer.
+// LeftUnknown is the Left of an AskResult without an answer.
 const LeftUnknown = math.MaxUint64
 
 // KeyDemand is how many hits the Envoys of this sidecar would spend of a key in one window if nothing limited them.

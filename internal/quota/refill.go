@@ -51,7 +51,7 @@ func (a *allotment) shrink(now int64, l *line, need, next float64) {
 	}
 	lot := min(need, max(available, next), float64(a.free()))
 	spare := rest - min(rest, float64(l.doubt)) - need // a credit is less by the hits in doubt
-	if a.short && spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
+	if (a.short || a.contended(now)) && spare > rest/10 && spare > 5 && available < float64(a.base())/20 && lot >= l.demand(now, settleAfter.Seconds()*5.2) {
 		a.order(l, Pair, uint64(lot))
 	}
 }
@@ -111,7 +111,7 @@ func (a *allotment) ask(now int64) {
 		return
 	}
 	left := a.seconds(now)
-	target := float64(a.charged) + float64(a.quota.Limit)/50
+	target := float64(a.charged) + a.margin()
 	for _, l := range a.lines {
 		target += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
 	}
@@ -120,17 +120,22 @@ func (a *allotment) ask(now int64) {
 	}
 }
 
-// giveBack returns hits of the window that would not be needed if the load doubled.
+// giveBack returns hits of the window that would not be needed if the load doubled, or if others need them, that are not
+// needed now.
 func (a *allotment) giveBack(now int64) {
 	limit, left := uint64(a.quota.Limit), a.seconds(now)
-	if !a.dealt && len(a.lines) > 0 || a.free() <= limit/4 || left < lotBefore.Seconds() {
+	part := limit / 8
+	if a.contended(now) {
+		part = limit / 100
+	}
+	if !a.dealt && len(a.lines) > 0 || a.free() <= 2*part || left < lotBefore.Seconds() {
 		return
 	}
-	kept := float64(limit) / 8
+	kept := float64(part)
 	for _, l := range a.lines {
 		kept += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
 	}
-	if hits := a.free() - min(a.free(), uint64(kept)); hits > limit/8 {
+	if hits := a.free() - min(a.free(), uint64(kept)); hits > part {
 		a.held -= hits
 		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window, Hits: hits})
 	}

@@ -8,17 +8,18 @@ import (
 // rig drives a Ledger on a virtual clock, with a holder that grants what is left of a limit and Envoys that acknowledge
 // each response after a millisecond.
 type rig struct {
-	t      *testing.T
-	l      *Ledger
-	now    int64
-	quota  KeyQuota
-	lent   map[int64]uint64
-	asks   []WindowHits
-	back   []WindowHits
-	sent   []sentPush
-	deaf   map[Stream]bool // do not acknowledge
-	broke  bool            // the holder does not answer
-	acking []acking
+	t       *testing.T
+	l       *Ledger
+	now     int64
+	quota   KeyQuota
+	lent    map[int64]uint64
+	asks    []WindowHits
+	demands []KeyDemand
+	back    []WindowHits
+	sent    []sentPush
+	deaf    map[Stream]bool // do not acknowledge
+	broke   bool            // the holder does not answer
+	acking  []acking
 }
 
 type sentPush struct {
@@ -83,12 +84,13 @@ func (r *rig) run() {
 			r.back = append(r.back, h)
 			r.lent[h.Window] -= h.Hits
 		}
+		r.demands = append(r.demands, work.Demands...)
 		for _, h := range work.Asks {
 			r.asks = append(r.asks, h)
 			if !r.broke {
 				h.Hits = min(h.Hits, uint64(r.quota.Limit)-r.lent[h.Window])
 				r.lent[h.Window] += h.Hits
-				r.l.Granted(r.now, Grant{h, uint64(r.quota.Limit) - r.lent[h.Window]})
+				r.l.Granted(r.now, AskResult{h, uint64(r.quota.Limit) - r.lent[h.Window]})
 			}
 		}
 	}

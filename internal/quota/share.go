@@ -2,9 +2,10 @@ package quota
 
 import (
 	"math"
+	"time"
 )
 
-// share is what an allotment knows of the other sidecars that have Envoys with the key.
+// share has the demand of the other sidecars for the key, and what the limit has room for.
 type share struct {
 	own, all float64 // the demand that was given last, and the sum of all sidecars' after that
 	knownAt  int64   // when all was reported; 0: never
@@ -13,21 +14,21 @@ type share struct {
 	retried  bool // an ask was refused, and repeated at once
 }
 
-// windowLeft is what a limit has room for in a window, as the holder last reported it.
+// windowLeft is the room of a limit in a window, as the holder last reported it.
 type windowLeft struct {
 	window int64
 	hits   uint64
-	known  bool
+	at     int64 // when; 0: never
 }
 
 const callersPart = 50 // 1/callersPart of the limit is kept for callers that the holder decides
 
 // learnLeft records what the holder has reported.
-func (a *allotment) learnLeft(g *Grant) {
+func (a *allotment) learnLeft(now int64, g *AskResult) {
 	known := &a.share.left[g.Window&1]
 	refused := g.Hits == 0 && g.Left != LeftUnknown
 	if g.Left != LeftUnknown {
-		*known = windowLeft{g.Window, g.Left, true}
+		*known = windowLeft{g.Window, g.Left, now}
 	}
 	if retry := refused && !a.share.retried; retry { // what was known was out of date
 		a.share.retried = true
@@ -64,14 +65,30 @@ func (a *allotment) most(now, window int64) uint64 {
 	if window != a.window {
 		mine, ahead = float64(a.next), a.quota.Window.Seconds()
 	}
-	left := limit - mine
-	if l := &a.share.left[window&1]; l.known && l.window == window {
+	left, part := limit-mine, a.part(now)
+	if l := &a.share.left[window&1]; l.at != 0 && l.window == window && now-l.at < leftLife(part-mine > limit/100) {
 		left = min(left, float64(l.hits))
 	}
-	part := a.part(now)
 	others := max(0, limit-left-mine) // charged for them
 	keep := max(0, (limit-part)*ahead/a.quota.Window.Seconds()-others)
 	return uint64(max(0, min(left, max(math.Ceil(part)-mine, left-keep))))
+}
+
+// margin returns how many hits are asked for in addition to the need.
+func (a *allotment) margin() float64 {
+	if s := &a.share; a.ledger.shared && s.own > 0 {
+		return min(s.own, float64(a.quota.Limit)) / 50
+	}
+	return float64(a.quota.Limit) / 50
+}
+
+// leftLife returns how long what the holder has reported is used. Later others may have returned hits, and a sidecar that
+// lacks a part of what it should have asks again sooner.
+func leftLife(lacks bool) int64 {
+	if lacks {
+		return int64(time.Second)
+	}
+	return int64(3 * time.Second)
 }
 
 // request asks for hits of a window, as many as the sidecar may have, and records when.
@@ -84,7 +101,7 @@ func (a *allotment) request(now, window int64, hits uint64, at *int64) {
 	a.ledger.ask(WindowHits{Key: a.key, Window: window, Hits: min(hits, most)})
 }
 
-// demand returns the hits of a window that the lines need, as far as their rates are known.
+// demand returns the hits of a window that the lines need. Lines without a measured rate do not count.
 func (a *allotment) demand(now int64) (hits float64) {
 	for _, l := range a.lines {
 		if l.rate.known && !l.idle() && !l.stream.stalled(now) {

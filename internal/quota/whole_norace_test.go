@@ -3,29 +3,66 @@
 package quota
 
 import (
+	"os"
 	"testing"
 	"time"
 )
 
-// TestWhole requires that several sidecars divide nearly the complete limit by their demands.
+// TestWhole requires that several sidecars divide nearly the complete limit by the demands of their Envoys, and never more.
+// KEYWARD_LONG adds more of them, longer windows and a single sidecar.
 func TestWhole(t *testing.T) {
-	for _, window := range []time.Duration{10 * time.Second, time.Minute} {
-		for _, sidecars := range []int{1, 3, 10} {
-			for _, each := range []int{1, 50} {
-				for _, skew := range []float64{1, 10} {
-					for _, load := range []float64{0.5, 1, 1.2, 2} {
-						if each == 50 && sidecars == 10 && testing.Short() {
-							continue
-						}
-						p := plan{seed: 1, limit: 20000, window: window, envoys: sidecars * each, load: load, windows: 10, sidecars: sidecars, skew: skew}
-						r := simulate(t, p)
-						t.Logf("W %v, %d x %d, 1:%v, load %.1f: usable %.4f, worst %.4f, %.4f messages", window, sidecars, each, skew, load, r.mean, r.worst, r.messages)
-						if len(r.over) > 0 {
-							t.Errorf("over: %v", r.over)
-						}
-					}
+	long := os.Getenv("KEYWARD_LONG") != ""
+	for _, c := range []struct {
+		window   time.Duration
+		sidecars int
+		long     bool
+	}{
+		{10 * time.Second, 3, false}, {10 * time.Second, 10, true}, {10 * time.Second, 1, true},
+		{time.Minute, 3, true}, {time.Minute, 10, true},
+	} {
+		for _, each := range []int{1, 50} {
+			if c.long && !long || each > 1 && testing.Short() {
+				continue
+			}
+			for _, skew := range []float64{1, 10} {
+				for _, load := range []float64{0.5, 1, 1.2, 2} {
+					testWhole(t, plan{
+						seed: 1, limit: 20000, window: c.window, envoys: c.sidecars * each, load: load, windows: 9,
+						sidecars: c.sidecars, skew: skew,
+					})
 				}
 			}
+		}
+	}
+}
+
+func testWhole(t *testing.T, p plan) {
+	r := simulate(t, p)
+	t.Logf("W %v, %d sidecars, %d Envoys, skew %v, load %.1f: usable %.4f, worst %.4f, %.4f messages", p.window, p.sidecars, p.envoys,
+		p.skew, p.load, r.mean, r.worst, r.messages)
+	mean, worst := 0.98, 0.96
+	switch {
+	case p.load == 1:
+		mean, worst = 0.95, 0.93
+	case p.load < 1:
+	case p.sidecars == 10 && p.envoys == 10: // reports in the first second of a window do not prove that leases are spent
+		mean, worst = 0.93, 0.9
+	}
+	if len(r.over) > 0 || r.mean < mean || r.worst < worst {
+		t.Errorf("%+v: %+v", p, r)
+	}
+}
+
+// TestWholeMoves requires that the sidecars follow when the load moves to the Envoys of another one.
+func TestWholeMoves(t *testing.T) {
+	for _, c := range []struct {
+		window time.Duration
+		mean   float64
+	}{{10 * time.Second, 0.75}, {time.Minute, 0.8}} {
+		r := simulate(t, plan{seed: 1, limit: 20000, window: c.window, envoys: 30, load: 1.2, windows: 13, move: true, sidecars: 3, skew: 10})
+		t.Logf("W %v: usable %.4f, worst %.4f", c.window, r.mean, r.worst)
+		if len(r.over) > 0 || r.mean < c.mean {
+			t.Errorf("W %v: %+v", c.window, r)
 		}
 	}
 }

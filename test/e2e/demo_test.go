@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -27,6 +28,21 @@ func TestDemo(t *testing.T) {
 		if b, _ := os.ReadFile(f); t.Failed() {
 			t.Logf("%s:\n%s", filepath.Base(f), tail(b, 12000))
 		}
+	}
+}
+
+// TestDemoNoCall: three Envoys spend one limit without calls, and no window has more than the limit.
+func TestDemoNoCall(t *testing.T) {
+	cmd := exec.Command(filepath.Join(bin(t), "keyward"), "demo", "--no-call", "--for", "25s", "--envoy", envoyBinary(t))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if got := regexp.MustCompile(`messages/request +0\.0[0-9]+ +[01]\.[0-9]+\n`).FindAll(out, -1); len(got) == 0 {
+		t.Errorf("not far fewer messages than requests in\n%s", out)
+	}
+	if got := regexp.MustCompile(`without calls: +(\d+) requests admitted`).FindSubmatch(out); got == nil || len(got[1]) < 4 {
+		t.Errorf("fewer than 1000 requests were admitted without calls:\n%s", out)
 	}
 }
 

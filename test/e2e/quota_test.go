@@ -82,12 +82,12 @@ func (x *quotaLoad) run(ctx context.Context, envoy, key string, perSecond int) {
 }
 
 // TestQuota has three Envoys with unequal load spend one limit without calls, and callers of the rate limit service spend
-// it, too. All of them together are admitted at most the limit of each window, and nearly all of it.
+// it, too. All of them together are admitted at most the limit of each window, and 98 % of it once the members know the demands.
 func TestQuota(t *testing.T) {
 	l := newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": quotaRules}})
 	start(t, l, names(3)...)
 	up := startUpstream(t)
-	const windows = 3
+	const windows, learning = 4, 2 // until demands are known, each member has the same part
 	begin := time.Now().Truncate(quotaWindow).Add(quotaWindow - 2*time.Second)
 	if time.Until(begin) < 3*time.Second {
 		begin = begin.Add(quotaWindow)
@@ -130,12 +130,16 @@ func TestQuota(t *testing.T) {
 		}
 	}
 	t.Logf("%d admitted by calls; %d of %d in all; the limit is %d", calls.admitted.Load(), total, sent, (windows+1)*quotaLimit)
+	used := int64(0)
 	for w := range windows {
 		n := calls.windows[w].Load()
 		for i := range loads {
 			n += loads[i].windows[w].Load()
 		}
 		t.Logf("window %d: %d admitted, %.1f %%", w, n, float64(n)/quotaLimit*100)
+		if w >= learning {
+			used += n
+		}
 	}
 	if n := sum(t, l, "keyward_quota_streams"); n != 3 {
 		t.Errorf("%v streams of 3 Envoys", n)
@@ -146,8 +150,8 @@ func TestQuota(t *testing.T) {
 	if total > (windows+1)*quotaLimit {
 		t.Errorf("%d admitted in %d windows of %d", total, windows+1, quotaLimit)
 	}
-	if total < windows*quotaLimit/2 {
-		t.Errorf("only %d admitted in %d windows of %d", total, windows, quotaLimit)
+	if used < (windows-learning)*quotaLimit*98/100 {
+		t.Errorf("only %d admitted in the last %d windows of %d", used, windows-learning, quotaLimit)
 	}
 	for i := range loads {
 		if x := &loads[i]; x.admitted.Load() < x.sent.Load()/10 {

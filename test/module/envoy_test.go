@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -72,11 +73,12 @@ type site struct {
 // setup describes an Envoy's configuration.
 type setup struct {
 	socket  string
-	limits  string // JSON of the list of descriptors; empty: the header x-key as api_key
-	abi     string // of the module's file; empty: that of the release
-	bare    bool   // without the module
-	dynamic bool   // the listener comes from a file
-	route   string // more of the route
+	limits  string   // JSON of the list of descriptors; empty: the header x-key as api_key
+	abi     string   // of the module's file; empty: that of the release
+	bare    bool     // without the module
+	filters []string // instead of the module and the rate limit filter
+	dynamic bool     // the listener comes from a file
+	route   string   // more of the route
 	workers int
 	print   func(service, app string) string // the configuration; nil: that of the other fields
 	service string                           // address of the rate limit service; empty: that of the site
@@ -201,10 +203,15 @@ func (s *site) await200(path string) {
 
 // listener returns the fields of the listener.
 func (s *site) listener(o setup) string {
-	filters := []string{s.limiter(o), "{name: envoy.filters.http.router, typed_config: " + typed("envoy.extensions.filters.http.router.v3.Router", "") + "}"}
-	if !o.bare {
-		filters = append([]string{s.module(o)}, filters...)
+	router := "{name: envoy.filters.http.router, typed_config: " + typed("envoy.extensions.filters.http.router.v3.Router", "") + "}"
+	filters := o.filters
+	if filters == nil {
+		filters = []string{s.limiter(o)}
+		if !o.bare {
+			filters = []string{s.module(o), s.limiter(o)}
+		}
 	}
+	filters = append(slices.Clone(filters), router)
 	manager := typed("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", fmt.Sprintf(
 		`stat_prefix: in, generate_request_id: false, route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /direct}, direct_response: {status: 200}}, {match: {prefix: /}, route: {cluster: app, timeout: 0s}, %s}]}]}, http_filters: [%s]`,
 		o.route, strings.Join(filters, ", ")))

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -36,6 +37,22 @@ type pod struct {
 	sidecar *lab.Sidecar
 	socket  string
 	args    []string
+	release release
+	url     atomic.Pointer[string] // of the Envoy; nil: nothing is sent to the pod
+}
+
+// start starts the pod's Envoy.
+func (p *pod) start(t *testing.T, workers int) {
+	t.Helper()
+	p.site = start(t, p.release, setup{socket: p.socket, service: p.sidecar.RLS, workers: workers})
+	url := "http://" + p.envoy.Listener + "/"
+	p.url.Store(&url)
+}
+
+// pause stops the load of the pod, and waits for the end of requests in flight.
+func (p *pod) pause() {
+	p.url.Store(nil)
+	time.Sleep(300 * time.Millisecond)
 }
 
 // fleet is a cluster of pods.
@@ -47,6 +64,27 @@ type fleet struct {
 
 func startFleet(t *testing.T, r release, n int) *fleet {
 	t.Helper()
+	return startFleetWith(t, r, n, clusterRules)
+}
+
+// metrics returns the lines of the first sidecar's metrics that start with prefix.
+func (f *fleet) metrics(prefix string) string {
+	f.Helper()
+	b, err := lab.Get(f.Context(), "http://"+f.pods[0].sidecar.Metrics+"/metrics")
+	if err != nil {
+		f.Fatal(err)
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, prefix) {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+func startFleetWith(t *testing.T, r release, n int, rules string) *fleet {
+	t.Helper()
 	bin, err := filepath.Abs("../../bin")
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +93,7 @@ func startFleet(t *testing.T, r release, n int) *fleet {
 		t.Skip("no bin/sidecar: make build")
 	}
 	f := &fleet{T: t}
-	if f.lab, err = lab.New(lab.Options{Dir: t.TempDir(), Bin: bin, Insecure: true, Expect: n, Rules: map[string]string{"app.yaml": clusterRules}}); err != nil {
+	if f.lab, err = lab.New(lab.Options{Dir: t.TempDir(), Bin: bin, Insecure: true, Expect: n, Rules: map[string]string{"app.yaml": rules}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -65,7 +103,7 @@ func startFleet(t *testing.T, r release, n int) *fleet {
 	})
 	var names []string
 	for i := range n {
-		p := &pod{socket: filepath.Join(t.TempDir(), "s")}
+		p := &pod{socket: filepath.Join(t.TempDir(), "s"), release: r}
 		p.args = []string{"--module-socket", p.socket}
 		if p.sidecar, err = f.lab.AddSidecar(fmt.Sprint("sidecar-", i), p.args...); err != nil {
 			t.Fatal(err)
@@ -79,7 +117,7 @@ func startFleet(t *testing.T, r release, n int) *fleet {
 	}
 	for _, p := range f.pods {
 		f.ready(p.sidecar)
-		p.site = start(t, r, setup{socket: p.socket, service: p.sidecar.RLS, workers: 2})
+		p.start(t, min(n, 2))
 	}
 	return f
 }
@@ -96,7 +134,7 @@ func (f *fleet) ready(s *lab.Sidecar) {
 	}
 }
 
-// window is what was admitted in one window.
+// window counts the requests of one window.
 type window struct{ sent, admitted, byCalls, failed atomic.Int64 }
 
 // gap is the time around a window's end in which nothing is sent, so that each answer belongs to one window.
@@ -144,12 +182,17 @@ func (f *fleet) run(n int, during func(i int)) []window {
 		client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
 		defer client.CloseIdleConnections()
 		wg.Go(func() {
-			load(ctx, []int{300, 120, 60}[i%3], windows, begin, func(*window) int {
-				return send(client, "http://"+p.envoy.Listener+"/", "x-key", "hot")
+			load(ctx, []int{300, 120, 60}[i%3], windows, begin, func(w *window) int {
+				url := p.url.Load()
+				if url == nil {
+					w.sent.Add(-1)
+					return http.StatusTooManyRequests
+				}
+				return send(client, *url, "x-key", "hot")
 			})
 		})
 	}
-	for _, p := range f.pods[:2] {
+	for _, p := range f.pods[1:] {
 		conn, err := grpc.NewClient(p.sidecar.RLS, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			f.Fatal(err)
@@ -191,7 +234,8 @@ func (f *fleet) calls() (n float64) {
 }
 
 // TestClusterAdmitsTheLimit has three Envoys with unequal load spend one limit, most of it without calls, next to callers
-// of the rate limit service. In each window, all of them together are admitted the limit exactly.
+// of the rate limit service. In each window, all of them together are admitted the limit and no more. A few hits below it
+// are lost where a process gets no processor time around the end of a window.
 func TestClusterAdmitsTheLimit(t *testing.T) {
 	f := startFleet(t, newest, 3)
 	windows := f.run(4, func(int) {})
@@ -200,11 +244,66 @@ func TestClusterAdmitsTheLimit(t *testing.T) {
 		w := &windows[i]
 		t.Logf("window %d: %d sent, %d admitted of %d, %d by callers, %d failed", i, w.sent.Load(), w.admitted.Load(), clusterLimit, w.byCalls.Load(), w.failed.Load())
 		f.pods[0].want("failed", int(w.failed.Load()), 0)
-		if w.admitted.Load() != clusterLimit {
-			t.Errorf("window %d: %d admitted, want %d", i, w.admitted.Load(), clusterLimit)
+		if got := w.admitted.Load(); got > clusterLimit || got < clusterLimit*98/100 {
+			t.Errorf("window %d: %d admitted, want %d", i, got, clusterLimit)
 		}
 		admitted += w.admitted.Load()
 		byCalls += w.byCalls.Load()
 	}
 	t.Logf("%d of %d admissions by Envoys took a call", int(f.calls()), admitted-byCalls)
+}
+
+// TestRestarts restarts sidecars and Envoys one after the other under load, by SIGTERM and by SIGKILL. A pod without load has
+// nothing failing, and no window admits more than the limit.
+func TestRestarts(t *testing.T) {
+	if !long() {
+		t.Skip("a minute: with KEYWARD_LONG=1")
+	}
+	f := startFleet(t, newest, 3)
+	p := f.pods[0] // the one with most of the load, and without a caller
+	stop := func(q *lab.Process) {
+		if err := q.Stop(20 * time.Second); err != nil {
+			t.Error(err)
+		}
+	}
+	restart := func() {
+		if err := f.lab.Restart(p.sidecar, p.args...); err != nil {
+			t.Fatal(err)
+		}
+		f.ready(p.sidecar)
+	}
+	steps := []struct {
+		what string
+		run  func()
+	}{
+		{"the Envoy stops", func() { stop(p.envoy.Process) }},
+		{"the Envoy is killed", func() { p.envoy.Kill() }},
+		{"the sidecar stops", func() { stop(p.sidecar.Process); restart() }},
+		{"the sidecar is killed", func() { p.sidecar.Kill(); restart() }},
+		{"both stop", func() { stop(p.envoy.Process); stop(p.sidecar.Process); restart() }},
+	}
+	windows := f.run(len(steps)+1, func(i int) {
+		if i == len(steps) {
+			return
+		}
+		p.pause()
+		steps[i].run()
+		if !p.envoy.Running() {
+			p.start(t, 2)
+		} else {
+			url := "http://" + p.envoy.Listener + "/"
+			p.url.Store(&url)
+		}
+	})
+	for i := range windows {
+		w, what := &windows[i], "nothing"
+		if i < len(steps) {
+			what = steps[i].what
+		}
+		t.Logf("window %d, %s: %d sent, %d admitted of %d, %d by callers, %d failed", i, what, w.sent.Load(), w.admitted.Load(), clusterLimit, w.byCalls.Load(), w.failed.Load())
+		f.pods[0].want("failed", int(w.failed.Load()), 0)
+		if w.admitted.Load() > clusterLimit {
+			t.Errorf("window %d: %d admitted, the limit is %d", i, w.admitted.Load(), clusterLimit)
+		}
+	}
 }

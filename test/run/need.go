@@ -56,6 +56,7 @@ var needs = map[string]need{
 	"npm":        program("npm", "npm"),
 	"node":       program("node", "nodejs"),
 	"curl":       program("curl", "curl"),
+	"cargo":      {have: program("cargo", "").have, bring: "install Rust 1.85 or later"},
 	"containerd": program("containerd", "containerd"),
 	"runc":       program("runc", "runc"),
 	"etcd":       program("etcd", "etcd-server"),

@@ -37,6 +37,7 @@ func whole() []*stage {
 			wants: []string{"root", "ip", "iptables", "redis", "postgres", "venv", "node", "npm", "curl"}, jobs: endToEnd(nil),
 		},
 		{name: "rlqs", about: "Envoy's client of quotas, three releases", budget: time.Minute, after: []string{"machine", "e2e"}, jobs: quotas(nil)},
+		{name: "module", about: "the dynamic module, four releases of Envoy", budget: 2 * time.Minute, after: []string{"machine", "build", "e2e"}, needs: []string{"cargo"}, jobs: dynamicModule(nil)},
 		{name: "walk", about: "what the manual says, command by command", budget: time.Minute, after: []string{"e2e"}, needs: []string{"redis"}, jobs: walk},
 		{name: "page", about: "the page of a real cluster in Chromium", budget: 2 * time.Minute, after: []string{"e2e"}, needs: []string{"chromium"}, jobs: pageTests},
 		{
@@ -79,7 +80,7 @@ func machineStage(tests []string) *stage {
 		}
 		versions, modules := []string{envoyVersion}, []string{"."}
 		if tests == nil {
-			versions = append(versions, envoy136, envoy138)
+			versions = append(versions, envoy136, envoy138, envoy139)
 			modules = append(modules, "bench", "test/page", "test/kube/tools", "test/gateways/tools/envoy-gateway", "tools/release")
 			jobs = append(jobs, &job{name: "original", args: []string{"scripts/original"}})
 		}
@@ -93,7 +94,7 @@ func machineStage(tests []string) *stage {
 	}}
 }
 
-const envoyVersion, envoy136, envoy138 = "1.40.0", "1.36.4", "1.38.3"
+const envoyVersion, envoy136, envoy138, envoy139 = "1.40.0", "1.36.4", "1.38.3", "1.39.3"
 
 // program of the end-to-end tests, compiled once.
 const endToEndProgram = ".cache/test/e2e.test"
@@ -114,7 +115,7 @@ func (m *machine) packages(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(strings.Fields(text), func(p string) bool {
-		return slices.ContainsFunc([]string{"/test/e2e", "/test/sim", "/test/kube", "/test/gateways", "/test/rlqs", "/charts", "/dashboards", "/federation/redis", "/federation/postgres", "/federation/remote"}, func(dir string) bool { return strings.HasSuffix(p, dir) })
+		return slices.ContainsFunc([]string{"/test/e2e", "/test/sim", "/test/kube", "/test/gateways", "/test/rlqs", "/test/module", "/charts", "/dashboards", "/federation/redis", "/federation/postgres", "/federation/remote"}, func(dir string) bool { return strings.HasSuffix(p, dir) })
 	}), nil
 }
 
@@ -232,6 +233,27 @@ func quotas(env []string) func(context.Context, *machine) ([]*job, error) {
 	}
 }
 
+// dynamicModule builds the dynamic module and runs its tests, and those with all its Envoys.
+func dynamicModule(env []string) func(context.Context, *machine) ([]*job, error) {
+	return func(ctx context.Context, m *machine) ([]*job, error) {
+		env := append([]string{"KEYWARD_MODULE=required"}, env...)
+		for name, args := range map[string][]string{
+			"ENVOY_1_36": {"scripts/envoy", envoy136}, "ENVOY_1_38": {"scripts/envoy", envoy138}, "ENVOY_1_39": {"scripts/envoy", envoy139},
+			"ENVOY_BIN": {"scripts/envoy", envoyVersion}, "KEYWARD_MODULES": {"scripts/module", "all"},
+		} {
+			path, err := m.output(ctx, args...)
+			if err != nil {
+				return nil, err
+			}
+			env = append(env, name+"="+path)
+		}
+		return []*job{
+			{name: "Envoys", args: []string{"go", "test", "-v", "-count=1", "-timeout", "30m", "./test/module"}, env: env, load: 2},
+			{name: "crate", args: []string{"scripts/module", "test"}, env: env, load: 1},
+		}, nil
+	}
+}
+
 func walk(context.Context, *machine) ([]*job, error) {
 	return []*job{
 		{name: "quickstart", args: []string{"go", "run", "./test/walk", "docs/quickstart.md", "On this machine"}, load: 0.5, apart: true},
@@ -311,6 +333,7 @@ var worlds = []struct{ kind, about string }{
 	{"zones", "zones that fail"},
 	{"durable", "journals, disks that fail, and crashes of all members"},
 	{"holds", "holds that are settled, lapse and move with their keys"},
+	{"quota", "Envoys that spend parts of a limit without calls"},
 	{"federation", "several regions, whose links, coordinators and clocks fail"},
 }
 
@@ -327,6 +350,8 @@ func deep() []*stage {
 		&stage{name: "race", about: "the simulator with the race detector", budget: 20 * time.Minute, jobs: race},
 		&stage{name: "memory", about: "tables of ten million keys", budget: 10 * time.Minute, jobs: memory},
 		&stage{name: "rlqs", about: "Envoy's client of quotas, three releases, with more repetitions", budget: 5 * time.Minute, after: []string{"machine"}, jobs: quotas([]string{"KEYWARD_LONG=1"})},
+		&stage{name: "module", about: "the dynamic module: a million corrupt segments, ten million requests", budget: 10 * time.Minute, after: []string{"machine", "build"}, needs: []string{"cargo"},
+			jobs: dynamicModule([]string{"KEYWARD_LONG=1", "KEYWARD_SEGMENTS=1000000", "KEYWARD_REQUESTS=10000000"})},
 		&stage{name: "soak", about: "twenty rounds of rolling updates, hot keys of five members, half an hour of faults", budget: 90 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "soak")},
 		&stage{name: "figures", about: "what three regions reach, with windows of ten seconds and a minute", budget: 20 * time.Minute, after: []string{"build"}, needs: []string{"redis"}, jobs: command(2, "make", "-s", "figures")},
 		&stage{name: "fuzz", about: "every fuzz target for five minutes", budget: 3 * time.Hour, jobs: command(2, "make", "-s", "fuzz", "FUZZTIME=5m")},

@@ -36,7 +36,7 @@ func (x *span) String() string {
 
 // unseen records a request that may have been decided without the oracle seeing the decision.
 func (o *oracle) unseen(q *request, m *member) {
-	if o.probing || q.req.Op == owner.DryRun || q.req.Op == owner.Read || q.req.Op > owner.Reserve {
+	if o.probing || q.quota != nil || q.req.Op == owner.DryRun || q.req.Op == owner.Read || q.req.Op > owner.Reserve {
 		return
 	}
 	a := o.account(q)

@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/owner"
 	"github.com/keyward/keyward/ring"
@@ -26,6 +27,8 @@ type request struct {
 	hold    *hold       // that the request reserves, or of which it is one that nothing settles
 	about   *hold       // that the request names
 	settles *settlement // nil: it settles none
+
+	quota func(*decision) // called with the decision of a request about the limit that Envoys spend; nil: it is about another
 }
 
 // decision is the result of a node for a request.
@@ -317,6 +320,9 @@ func (q *request) expire() {
 func (q *request) degrade() {
 	if q.req.Op > owner.Reserve {
 		q.done = true
+		if q.quota != nil {
+			q.quota(&decision{result: owner.Result{Authority: owner.Shed, Decision: limit.Decision{Over: true}}, by: q.from})
+		}
 		if q.settles != nil {
 			q.settles.repeat()
 		}
@@ -345,6 +351,10 @@ func (q *request) finish(v *decision) {
 	if w.verbose {
 		w.trace("%s answers #%d key %04x: by %s authority %d, %d->%d over %v", q.from.name(), q.id, q.req.Key[0]>>48,
 			v.by.name(), v.result.Authority, v.result.Before, v.result.After, v.result.Over)
+	}
+	if q.quota != nil {
+		q.quota(v)
+		return
 	}
 	if q.answeredHold(v) {
 		return

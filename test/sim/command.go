@@ -32,6 +32,7 @@ func Main() int {
 	pick("durable", "run worlds whose members have journals, and in which all members crash")
 	pick("federation", "run worlds of several regions, whose rules have one limit for all of them")
 	pick("holds", "run worlds with holds, which are settled, lapse and move with their keys")
+	pick("quota", "run worlds whose Envoys spend parts of one limit without calls")
 	all := flag.Bool("all", false, "continue after a failure")
 	hashes := flag.Bool("hashes", false, "print the hash of each seed's events, to compare two versions of the code")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds to run in parallel")

@@ -184,7 +184,7 @@ func (o *oracle) leaseArrived(m, from *member, msg *lease.Batch) (before []terms
 // classifyPath records whether v was decided from a lease, or on a copy of the counter.
 func (o *oracle) classifyPath(q *request, v *decision) {
 	switch {
-	case v.result.Path != owner.Leased || o.probing:
+	case v.result.Path != owner.Leased || o.probing || q.quota != nil:
 		return
 	case v.result.Authority != owner.Full:
 		o.w.stats.count("lease: refused by its holder")

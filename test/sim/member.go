@@ -55,6 +55,7 @@ type member struct {
 	steppingLease bool   // it is processing requests for leases
 	reclaimed     uint64 // hits
 
+	quota     *quotaBook // in worlds whose Envoys spend parts of a limit
 	federated federatedMember
 	layouts   *federation.LayoutSchedule // nil: it is in no federation
 
@@ -106,6 +107,9 @@ func (w *world) boot(i int, first bool) {
 	}
 	place := w.place(i, m.clock())
 	m.layouts = place.Schedule
+	if w.o.Quota.On {
+		m.quota = newQuotaBook(m)
+	}
 	m.node = owner.New(owner.Options{
 		Self: s.id, BootID: inst(i, s.boots), MaxKeys: keys, Policy: w.o.Policy, ProRata: !w.o.Full,
 		HotRate: w.o.Leases.HotRate, Detection: w.o.detectionOf(i), DataWindow: w.o.Durable.Window,

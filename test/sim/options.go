@@ -73,6 +73,8 @@ type options struct {
 	Federation federationOptions
 
 	Holds holdOptions
+
+	Quota quotaOptions
 }
 
 // expandBase returns the options of a seed.

@@ -226,6 +226,7 @@ func (a *account) rate() float64 { return float64(a.rule.Limit) / float64(a.rule
 // decided processes a decision when it is made.
 func (o *oracle) decided(q *request, v *decision) {
 	switch {
+	case q.quota != nil:
 	case o.probing:
 		v.missesMembers = v.by.missesMembers()
 	case q.req.Federation != nil:

@@ -28,6 +28,7 @@ var kinds = map[string]worldKind{
 	"durable":    {expandDurable, durableBugs},
 	"federation": {expandFederation, federationBugs},
 	"holds":      {expandHolds, holdBugs},
+	"quota":      {expandQuota, quotaBugs},
 }
 
 // runWorld runs the world of o once. If verbose is set, the result has a trace.

@@ -45,6 +45,7 @@ type world struct {
 	safetySince  int64 // when the safety phase began
 	healed       bool  // the safety phase is over: no loss and no faults
 	oracle       oracle
+	quota        *quotaWorld
 	federal      *federal // of which this cluster is a region; nil: none
 	region       int
 	offset       int64 // of this region's time
@@ -145,6 +146,7 @@ func (r runner) run(o options, bug bug) runResult {
 	w := r.newWorld(o, bug)
 	w.safetySince = w.now
 	w.schedule()
+	w.startQuota()
 	w.run(o.Length + o.Leases.Lull)
 	w.heal()
 	w.run(o.slowed(settleTime))

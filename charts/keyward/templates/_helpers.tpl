@@ -142,7 +142,7 @@ app.kubernetes.io/component: {{ . }}
 
 {{/* The rule files, as YAML. */}}
 {{- define "keyward.rules" -}}
-{{- toYaml (.Values.rules | default (dict "example.yaml" (.Files.Get "files/example.yaml"))) -}}
+{{- toYaml (.Values.rules | default (dict "example.yaml" (.Files.Get (ternary "files/example-quota.yaml" "files/example.yaml" .Values.quota.enabled)))) -}}
 {{- end }}
 
 {{/* The variable with a member's zone, from a label of its pod, as a list. */}}

@@ -8,6 +8,12 @@
 {{- if and .Values.networkPolicy.openToCluster .Values.networkPolicy.envoyFrom -}}
 {{- $faults = append $faults "networkPolicy.openToCluster allows every pod, and networkPolicy.envoyFrom lists allowed peers: set one of them" -}}
 {{- end -}}
+{{- if and .Values.quota.enabled (eq .Values.preset "contour") -}}
+{{- $faults = append $faults "quota.enabled: Contour cannot add a rate limit quota filter to its Envoys; use calls with preset contour" -}}
+{{- end -}}
+{{- if and .Values.quota.enabled (not (include "keyward.members" .)) -}}
+{{- $faults = append $faults (printf "quota.enabled: mode %s has no members that Envoys could ask" .Values.mode) -}}
+{{- end -}}
 {{- $g := .Values.tls.generate -}}
 {{- if ge (int $g.renewBeforeDays) (int $g.days) -}}
 {{- $faults = append $faults (printf "tls.generate.renewBeforeDays is %d and tls.generate.days %d: want the first below the second" (int $g.renewBeforeDays) (int $g.days)) -}}

@@ -3,7 +3,7 @@
 import { h, put, attr, list, key, putKey, visible, count, rate, span, clock, byId, per } from "./dom.js";
 import { parseName } from "./hot.js";
 
-const lateReport = 12; // seconds; Envoys report every 5
+const lateReport = 8; // seconds; Envoys report every 5
 
 /** drawQuotas fills the table of keys and the Envoys that spend them, which is hidden without any. open is called with a
     domain and entries to explain. */

@@ -22,7 +22,7 @@ const (
 	jumpCost       = 8400 * time.Millisecond // of a limit's window, when the load moves from one Envoy to another
 	refusedAtFirst = 3                       // requests for each connection in the round trip of the first assignment
 	allowedAtFirst = 2                       // the same, with first: allow
-	callersPart    = 10                      // Envoys of one sidecar are assigned at most the limit less a part of this size at once
+	callersPart    = 50                      // 1/callersPart of the limit is kept for calls
 )
 
 // EnvoysOf returns the number of Envoys that spend the limit of r, or 0 if it is not known.
@@ -42,7 +42,7 @@ func (w *eventTable) quota() {
 	w.add(w.under(free("the load moves between Envoys"), w.part("8.4s", jumpCost), "in that window"))
 	if n := uint64(w.conditions.Members); n > 1 {
 		one := w.Limit - (w.Limit-w.Limit/callersPart)/n
-		w.add(w.under(free("one sidecar gets all requests"), term{"L - 9/10 L/N", one}, "until the window ends"))
+		w.add(w.under(free("one sidecar suddenly gets all requests"), term{"L - 49/50 L/N", one}, "in that window"))
 	}
 	w.first(each)
 	if w.conditions.Members > 1 {

@@ -29,7 +29,7 @@ func TestQuotaBounds(t *testing.T) {
 		"degraded: fail_closed": {
 			"Envoys spend the limit, and nothing fails": {0, 60},
 			"the load moves between Envoys":             {0, 168}, // 1200 x 8.4/60
-			"one sidecar gets all requests":             {0, 840}, // 1200 - 1080/3
+			"one sidecar suddenly gets all requests":    {0, 808}, // 1200 - 1176/3
 			"a new key":                                 {0, 120}, // 4 x 3 x 10
 			"a sidecar is cut off from the owner":       {0, 1200},
 			"an Envoy fails, or its stream breaks":      {0, 1200},

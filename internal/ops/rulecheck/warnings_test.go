@@ -100,7 +100,14 @@ func TestWarnings(t *testing.T) {
 				"f0.yaml:3: 'd.k' grants a limit of 5 to 2 Envoys: below 100 for each Envoy, a part of the limit stays unspent at those with few requests",
 				"f0.yaml:3: 'd.k' has first: allow: requests that reach an Envoy before its first grant are admitted, and charged afterwards, also above the limit",
 			}},
-		{"quotas of unknown Envoys", extendedYAML("mechanism: quota"), nil},
+		{"quotas of unknown Envoys", extendedYAML("mechanism: quota, degraded: fail_closed"), nil},
+		{"quotas without a share", extendedYAML("mechanism: quota"), []string{"f0.yaml:3: 'd.k' has degraded: local_share without envoys: while their sidecar is " +
+			"away, Envoys that spend the limit refuse everything"}},
+		{"quotas with a cap", extendedYAML("mechanism: quota, degraded: fail_open, local_cap: 3"), []string{"f0.yaml:3: 'd.k' has local_cap 3: it bounds calls only; " +
+			"while their sidecar is away, Envoys that spend the limit admit everything"}},
+		{"slow quotas", strings.ReplaceAll(extendedYAML("mechanism: quota, envoys: 2"), "requests_per_unit: 5", "requests_per_unit: 6911999"), []string{"f0.yaml:3: 'd.k' allows " +
+			"2 Envoys together fewer than 40 hits per second each: Envoys report and are assigned parts every 5s, which costs as much as calls"}},
+		{"fast quotas", strings.ReplaceAll(extendedYAML("mechanism: quota, envoys: 2"), "requests_per_unit: 5", "requests_per_unit: 6912000"), nil},
 		{"a slow bucket", strings.Replace(extendedYAML("mechanism: lease, algorithm: token_bucket, window: 1m"), "unit: 5", "unit: 20", 1),
 			[]string{"f0.yaml:3: 'd.k' has too low a limit to lend parts of it: its owner decides every request"}},
 	} {

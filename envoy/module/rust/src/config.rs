@@ -184,7 +184,8 @@ impl Fields {
 
     fn number(&mut self, field: &str, most: u8) -> Result<Option<u8>, String> {
         let Some(value) = self.map.remove(field) else { return Ok(None) };
-        match value.as_f64() { // a Struct has no integers
+        match value.as_f64() {
+            // a Struct has no integers
             Some(n) if n.fract() == 0.0 && (0.0..=f64::from(most)).contains(&n) => Ok(Some(n as u8)),
             _ => Err(format!("{}: want a number from 0 to {most}", self.name(field))),
         }
@@ -219,8 +220,10 @@ mod tests {
 
     #[test]
     fn parses() {
-        let c = with(r#"{"request_headers":{"header_name":"X-Key","descriptor_key":"k","skip_if_absent":true}},
-            {"generic_key":{"descriptor_value":"v"}}, {"remote_address":{}}, {"masked_remote_address":{"v4_prefix_mask_len":24.0}}"#);
+        let c = with(
+            r#"{"request_headers":{"header_name":"X-Key","descriptor_key":"k","skip_if_absent":true}},
+            {"generic_key":{"descriptor_value":"v"}}, {"remote_address":{}}, {"masked_remote_address":{"v4_prefix_mask_len":24.0}}"#,
+        );
         let want = vec![
             Action::RequestHeaders { header: "x-key".into(), key: "k".into(), skip: true },
             Action::GenericKey { key: "generic_key".into(), value: "v".into() },
@@ -239,10 +242,16 @@ mod tests {
             (r#"{"metadata":{}}"#, "limits[0].actions[0]: the module has no action metadata"),
             (r#"{"remote_address":{},"generic_key":{}}"#, "want one action"),
             (r#"{"generic_key":{"descriptor_value":"%REQ(a)%"}}"#, "does not format values"),
-            (r#"{"generic_key":{"descriptor_value":"v","default_value":"x"}}"#, "generic_key.default_value: the module has no such field"),
+            (
+                r#"{"generic_key":{"descriptor_value":"v","default_value":"x"}}"#,
+                "generic_key.default_value: the module has no such field",
+            ),
             (r#"{"request_headers":{"descriptor_key":"k"}}"#, "request_headers.header_name: missing or empty"),
             (r#"{"masked_remote_address":{"v4_prefix_mask_len":33}}"#, "want a number from 0 to 32"),
-            (r#"{"header_value_match":{"descriptor_value":"v","headers":[{"name":"a","string_match":{"safe_regex":{}}}]}}"#, "safe_regex"),
+            (
+                r#"{"header_value_match":{"descriptor_value":"v","headers":[{"name":"a","string_match":{"safe_regex":{}}}]}}"#,
+                "safe_regex",
+            ),
             ("", "limits[0].actions: want a list"),
         ] {
             let got = with(actions).unwrap_err();
@@ -252,8 +261,14 @@ mod tests {
             ("{", "not JSON"),
             ("[]", "want an object"),
             (r#"{"domain":"app"}"#, "socket: missing or empty"),
-            (r#"{"socket":"/s","domain":"app","limits":[{"actions":[{"remote_address":{}}],"hits_addend":{"number":2}}]}"#, "hits_addend"),
-            (r#"{"socket":"/s","domain":"app","limits":[{"actions":[{"remote_address":{}}]}],"stage":1}"#, "stage: the module has no such field"),
+            (
+                r#"{"socket":"/s","domain":"app","limits":[{"actions":[{"remote_address":{}}],"hits_addend":{"number":2}}]}"#,
+                "hits_addend",
+            ),
+            (
+                r#"{"socket":"/s","domain":"app","limits":[{"actions":[{"remote_address":{}}]}],"stage":1}"#,
+                "stage: the module has no such field",
+            ),
         ] {
             let got = Config::parse(text.as_bytes()).unwrap_err();
             assert!(got.contains(want), "{text}: {got}");

@@ -43,11 +43,17 @@ struct Shared {
     news: Mutex<Option<String>>,
 }
 
-static LINKS: Mutex<Option<HashMap<(String, String), Weak<Link>>>> = Mutex::new(None);
+/// The links in use, by socket and node.
+type Links = HashMap<(String, String), Weak<Link>>;
+
+/// A session as a worker has seen it last: the link's id and version, and the session.
+type Seen = (u64, u64, Option<Arc<Session>>);
+
+static LINKS: Mutex<Option<Links>> = Mutex::new(None);
 static IDS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    static CACHE: RefCell<Vec<(u64, u64, Option<Arc<Session>>)>> = const { RefCell::new(Vec::new()) };
+    static CACHE: RefCell<Vec<Seen>> = const { RefCell::new(Vec::new()) };
 }
 
 fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -77,10 +83,7 @@ impl Link {
             news: Mutex::new(None),
         });
         let thread = shared.clone();
-        std::thread::Builder::new()
-            .name("keyward".into())
-            .stack_size(256 << 10)
-            .spawn(move || thread.run(&woken))?;
+        std::thread::Builder::new().name("keyward".into()).stack_size(256 << 10).spawn(move || thread.run(&woken))?;
         let link = Arc::new(Link { shared, wake });
         links.insert(key, Arc::downgrade(&link));
         Ok(link)
@@ -120,10 +123,15 @@ impl Shared {
         let mut pause = SHORTEST_PAUSE;
         while !self.stop.load(Ordering::Acquire) {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.connection(woken, &mut pause)));
-            self.publish(None, match result {
-                Ok(why) => why.map(|why| format!("{why}; requests are left to the rate limit filter")),
-                Err(_) => Some("the connection's thread panicked; requests are left to the rate limit filter".into()),
-            });
+            self.publish(
+                None,
+                match result {
+                    Ok(why) => why.map(|why| format!("{why}; requests are left to the rate limit filter")),
+                    Err(_) => {
+                        Some("the connection's thread panicked; requests are left to the rate limit filter".into())
+                    }
+                },
+            );
             let jitter = RandomState::new().hash_one(self.id) % (pause.as_millis() as u64 / 2 + 1);
             wait(woken, None, pause + Duration::from_millis(jitter));
             pause = (pause * 2).min(LONGEST_PAUSE);

@@ -11,13 +11,14 @@ const HELLO: u8 = 1;
 const SEGMENT: u8 = 2;
 const INTEREST: u8 = 3;
 
-/// Encodes the first message of a connection. A node id that is too long is left out.
+/// The longest node id in HELLO, in bytes.
+const LONGEST_NODE: usize = 256;
+
+/// Encodes the first message of a connection. A node id of more than 256 bytes is left out.
 pub fn hello(node: &str, abi: &str) -> Vec<u8> {
     let mut m = vec![HELLO, PROTOCOL];
-    if text(&mut m, node.as_bytes()).is_none() || m.len() > LONGEST / 2 {
-        m.truncate(2);
-        m.extend([0, 0]);
-    }
+    let node = if node.len() <= LONGEST_NODE { node } else { "" };
+    let _ = text(&mut m, node.as_bytes());
     let _ = text(&mut m, abi.as_bytes()); // a constant of this crate
     m
 }
@@ -45,11 +46,7 @@ pub fn segment(m: &[u8]) -> Option<Segment> {
 
 /// Encodes the message that asks for a lease of a descriptor, whose requests had `hits` hits since the last one. It is
 /// `None` if the message would be too long.
-pub fn interest<'a>(
-    domain: &[u8],
-    entries: impl ExactSizeIterator<Item = Entry<'a>>,
-    hits: u32,
-) -> Option<Vec<u8>> {
+pub fn interest<'a>(domain: &[u8], entries: impl ExactSizeIterator<Item = Entry<'a>>, hits: u32) -> Option<Vec<u8>> {
     let mut m = vec![INTEREST, 0];
     m.extend(u16::try_from(entries.len()).ok()?.to_le_bytes());
     m.extend(hits.to_le_bytes());
@@ -74,12 +71,9 @@ mod tests {
     #[test]
     fn encodes() {
         assert_eq!(hello("n1", "v0.2.0"), b"\x01\x01\x02\0n1\x06\0v0.2.0");
-        assert_eq!(hello(&"n".repeat(70_000), "v"), b"\x01\x01\0\0\x01\0v");
+        assert_eq!(hello(&"n".repeat(257), "v"), b"\x01\x01\0\0\x01\0v");
         let entries: [Entry; 1] = [(b"k", b"v")];
-        assert_eq!(
-            interest(b"app", entries.into_iter(), 7).unwrap(),
-            b"\x03\0\x01\0\x07\0\0\0\x03\0app\x01\0k\x01\0v"
-        );
+        assert_eq!(interest(b"app", entries.into_iter(), 7).unwrap(), b"\x03\0\x01\0\x07\0\0\0\x03\0app\x01\0k\x01\0v");
         let long = vec![b'v'; LONGEST];
         assert_eq!(interest(b"app", [(&b"k"[..], &long[..])].into_iter(), 7), None);
     }

@@ -33,7 +33,7 @@ fn scramble(random: &mut Random, words: &[AtomicU64], of: keyward::fingerprint::
     }
 }
 
-/// A take from a segment that stands still succeeds only if the slot passes each check, and changes that word alone.
+/// A take from a segment that does not change succeeds only if the slot passes each check, and changes that word alone.
 #[test]
 fn corrupt_segments() {
     let mut random = Random(1);
@@ -135,13 +135,27 @@ fn config(random: &mut Random) -> Option<Config> {
 }
 
 fn request(random: &mut Random) -> Fake {
-    let texts: [&[u8]; 12] =
-        [b"", b"x", b"Z", b"\xff\xfe", b"xZ", b"/?q=1&q=2", b"/?q%25=%", b"/?%71=%4", b"?", b"a=%zz&&==", &[b'l'; 70_000], "ü".as_bytes()];
+    let texts: [&[u8]; 12] = [
+        b"",
+        b"x",
+        b"Z",
+        b"\xff\xfe",
+        b"xZ",
+        b"/?q=1&q=2",
+        b"/?q%25=%",
+        b"/?%71=%4",
+        b"?",
+        b"a=%zz&&==",
+        &[b'l'; 70_000],
+        "ü".as_bytes(),
+    ];
     let addresses: [&[u8]; 10] =
         [b"1.2.3.4:5", b"[::1]:80", b"[fe80::1%eth0]:1", b":", b"", b"@/path", b"1.2.3.4", b"::1:2", b"[", b"[]:\xff"];
     let names = ["a", "b", ":path", "c"];
     Fake {
-        headers: (0..random.below(5)).map(|_| ((*random.pick(&names)).to_owned(), random.pick(&texts).to_vec())).collect(),
+        headers: (0..random.below(5))
+            .map(|_| ((*random.pick(&names)).to_owned(), random.pick(&texts).to_vec()))
+            .collect(),
         address: (random.below(8) > 0).then(|| random.pick(&addresses).to_vec()),
     }
 }
@@ -181,5 +195,8 @@ fn random_requests() {
         let bytes: Vec<u8> = (0..random.below(40)).map(|_| random.next() as u8).collect();
         let _ = (message::segment(&bytes), Config::parse(&bytes));
     }
-    assert!(admitted > total / 100 && refused > 0, "{admitted} admitted, {left} left, {refused} configurations refused");
+    assert!(
+        admitted > total / 100 && refused > 0,
+        "{admitted} admitted, {left} left, {refused} configurations refused"
+    );
 }

@@ -115,8 +115,7 @@ fn every_order<R: Send, S: Send>(
     let (mut choices, mut orders) = (Vec::new(), 0);
     loop {
         let turns = Turns::default();
-        let words: Vec<Cell> =
-            segment().into_iter().map(|value| Cell { value, turns: &turns }).collect();
+        let words: Vec<Cell> = segment().into_iter().map(|value| Cell { value, turns: &turns }).collect();
         lend(&words, print(A), 1, tokens);
         let (r, s) = std::thread::scope(|scope| {
             let (turns, words) = (&turns, &words[..]);
@@ -185,20 +184,30 @@ fn two_workers() {
 /// The sidecar replaces the lease while a worker takes a token: what is left in both adds up.
 #[test]
 fn replaced() {
-    every_order(1, take, |words| words[AT()].swap(2 << 32 | 5) & REST, |taken, unspent, words| {
-        assert_eq!(taken + unspent + (words[AT()].get() & REST), 6);
-        assert_eq!(words[AT()].get() >> 32, 2);
-    });
+    every_order(
+        1,
+        take,
+        |words| words[AT()].swap(2 << 32 | 5) & REST,
+        |taken, unspent, words| {
+            assert_eq!(taken + unspent + (words[AT()].get() & REST), 6);
+            assert_eq!(words[AT()].get() >> 32, 2);
+        },
+    );
 }
 
 /// A worker takes a token and gives it back while the sidecar replaces the lease: no token appears, and a lost one
 /// remains charged.
 #[test]
 fn given_back_while_replaced() {
-    every_order(1, take_and_give_back, |words| words[AT()].swap(2 << 32 | 5) & REST, |taken, unspent, words| {
-        let left = unspent + (words[AT()].get() & REST);
-        assert!(left == 6 || left == 5 && taken == 1, "{left}");
-    });
+    every_order(
+        1,
+        take_and_give_back,
+        |words| words[AT()].swap(2 << 32 | 5) & REST,
+        |taken, unspent, words| {
+            let left = unspent + (words[AT()].get() & REST);
+            assert!(left == 6 || left == 5 && taken == 1, "{left}");
+        },
+    );
 }
 
 /// The sidecar gives the slot to another key while a worker takes a token: none of the other key's is taken.

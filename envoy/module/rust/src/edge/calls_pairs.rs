@@ -78,7 +78,7 @@ impl Stream {
         }
     }
 
-    /// Reports whether the rate limit filter can limit the request. This Envoy does not say whether a route has a cluster.
+    /// Reports whether the rate limit filter can limit the request. This Envoy has no callback for the cluster.
     pub(super) fn limited(&self) -> bool {
         true
     }

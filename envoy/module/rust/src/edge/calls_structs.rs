@@ -32,7 +32,11 @@ extern "C" {
         attribute: c_int,
         result: *mut Buffer,
     ) -> bool;
-    fn envoy_dynamic_module_callback_http_set_filter_state_bytes(filter: *mut c_void, key: Buffer, value: Buffer) -> bool;
+    fn envoy_dynamic_module_callback_http_set_filter_state_bytes(
+        filter: *mut c_void,
+        key: Buffer,
+        value: Buffer,
+    ) -> bool;
     fn envoy_dynamic_module_callback_http_get_filter_state_bytes(
         filter: *mut c_void,
         key: Buffer,

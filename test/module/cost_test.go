@@ -1,0 +1,85 @@
+package module
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/keyward/keyward/internal/ops/loadtest"
+)
+
+// TestCost measures what Envoy spends on a request: without a limit, with its own local_ratelimit, with calls to a sidecar,
+// with quotas (RLQS) of it, and with the module. Each has its turn in each round. KEYWARD_COST is the number of rounds.
+func TestCost(t *testing.T) {
+	rounds, _ := strconv.Atoi(os.Getenv("KEYWARD_COST"))
+	if rounds == 0 {
+		t.Skip("set KEYWARD_COST to the number of rounds")
+	}
+	const rule = "rate_limit: {unit: hour, requests_per_unit: 1000000000}"
+	f := startFleetWith(t, newest, 1, "domain: app\ndescriptors:\n- key: api_key\n  "+rule+"\n- key: quota\n  "+rule+"\n  metadata: {keyward: {mechanism: quota}}\n")
+	service, module := f.pods[0].sidecar.RLS, f.pods[0].site
+	input := "{name: h, typed_config: " + typed("envoy.type.matcher.v3.HttpRequestHeaderMatchInput", "header_name: x-key") + "}"
+	deny := "{fallback_rate_limit: {blanket_rule: DENY_ALL}}"
+	settings := typed("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings",
+		"reporting_interval: 5s, no_assignment_behavior: "+deny+", bucket_id_builder: {bucket_id_builder: {0.quota: {custom_value: "+input+"}}}")
+	quota := "{name: envoy.filters.http.rate_limit_quota, typed_config: " + typed("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig",
+		"domain: app, rlqs_server: {envoy_grpc: {cluster_name: keyward}}, bucket_matchers: {on_no_match: {action: {name: a, typed_config: "+settings+"}}}") + "}"
+	local := "{name: envoy.filters.http.local_ratelimit, typed_config: " + typed("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+		"stat_prefix: local, token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 1s}, filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}") + "}"
+	sites := []struct {
+		name string
+		*site
+	}{
+		{"none", start(t, newest, setup{filters: []string{}})},
+		{"local_ratelimit", start(t, newest, setup{filters: []string{local}})},
+		{"RLS", start(t, newest, setup{bare: true, service: service})},
+		{"RLQS", start(t, newest, setup{filters: []string{quota}, service: service})},
+		{"module", module},
+		{"module, no rate limit filter", start(t, newest, setup{socket: f.pods[0].socket, service: service, filters: []string{module.module(setup{socket: f.pods[0].socket, limits: byKey, abi: newest.abi})}})},
+	}
+	var all []*loadtest.Contender
+	for _, s := range sites {
+		var calls []loadtest.LoadCall
+		for i := range 4 {
+			calls = append(calls, loadtest.LoadCall{Headers: []hpack.HeaderField{{Name: "x-key", Value: fmt.Sprint("key-", i)}}})
+		}
+		l, err := loadtest.New(t.Context(), loadtest.Options{Service: loadtest.HTTP("/"), Targets: []loadtest.Target{{Addr: s.envoy.Listener}}, Calls: calls, Conns: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(l.Close)
+		all = append(all, &loadtest.Contender{Name: s.name, Load: l, CPU: f.pods[0].sidecar.CPU, Proxy: s.envoy.CPU})
+	}
+	plan := loadtest.Plan{Phases: []loadtest.Phase{{Inflight: 1}, {Inflight: 4}}, Rounds: rounds, Seconds: 1, Warm: 1.5}
+	rows, err := loadtest.Compare(context.Background(), plan, all, func(int, *loadtest.Measurement, loadtest.Figures) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for _, p := range plan.Phases {
+		none := loadtest.Find(rows, "none", p)
+		fmt.Fprintf(&out, "\n%d in flight, medians of %d rounds (us)  Envoy CPU  over none  sidecar CPU     p50  over none     p99    refused\n", p.Inflight, rounds)
+		for _, s := range sites {
+			row := loadtest.Find(rows, s.name, p)
+			m := row.Median()
+			fmt.Fprintf(&out, "  %-40s %9.1f %10.1f %12.1f %7.0f %10.0f %7.0f %10d\n", s.name, m.Proxy, paired(row, none, func(f *loadtest.Figures) float64 { return f.Proxy }), m.CPU,
+				m.P50, paired(row, none, func(f *loadtest.Figures) float64 { return f.P50 }), m.P99, m.Over+m.Errors)
+		}
+	}
+	t.Log(out.String())
+	t.Log(f.metrics("keyward_module_"))
+}
+
+// paired is the median of the differences of the rounds.
+func paired(a, b *loadtest.Measurement, figure func(*loadtest.Figures) float64) float64 {
+	var d []float64
+	for i := range min(len(a.Rounds), len(b.Rounds)) {
+		d = append(d, figure(&a.Rounds[i])-figure(&b.Rounds[i]))
+	}
+	return loadtest.SpreadOf(d).Median
+}
