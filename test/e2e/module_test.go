@@ -154,7 +154,7 @@ func TestModule(t *testing.T) {
 		}
 	}
 	for w, lost := range exact {
-		t.Logf("window %d: %d admitted, %d of them from leases; %d were returned too late", w, c.admitted[w], c.leased[w], lost)
+		t.Logf("window %d: %d admitted, %d of them from leases; at most %d came back too late", w, c.admitted[w], c.leased[w], lost)
 		if n := c.admitted[w]; n < moduleLimit-lost-c.failed[w] {
 			t.Errorf("window %d: %d admitted; the limit is %d, %d were returned, and %d calls have failed", w, n, moduleLimit, lost, c.failed[w])
 		}
