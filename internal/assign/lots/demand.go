@@ -23,6 +23,7 @@ type Note struct {
 	At    int64 // when it was made or extended; 0: there is none
 }
 
+// The sizes of notes.
 const (
 	DemandUnit = 1 << 16          // parts of a demand that is equal to the limit
 	DemandMost = 64 * DemandUnit  // parts of one member, at most
