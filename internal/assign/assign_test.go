@@ -291,7 +291,7 @@ func TestReturnsThatFail(t *testing.T) {
 		r.mu.Lock()
 		mine := uint64(0)
 		for _, l := range r.keys["k"].lots {
-			mine += l.hits
+			mine += l.Hits
 		}
 		r.giveBack(r.clock.Load(), quota.WindowHits{Key: "k", Window: r.request.Rule.Index(r.clock.Load()), Hits: mine + 10})
 		r.giveBack(r.clock.Load(), quota.WindowHits{Key: "?", Hits: 1})
