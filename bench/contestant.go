@@ -73,7 +73,7 @@ func contestants() []contestant {
 		{Name: nameDirect, Title: "Keyward, three nodes, calls to the owner, mTLS", start: startDirect},
 		{Name: nameAlone, Title: "Keyward, three nodes, each alone", extra: true, start: startAlone},
 	}
-	return append(append(all, rivals()...), behindEnvoy()...)
+	return slices.Concat(all, rivals(), behindEnvoy(), withoutCalls())
 }
 
 func rivals() []contestant {

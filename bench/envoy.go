@@ -160,7 +160,7 @@ func startEnvoy(ctx context.Context, a *arena, r *running, configure func(e *lab
 		}
 		r.labs, l.Sidecars = append(r.labs, l), append(l.Sidecars, s)
 	}
-	o := lab.EnvoyOptions{Name: "envoy", Path: a.envoy, Upstream: addrs[0]}
+	o := lab.EnvoyOptions{Name: "envoy", Path: a.envoy, Upstream: addrs[0], Concurrency: a.workers}
 	if err := configure(&o); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func startEnvoy(ctx context.Context, a *arena, r *running, configure func(e *lab
 		return err
 	}
 	r.proxies = append(r.proxies, e.Process)
-	r.targets, r.service, r.calls, r.blind = []target{{addr: e.Listener}}, loadtest.HTTP("/"), envoyCalls(a.keys), true
+	r.targets, r.service, r.calls, r.blind = []target{{addr: e.Listener}}, loadtest.HTTP("/"), a.envoyCalls(), true
 	return nil
 }
 
@@ -183,6 +183,14 @@ func ready(ctx context.Context, e *lab.Envoy, shape string) error {
 		return e.Await(ctx, "keyward", 3)
 	}
 	return e.Await(ctx, "upstream", 1)
+}
+
+// envoyCalls are requests of users, as frequent as -zipf says.
+func (a *arena) envoyCalls() []loadtest.LoadCall {
+	if a.zipf > 0 {
+		return zipfCalls(a.keys, a.zipf)
+	}
+	return envoyCalls(a.keys)
 }
 
 // envoyCalls are requests of users.

@@ -54,6 +54,11 @@ type options struct {
 	hot        float64
 	flood      float64
 	reserve    float64
+	noCall     bool
+	workers    int
+	zipf       float64
+	module     string
+	moduleArgs string
 }
 
 func (o *options) define(f *flag.FlagSet) {
@@ -82,6 +87,11 @@ func (o *options) define(f *flag.FlagSet) {
 	f.Float64Var(&o.hot, "hot", 0, "calls per second for one hot key, in addition to other keys of its owner at -rate, with leases and without; measure nothing else")
 	f.Float64Var(&o.flood, "flood", 0, "requests per second for one key through three Envoys with routes of their own, with each kind of relief; measure nothing else")
 	f.Float64Var(&o.reserve, "reserve", 0, "holds per second: compare the time of a Reserve with that of a decision, also with -fill open holds; measure nothing else")
+	f.BoolVar(&o.noCall, "nocall", false, "what a request costs an Envoy without a limit, with its own, with a call and without one, at -rate, with 1 and 4 workers and 100 to 10,000 keys; measure nothing else")
+	f.IntVar(&o.workers, "workers", 1, "worker threads of an Envoy")
+	f.Float64Var(&o.zipf, "zipf", 0, "exponent, above 1, of the frequency of keys behind an Envoy; 0: all alike, and 1.1 with -nocall")
+	f.StringVar(&o.module, "module", "", "with -nocall: `file` with the HTTP filter of a dynamic module, to measure it, too")
+	f.StringVar(&o.moduleArgs, "module-args", "", "with -module: more `flags` of its sidecar")
 	f.BoolVar(&o.micro, "micro", false, "measure the decision path without the transport, and nothing else")
 }
 
@@ -110,6 +120,9 @@ func (o *options) validate() error {
 	}
 	if o.seconds <= 0 || o.rounds <= 0 || o.conns <= 0 || o.keys <= 0 || o.rate < 0 {
 		return errors.New("-seconds, -rounds, -conns and -keys must be positive, -rate not negative")
+	}
+	if o.workers <= 0 || o.zipf != 0 && o.zipf <= 1 {
+		return errors.New("-workers must be positive, -zipf above 1")
 	}
 	return nil
 }
@@ -144,6 +157,11 @@ func main() {
 		fail(move(ctx, os.Stdout, o))
 	case o.hot > 0:
 		fail(hot(ctx, os.Stdout, o))
+	case o.noCall:
+		if o.zipf == 0 {
+			o.zipf = 1.1
+		}
+		fail(noCall(ctx, os.Stdout, o))
 	case o.reserve > 0:
 		fail(reserve(ctx, os.Stdout, o))
 	case o.flood > 0:

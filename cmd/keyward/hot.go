@@ -19,7 +19,7 @@ import (
 func newHot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "hot",
-		Short:   "Set or list the routes of hot keys: split, pin, cap, never, clear",
+		Short:   "Set or list the routes of hot keys: split, pin, cap, quota, never, clear",
 		Long:    helpText("hot"),
 		Example: helpExamples("hot"),
 	}
@@ -29,6 +29,7 @@ func newHot() *cobra.Command {
 		newHotOrder(socket, hotkey.Spread, "split", "Spread the key's requests over sub-keys on several members"),
 		newHotOrder(socket, hotkey.Dedicated, "pin", "Send all of the key's requests to the least loaded member"),
 		newHotOrder(socket, hotkey.Cap, "cap", "Make Envoy deny locally what is certainly over the key's limit"),
+		newHotQuota(socket),
 		newHotOrder(socket, hotkey.Never, "never", "Leave the key with its owner, however hot it is"),
 		newHotOrder(socket, hotkey.Auto, "clear", "Return the key to automatic relief"),
 	)
@@ -65,6 +66,59 @@ func newHotOrder(socket *string, mode hotkey.Mode, name, short string) *cobra.Co
 		cmd.Flags().IntVar(&o.Members, "members", 0, "`number` of sub-keys, each on its own member, 2 to 16 (default: from the rule)")
 	}
 	return cmd
+}
+
+// newHotQuota returns the command that switches a key to the quota, or without a key lists those that are switched.
+func newHotQuota(socket *string) *cobra.Command {
+	const short = "Make Envoy spend the key's limit without calls; without a key, list the keys for which it does"
+	cmd := newHotOrder(socket, hotkey.Quota, "quota", short)
+	give := cmd.RunE
+	cmd.Use, cmd.Args = "quota [DOMAIN KEY=VALUE]", cobra.ArbitraryArgs
+	cmd.Long = short + ".\n\nThe key's rule must have hot_step: quota. A route switches when the Envoy has an assignment: see docs/no-call.md."
+	cmd.Example = helpExamples("hot-quota")
+	_ = cmd.Flags().MarkHidden("owner-string") // only a descriptor names the rule
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return give(cmd, args)
+		}
+		return askHot(cmd.Context(), cmd.OutOrStdout(), *socket, cmd.Flag("output").Value.String(), printHotQuota)
+	}
+	return cmd
+}
+
+// printHotQuota lists the keys whose limit Envoys spend, and the hot keys whose rules allow that.
+func printHotQuota(out io.Writer, h *api.HotKeys) error {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "KEY\tAT THE ENVOY OF %s\tANNOUNCED BY\tSINCE\n", printable(h.Member))
+	routed := map[string]bool{}
+	for _, r := range h.Routes {
+		if hotkey.Mode(r.Mode) != hotkey.Quota {
+			continue
+		}
+		name := keyName(r.Domain, r.Name, r.OwnerString)
+		routed[name] = true
+		by := printable(r.By)
+		if r.Manual {
+			by += ", manual"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, orDefault(r.Quota, "not primed here"), by, r.Since.Local().Format(time.DateTime))
+	}
+	for _, k := range h.Keys {
+		name := keyName(k.Domain, k.Name, k.OwnerString)
+		for _, r := range k.Relief {
+			if r.Kind == "quota" && k.Hot && !routed[name] {
+				fmt.Fprintf(t, "%s\t%s\t-\t-\n", name, orDefault(printable(r.Why), "will switch"))
+			}
+		}
+	}
+	return t.Flush()
+}
+
+func orDefault(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
 }
 
 // order sends an order to the sidecar and prints the route that it announces.
@@ -115,6 +169,10 @@ func routeText(r *api.HotRoute) string {
 		text = "split over " + strings.Join(to, " ")
 	case hotkey.Never:
 		text = "left alone"
+	case hotkey.Quota:
+		if text = "spent by Envoy without calls"; r.Quota == api.QuotaPriming {
+			text += " when it has an assignment"
+		}
 	}
 	if r.Manual {
 		text += ", manual"
@@ -137,6 +195,11 @@ func newHotList(socket *string) *cobra.Command {
 }
 
 func listHot(ctx context.Context, out io.Writer, socket, output string) error {
+	return askHot(ctx, out, socket, output, printHot)
+}
+
+// askHot prints what the sidecar answers about its hot keys.
+func askHot(ctx context.Context, out io.Writer, socket, output string, text func(io.Writer, *api.HotKeys) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	res, err := overSocket(ctx, socket, "GET /v1/hotkeys", nil)
@@ -148,7 +211,7 @@ func listHot(ctx context.Context, out io.Writer, socket, output string) error {
 	if err := json.NewDecoder(res.Body).Decode(&h); err != nil {
 		return fmt.Errorf("decode the sidecar's answer: %w", err)
 	}
-	return show(out, output, h, func(out io.Writer) error { return printHot(out, &h) })
+	return show(out, output, h, func(out io.Writer) error { return text(out, &h) })
 }
 
 func printHot(out io.Writer, h *api.HotKeys) error {
@@ -198,6 +261,8 @@ func reliefText(h *api.HotKeys, k *api.HotKeyStatus, r *api.HotRelief) string {
 		needs = "--" + r.With
 	}
 	switch {
+	case r.Kind == "quota":
+		return "quota: by Envoys of --shape rlqs --hot-routes"
 	case r.Kind == "lease":
 		return "lease: by members other than its owner that get its requests"
 	case len(h.Envoys) == 0:

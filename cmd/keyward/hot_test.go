@@ -61,6 +61,7 @@ func TestHotCommands(t *testing.T) {
 		"hot split edge k=v":                   {`split edge "" 0 [{k v}]`, "split over"},
 		"hot pin edge k=v":                     {`pin edge "" 0 [{k v}]`, "pinned to"},
 		"hot cap edge k=v":                     {`cap edge "" 0 [{k v}]`, "capped by Envoy, manual"},
+		"hot quota edge k=v":                   {`quota edge "" 0 [{k v}]`, "spent by Envoy without calls, manual"},
 		"hot never edge --owner-string v":      {`never edge "v" 0`, "left alone, manual"},
 		"hot clear edge k=v":                   {`clear edge "" 0 [{k v}]`, "automatic"},
 	} {
@@ -125,6 +126,32 @@ func TestHotList(t *testing.T) {
 	var back api.HotKeys
 	if err != nil || json.Unmarshal([]byte(out), &back) != nil || len(back.Keys) != 2 || back.Routes[0].Mode != h.Routes[0].Mode {
 		t.Errorf("json: %v\n%s", err, out)
+	}
+}
+
+func TestHotQuotaList(t *testing.T) {
+	route := func(key, state string) api.HotRoute {
+		return api.HotRoute{Domain: "edge", Name: "k=" + key, Mode: api.HotMode(hotkey.Quota), By: "pod-b", Quota: state}
+	}
+	relief := func(why string) []api.HotRelief { return []api.HotRelief{{Kind: "lease"}, {Kind: "quota", Why: why}} }
+	hot := api.HotKeys{
+		Member: "pod-a", Routes: []api.HotRoute{route("a", api.QuotaSwitched), route("b", api.QuotaPriming), route("c", ""), {Domain: "edge", Name: "k=split", Mode: api.HotMode(hotkey.Spread)}},
+		Keys: []api.HotKeyStatus{
+			{Domain: "edge", Name: "k=a", Hot: true, Relief: relief("")}, {Domain: "edge", Name: "k=d", Hot: true, Relief: relief("")},
+			{Domain: "edge", Name: "k=e", Hot: true, Relief: relief("no header")}, {Domain: "edge", Name: "k=cold", Relief: relief("")},
+		},
+	}
+	var out bytes.Buffer
+	if err := printHotQuota(&out, &hot); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		got = append(got, strings.Join(strings.Fields(line)[:3], " "))
+	}
+	want := "KEY AT THE|edge k=a switched|edge k=b priming|edge k=c not|edge k=d will|edge k=e no"
+	if text := strings.Join(got, "|"); text != want {
+		t.Errorf("%s, want %s", text, want)
 	}
 }
 

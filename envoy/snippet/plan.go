@@ -78,7 +78,7 @@ func (g *generator) planDomain(name string) domain {
 			g.warn("%v", err)
 			continue
 		}
-		if g.besideHotQuota(r, sources) {
+		if g.sharesHotQuota(r, sources) {
 			continue // see planHotQuotas
 		}
 		d.add(r, sources)

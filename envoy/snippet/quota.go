@@ -84,9 +84,9 @@ func (g *generator) isHotQuota(r *config.RuleSpec, sources []source) bool {
 	return g.quotas && g.HotRoutes && q != nil && q.OnlyHot && len(sources) == 1 && sources[0].kind == header
 }
 
-// besideHotQuota reports whether r has the descriptor of a rule with isHotQuota. One call then counts both: in two calls,
+// sharesHotQuota reports whether r has the descriptor of a rule with isHotQuota. One call then counts both: in two calls,
 // each would match the descriptor.
-func (g *generator) besideHotQuota(r *config.RuleSpec, sources []source) bool {
+func (g *generator) sharesHotQuota(r *config.RuleSpec, sources []source) bool {
 	if !g.quotas || !g.HotRoutes || len(sources) != 1 {
 		return false
 	}
@@ -115,7 +115,7 @@ func (g *generator) planHotQuotas(name string) (all []domain) {
 		}
 		only := r.Extension.Quota != nil && r.Extension.Quota.OnlyHot
 		switch {
-		case g.besideHotQuota(r, sources):
+		case g.sharesHotQuota(r, sources):
 		case !only:
 			continue
 		default:

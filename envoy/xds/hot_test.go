@@ -159,3 +159,40 @@ func TestSubKeysAreHashed(t *testing.T) {
 		}
 	}
 }
+
+// TestHotQuotaRoute checks that the route of a key enables its filter and disables the calls, in the routes of Envoys that
+// have both, and that the listener for priming has the bucket.
+func TestHotQuotaRoute(t *testing.T) {
+	s := ServedState{
+		Members: members(1), PrimeAddress: "127.0.0.1:18002", Primed: []Prime{{Domain: "app", Entry: "api_key", Value: "h\u00f6t", Window: time.Minute, ExpiredShare: 7}},
+		Hot: []hotkey.Route{{
+			Domain: "app", Name: "api_key=h\u00f6t", Owner: "h\u00f6t", Author: "pod-a", Version: 1, Mode: hotkey.Quota, Entries: []hotkey.RouteEntry{{Key: "api_key", Value: "h\u00f6t"}},
+		}},
+	}
+	if got := hotRoutes(t, s, names.DirectConfig); len(got) != 1 || got[0] != "h\u00f6t>" {
+		t.Fatalf("%q", got)
+	}
+	resources := mustResources(t, s)
+	for _, r := range resources[resource.RouteType] {
+		if c := r.(*route.RouteConfiguration); c.GetName() == names.DirectConfig {
+			on, off := &route.FilterConfig{}, &route.FilterConfig{}
+			filters := c.GetVirtualHosts()[0].GetRoutes()[0].GetTypedPerFilterConfig()
+			err1 := filters[names.QuotaID("app", "api_key")].UnmarshalTo(on)
+			err2 := filters[names.CallsID("app", "api_key")].UnmarshalTo(off)
+			if err1 != nil || err2 != nil || on.GetConfig() == nil || on.GetDisabled() || !off.GetDisabled() {
+				t.Errorf("the quota's filter: %v, %v; that of calls: %v, %v", on, err1, off, err2)
+			}
+		}
+	}
+	listeners := resources[resource.ListenerType]
+	if len(listeners) != 1 {
+		t.Fatalf("%d listeners, want only the one for priming", len(listeners))
+	}
+	for _, address := range []string{"0.0.0.0:18002", "127.0.0.1", "localhost:1"} {
+		s.PrimeAddress = address
+		s.setDefaults()
+		if _, _, err := s.resources(); err == nil {
+			t.Errorf("%s: accepted", address)
+		}
+	}
+}

@@ -50,8 +50,16 @@ type primeState struct {
 const (
 	primeEvery  = 20 * time.Millisecond // between two requests for a key
 	primeSlowly = time.Second           // the same after primeSoon, because the limit is spent or Envoy is away
-	primeSoon   = 5 * time.Second       // the longest that priming takes with an Envoy that works
+	primeSoon   = 5 * time.Second       // with a window, the longest that priming takes with an Envoy that works
 	primeWait   = time.Second           // for one answer
+
+	// primeRoom is how long the window of a limit must last when a key is primed: the lease must be extended into the next
+	// window 5 s before it ends, and the first report of the Envoy's rate, 5 s later, must come before the next window's
+	// hits are asked for.
+	primeRoom = 7 * time.Second
+	// primeAfter is how far into a window a key is primed at the earliest. An Envoy's reports follow its first one every 5 s.
+	// So one comes a second or more after the leases of each window, which proves that those before are dead.
+	primeAfter = 1500 * time.Millisecond
 )
 
 func newPrimer(address string, rules func() *config.Rules, log *slog.Logger, reg prometheus.Registerer) *primer {
@@ -205,7 +213,11 @@ func (p *primer) round(ctx context.Context, now time.Time) (again time.Duration,
 		if s.next.After(now) {
 			continue
 		}
-		admitted, late := p.ask(ctx, &s.prime), now.Sub(s.since) > primeSoon
+		if wait := primeDelay(s.prime.Window, now); wait > 0 {
+			p.asked(s.prime, false, now.Add(wait))
+			continue
+		}
+		admitted, late := p.ask(ctx, &s.prime), now.Sub(s.since) > primeSoon+s.prime.Window
 		next := now.Add(primeEvery)
 		if late {
 			next = now.Add(primeSlowly)
@@ -221,6 +233,18 @@ func (p *primer) round(ctx context.Context, now time.Time) (again time.Duration,
 		}
 	}
 	return again, ready
+}
+
+// primeDelay returns how long to wait until a window of that length has room for priming.
+func primeDelay(window time.Duration, now time.Time) time.Duration {
+	into := time.Duration(now.UnixNano() % int64(window))
+	switch {
+	case window-into < primeRoom:
+		return window - into + primeAfter
+	case into < primeAfter:
+		return primeAfter - into
+	}
+	return 0
 }
 
 // asked records the result of a request, and returns ready.

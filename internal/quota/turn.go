@@ -2,6 +2,7 @@ package quota
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -13,6 +14,7 @@ func (a *allotment) step(now int64) {
 	left := a.end - now
 	if left <= int64(coverBefore) {
 		a.askNext(now, left <= int64(lotBefore))
+		a.cover(now) // a lease that was not acknowledged when the hits were granted
 	}
 	if !a.dealt && a.held > 0 && now >= a.dealAt {
 		a.deal(now)
@@ -100,7 +102,7 @@ func (a *allotment) askNext(now int64, lot bool) {
 	if lot {
 		alive := a.alive()
 		total := a.demands(now, a.quota.Window.Seconds())
-		target = alive + uint64(a.ledger.wanted(total)) + uint64(a.margin())
+		target = alive + uint64(math.Ceil(a.ledger.wanted(total))) + uint64(a.margin())
 		a.lotAsked = true
 		a.giveBackNext(now, target)
 	}
@@ -144,7 +146,7 @@ func (a *allotment) cover(now int64) {
 func (a *allotment) endLeases(now int64) {
 	a.shut = true
 	total := a.demands(now, a.quota.Window.Seconds())
-	room := float64(a.next) - total - float64(a.quota.Limit)/50
+	room := float64(a.next) - total
 	a.restsOrder = a.restsOrder[:0]
 	for _, l := range a.lines {
 		l.want = 0

@@ -282,6 +282,24 @@ func TestReachIsCharged(t *testing.T) {
 	equal(t, "TTL of a lease that finds room", r.pushes()[0].TTL, 17*time.Second)
 }
 
+// A lease that is acknowledged after the hits of the next window were granted is extended all the same, so that its Envoy
+// does not refuse at the window's end.
+func TestCoverAfterAcknowledgement(t *testing.T) {
+	r := newRig(t, 1500, 10*time.Second)
+	r.l, r.quota.Envoys = NewLedger(Options{Shared: true}), 5
+	r.now += int64(30 * time.Millisecond)
+	r.first(1)
+	for range 8 {
+		r.wait(5 * time.Second)
+		r.report(1, 225, 0)
+	}
+	for _, p := range r.pushes() {
+		if p.Kind == Deny {
+			t.Errorf("refused %v into a window", r.into(p.at))
+		}
+	}
+}
+
 // Each hit of a window that has ended was spent, given back, or is counted as lost.
 func TestGrantsAreAccountedFor(t *testing.T) {
 	r := newRig(t, 1000, time.Minute)
@@ -309,7 +327,7 @@ func TestGrantsAreAccountedFor(t *testing.T) {
 	spent += r.l.streams[2].lines[key].spent
 	r.l.Closed(r.now, 2)
 	endWindow()
-	r.l.Granted(r.now, Grant{WindowHits: WindowHits{Key: "gone", Window: r.window(), Hits: 7}})
+	r.l.Granted(r.now, AskResult{WindowHits: WindowHits{Key: "gone", Window: r.window(), Hits: 7}})
 	endWindow()
 	s := r.l.Stats()
 	lost := s.Stranded - begin.Stranded + s.Unassigned - begin.Unassigned

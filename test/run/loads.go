@@ -10,6 +10,7 @@ import (
 // loads are the numbers of processors that end-to-end tests use. Tests that are not listed use half a processor.
 var loads = map[string]float64{
 	"TestHotRouteOfMembers":             0.25, // waits for 35 s
+	"TestHotQuotaOfMembers":             0.25, // waits for two minutes
 	"TestRestartOtherMembers":           0.25, // waits for 35 s
 	"TestDiskFaults":                    0.25, // waits for 10 s
 	"TestDiskFailsAtStart":              0.25, // the same
@@ -93,7 +94,7 @@ var alone = map[string]bool{"TestHotKey": true}
 
 // long lists the longest tests, the longest first. They start before others of the same load.
 var long = []string{
-	"TestHotKey", "TestBrokenMembers", "TestRegionsUnderFaults", "TestDemoRegions", "TestRestartOtherMembers", "TestDemo", "TestHotRouteOfMembers",
+	"TestHotQuotaOfMembers", "TestHotQuotaSwitch", "TestHotKey", "TestBrokenMembers", "TestRegionsUnderFaults", "TestDemoRegions", "TestRestartOtherMembers", "TestDemo", "TestHotRouteOfMembers",
 	"TestApproximate", "TestHotKeyCools", "TestHandoffThroughEnvoy", "TestRegions", "TestHandoffRolling", "TestClusterCoordinatesRegions",
 	"TestDiskFaults", "TestFullTablesRestart", "TestNameServiceAndXDSOutage", "TestFourThenTen", "TestSecurityRotation", "TestOwnerDirect",
 	"TestDemoLeavesNothing", "TestHandoffDetections", "TestSpreadCoordinators", "TestLinearizable", "TestSecurityMemoryHalfOpen", "TestHandoffKilled",
@@ -101,7 +102,7 @@ var long = []string{
 }
 
 // deepTests lists the tests of the suite deep.
-var deepTests = map[string]bool{"TestSoak": true, "TestUpgrade": true, "TestRegionsFigures": true}
+var deepTests = map[string]bool{"TestSoak": true, "TestUpgrade": true, "TestRegionsFigures": true, "TestQuotaSoak": true}
 
 func loadOf(name string) float64 {
 	if l, ok := loads[name]; ok {
