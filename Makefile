@@ -132,11 +132,18 @@ release-dry-run: ## Make a release in dist as the workflow does, without pushing
 
 .PHONY: soak
 SOAK ?= 30m
+QUOTA_SOAK ?= 60s
 soak: build ## The long test: twenty rounds of rolling updates and of healed cuts, full tables, hot keys of five members, twenty kills of all members, then members restarted, killed and stopped for SOAK (30m)
 	KEYWARD_ROUNDS=20 $(GO) test -count=1 -timeout 6h -v -run TestHandoffRolling ./test/e2e/
 	KEYWARD_LONG=1 $(GO) test -count=1 -timeout 1h -v -run TestHotKey ./test/e2e/
 	KEYWARD_LONG=1 $(GO) test -count=1 -timeout 6h -v -run 'TestFullTablesRestart|TestHealedCuts|TestKillAllRounds|TestRestartOtherMembers' ./test/e2e/
-	KEYWARD_SOAK=$(SOAK) $(GO) test -count=1 -timeout 6h -v -run TestSoak ./test/e2e/
+	KEYWARD_SOAK=$(SOAK) $(GO) test -count=1 -timeout 6h -v -run 'TestSoak$$' ./test/e2e/
+	$(MAKE) -s quota-soak QUOTA_SOAK=1h
+
+.PHONY: quota-soak
+quota-soak: ## Three releases of Envoy spend one limit without calls for QUOTA_SOAK (60s), while streams, sidecars and Envoys fail (after make build)
+	ENVOY_BIN=$$(scripts/envoy 1.40.0) ENVOY_1_36=$$(scripts/envoy 1.36.4) ENVOY_1_38=$$(scripts/envoy 1.38.3) \
+		KEYWARD_QUOTA_SOAK=$(QUOTA_SOAK) $(GO) test -count=1 -timeout 6h -v -run TestQuotaSoak ./test/e2e/
 
 .PHONY: figures
 figures: build ## The figures of docs/federation.md: three regions that share 1,000 requests a second, 150 ms from their coordinator (25 minutes; AT="chrt -r 10": ahead of other programs)

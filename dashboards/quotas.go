@@ -46,7 +46,7 @@ func quotasGlance() []panel {
 	}
 }
 
-// quotaLost is the rate of hits that were charged for Envoys and that nobody has spent.
+// quotaLost is the rate of hits that were charged for Envoys and that no Envoy has spent.
 const quotaLost = `(sum(rate(keyward_quota_stranded_hits_total{@}[10m])) + sum(rate(keyward_quota_unassigned_hits_total{@}[10m]))` +
 	` + sum(rate(keyward_quota_unreturned_hits_total{@}[10m])))`
 

@@ -21,12 +21,12 @@ import (
 // long. Opened and Closed are called once each, and Interested only between them.
 type LeaseBook interface {
 	// Opened is called when an Envoy has connected, before it has the segment.
-	Opened(c *ModuleConn)
+	Opened(c *EnvoyConn)
 	// Interested is called when an Envoy had no tokens for a descriptor. i is valid until Interested returns.
-	Interested(c *ModuleConn, i *Interest)
+	Interested(c *EnvoyConn, i *Interest)
 	// Closed is called when the connection has ended. The segment can be used until Closed returns: what is unspent in it
 	// then will not be spent.
-	Closed(c *ModuleConn)
+	Closed(c *EnvoyConn)
 }
 
 // Interest states that an Envoy had no tokens for a descriptor, so that it called the rate limit service.

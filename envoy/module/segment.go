@@ -185,11 +185,11 @@ func (s *LeaseSegment) Remove(slot uint32) (uint32, error) {
 	return left, err
 }
 
-// ModuleCounters are the numbers that a module counts itself. They can have any value.
-type ModuleCounters struct{ Misses, Empty, Corrupt, Taken uint64 }
+// SpendCounters are the numbers that a module counts itself. They can have any value.
+type SpendCounters struct{ Misses, Empty, Corrupt, Taken uint64 }
 
 // Counters returns the numbers of the module.
-func (s *LeaseSegment) Counters() ModuleCounters {
+func (s *LeaseSegment) Counters() SpendCounters {
 	n := func(i int) uint64 { return atomic.LoadUint64(s.at(offMisses + 8*i)) }
-	return ModuleCounters{Misses: n(0), Empty: n(1), Corrupt: n(2), Taken: n(3)}
+	return SpendCounters{Misses: n(0), Empty: n(1), Corrupt: n(2), Taken: n(3)}
 }

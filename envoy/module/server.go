@@ -86,12 +86,12 @@ type SegmentServer struct {
 	opens    *rate.Limiter
 
 	mu     sync.Mutex
-	conns  map[*ModuleConn]bool // guarded by mu
-	logged time.Time            // guarded by mu
+	conns  map[*EnvoyConn]bool // guarded by mu
+	logged time.Time           // guarded by mu
 }
 
-// ModuleConn is the connection of one Envoy.
-type ModuleConn struct {
+// EnvoyConn is the connection of one Envoy.
+type EnvoyConn struct {
 	Segment *LeaseSegment // for the LeaseBook alone
 	Hello   Hello
 	server  *SegmentServer
@@ -100,7 +100,7 @@ type ModuleConn struct {
 
 // Listen starts to serve segments. It replaces a socket whose process has ended, and fails if another process serves it.
 func Listen(o Options) (*SegmentServer, error) {
-	s := &SegmentServer{options: o.withDefaults(), conns: map[*ModuleConn]bool{}}
+	s := &SegmentServer{options: o.withDefaults(), conns: map[*EnvoyConn]bool{}}
 	var err error
 	if s.listener, err = listen(o.Path, s.options.Mode); err != nil {
 		return nil, fmt.Errorf("listen for modules: %w", err)
@@ -165,7 +165,7 @@ func (s *SegmentServer) Connections() int {
 func (s *SegmentServer) Refused(r RefusalKind) uint64 { return s.refused[r].Load() }
 
 // Close closes the connection because its segment is corrupt. It does not wait for Closed.
-func (c *ModuleConn) Close() {
+func (c *EnvoyConn) Close() {
 	c.server.refuse(RefusedCorrupt, errCorrupt)
 	_ = c.conn.Close()
 }
@@ -207,7 +207,7 @@ func (s *SegmentServer) accept() {
 			}
 			continue
 		}
-		c := &ModuleConn{server: s, conn: conn}
+		c := &EnvoyConn{server: s, conn: conn}
 		s.mu.Lock()
 		excess := len(s.conns) >= s.options.Connections
 		if !excess {
@@ -224,7 +224,7 @@ func (s *SegmentServer) accept() {
 }
 
 // serve serves a connection until it ends.
-func (c *ModuleConn) serve() {
+func (c *EnvoyConn) serve() {
 	s := c.server
 	defer func() {
 		_ = c.conn.Close()
@@ -260,7 +260,7 @@ func (c *ModuleConn) serve() {
 	c.read(b)
 }
 
-func (c *ModuleConn) sendSegment() error {
+func (c *EnvoyConn) sendSegment() error {
 	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, _, err := c.conn.WriteMsgUnix(encodeSegment(c.Segment.slots), rights(c.Segment.file), nil)
 	return errors.Join(err, c.Segment.closeFile())
@@ -268,7 +268,7 @@ func (c *ModuleConn) sendSegment() error {
 
 // read processes messages until the connection ends. More messages than allowed wait in the socket, where the module drops
 // what has no room.
-func (c *ModuleConn) read(b []byte) {
+func (c *EnvoyConn) read(b []byte) {
 	s := c.server
 	allowed := rate.NewLimiter(rate.Limit(s.options.Messages), messageBurst)
 	var i Interest

@@ -15,17 +15,17 @@ import (
 // events is a LeaseBook that reports its calls.
 type events struct {
 	mu             sync.Mutex // guards segments
-	opened, closed chan *ModuleConn
+	opened, closed chan *EnvoyConn
 	interests      chan Interest
 }
 
-func (e *events) Opened(c *ModuleConn) { e.opened <- c }
-func (e *events) Closed(c *ModuleConn) {
+func (e *events) Opened(c *EnvoyConn) { e.opened <- c }
+func (e *events) Closed(c *EnvoyConn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed <- c
 }
-func (e *events) Interested(_ *ModuleConn, i *Interest) {
+func (e *events) Interested(_ *EnvoyConn, i *Interest) {
 	x := Interest{Hits: i.Hits, Domain: string([]byte(i.Domain))}
 	for _, d := range i.Entries {
 		x.Entries = append(x.Entries, config.Entry{Key: string([]byte(d.Key)), Value: string([]byte(d.Value))})
@@ -35,7 +35,7 @@ func (e *events) Interested(_ *ModuleConn, i *Interest) {
 
 func serve(t *testing.T, change func(*Options)) (*SegmentServer, *events, string) {
 	t.Helper()
-	e := &events{sync.Mutex{}, make(chan *ModuleConn, 100), make(chan *ModuleConn, 100), make(chan Interest, 10_000)}
+	e := &events{sync.Mutex{}, make(chan *EnvoyConn, 100), make(chan *EnvoyConn, 100), make(chan Interest, 10_000)}
 	o := Options{Path: filepath.Join(t.TempDir(), "m.sock"), Book: e, Slots: 64}
 	if change != nil {
 		change(&o)

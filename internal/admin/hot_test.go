@@ -106,7 +106,7 @@ func TestHotKeysAreOnPageAndSocket(t *testing.T) {
 		t.Errorf("%+v", shared)
 	}
 	quotas := httptest.NewServer(Handler(Options{Quotas: func() api.Quotas {
-		return api.Quotas{Streams: 2, Keys: []api.KeyQuota{{Name: "k=v", Envoys: []api.EnvoyQuota{{Name: "e", Left: 3}}}}}
+		return api.Quotas{Streams: 2, Keys: []api.AssignedKey{{Name: "k=v", Envoys: []api.EnvoyQuota{{Name: "e", Left: 3}}}}}
 	}}))
 	defer quotas.Close()
 	var spent api.Quotas

@@ -4,14 +4,14 @@ import "time"
 
 // Quotas is the answer of GET /v1/quotas: the limits that Envoys with streams to one member spend without calls.
 type Quotas struct {
-	Member  string     `json:"member"`
-	Streams int        `json:"streams"` // open streams of Envoys
-	Keys    []KeyQuota `json:"keys"`    // those with the most charged hits
-	Total   int        `json:"total"`
+	Member  string        `json:"member"`
+	Streams int           `json:"streams"` // open streams of Envoys
+	Keys    []AssignedKey `json:"keys"`    // those with the most charged hits
+	Total   int           `json:"total"`
 }
 
-// KeyQuota is a limit that Envoys spend. Its numbers are hits of the current window.
-type KeyQuota struct {
+// AssignedKey is a limit that Envoys spend. Its numbers are hits of the current window.
+type AssignedKey struct {
 	Domain    string       `json:"domain"`
 	Name      string       `json:"name"` // the descriptor
 	Digest    string       `json:"digest"`
@@ -26,7 +26,7 @@ type KeyQuota struct {
 	Total     int          `json:"total_envoys"`
 }
 
-// EnvoyQuota is what one Envoy has of a limit.
+// EnvoyQuota describes the part of a limit that one Envoy has.
 type EnvoyQuota struct {
 	Name     string  `json:"name"`
 	Stream   uint64  `json:"stream"`

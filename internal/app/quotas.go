@@ -42,7 +42,7 @@ const (
 
 // quotaStatus returns the document of /v1/quotas.
 func (m *sidecar) quotaStatus() api.Quotas {
-	q := api.Quotas{Member: m.Flags.Node, Keys: []api.KeyQuota{}}
+	q := api.Quotas{Member: m.Flags.Node, Keys: []api.AssignedKey{}}
 	a := m.quotas.assigner
 	if a == nil {
 		return q
@@ -55,8 +55,8 @@ func (m *sidecar) quotaStatus() api.Quotas {
 	return q
 }
 
-func keyQuota(now int64, s *assign.KeyState) api.KeyQuota {
-	k := api.KeyQuota{
+func keyQuota(now int64, s *assign.KeyState) api.AssignedKey {
+	k := api.AssignedKey{
 		Limit: s.Quota.Limit, Window: s.Quota.Window.String(), Unlimited: s.Quota.Unlimited, Have: s.Held, Next: s.Next,
 		Charged: s.Charged, Ends: timeAt(s.Ends), Total: s.Lines, Envoys: []api.EnvoyQuota{},
 	}

@@ -54,7 +54,7 @@ type Assigner struct {
 type counter struct {
 	request owner.Request
 	bucket  *rlqs.QuotaBucket // as it was last reported
-	lots    []lots.Lot        // that may be returned, of the current window and the next one
+	lots    []lots.HeldLot    // that may be returned, of the current window and the next one
 	note    lots.Note         // of the demand
 	noting  bool              // a request about it is in progress
 	usedAt  int64

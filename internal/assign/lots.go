@@ -32,7 +32,7 @@ func (a *Assigner) charge(r owner.Request, h quota.WindowHits) {
 
 // reserve makes a hold of h at the owner. It returns the lot, or nil, and how many hits the limit still has room for, or
 // quota.LeftUnknown.
-func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lots.Lot, left uint64) {
+func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lots.HeldLot, left uint64) {
 	now := a.now()
 	q, l, ok := lots.Reserve(*r, h, now.UnixNano(), newIdent())
 	if !ok {

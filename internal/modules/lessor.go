@@ -41,16 +41,16 @@ type Lessor struct {
 	asks    chan struct{} // a place for each request to an owner that is open
 
 	mu       sync.Mutex
-	book     *sublease.SubleaseBook
+	book     *sublease.TokenBook
 	matcher  rls.RuleMatcher // with which keys was matched
 	keys     map[string]*leasedKey
-	conns    map[*module.ModuleConn]*connection
+	conns    map[*module.EnvoyConn]*connection
 	byID     map[uint64]*connection
 	serial   uint64
 	closed   bool
 	sleeping bool
-	key      []byte                // scratch
-	counters module.ModuleCounters // sums of all connections
+	key      []byte               // scratch
+	counters module.SpendCounters // sums of all connections
 }
 
 // leasedKey describes a key that has leases.
@@ -66,8 +66,8 @@ type leasedKey struct {
 // connection is one Envoy.
 type connection struct {
 	id       uint64
-	conn     *module.ModuleConn
-	counters module.ModuleCounters // at the last look
+	conn     *module.EnvoyConn
+	counters module.SpendCounters // at the last look
 }
 
 // maxAsks is the most requests to owners that are open at a time.
@@ -80,7 +80,7 @@ const maxKey = 1024
 func New(o Options) *Lessor {
 	l := &Lessor{
 		charger: o.Charger, rules: o.Rules, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}),
-		asks: make(chan struct{}, maxAsks), keys: map[string]*leasedKey{}, conns: map[*module.ModuleConn]*connection{},
+		asks: make(chan struct{}, maxAsks), keys: map[string]*leasedKey{}, conns: map[*module.EnvoyConn]*connection{},
 		byID: map[uint64]*connection{}, book: sublease.NewBook(sublease.Options{Members: o.Members}),
 	}
 	if l.now == nil {
@@ -103,7 +103,7 @@ func (l *Lessor) Close() {
 }
 
 // Opened implements module.LeaseBook.
-func (l *Lessor) Opened(c *module.ModuleConn) {
+func (l *Lessor) Opened(c *module.EnvoyConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.serial++
@@ -113,7 +113,7 @@ func (l *Lessor) Opened(c *module.ModuleConn) {
 }
 
 // Closed implements module.LeaseBook.
-func (l *Lessor) Closed(c *module.ModuleConn) {
+func (l *Lessor) Closed(c *module.EnvoyConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	x := l.conns[c]
@@ -125,7 +125,7 @@ func (l *Lessor) Closed(c *module.ModuleConn) {
 }
 
 // Interested implements module.LeaseBook.
-func (l *Lessor) Interested(c *module.ModuleConn, i *module.Interest) {
+func (l *Lessor) Interested(c *module.EnvoyConn, i *module.Interest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var ok bool

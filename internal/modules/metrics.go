@@ -19,7 +19,7 @@ func (l *Lessor) Collectors(s *module.SegmentServer) []prometheus.Collector {
 			return of(&t)
 		})
 	}
-	missed := func(cause string, of func(c *module.ModuleCounters) uint64) prometheus.Collector {
+	missed := func(cause string, of func(c *module.SpendCounters) uint64) prometheus.Collector {
 		return number("missed_total", "Requests for which an Envoy had no tokens, as its module counts them: no lease, an empty or expired one, "+
 			"or one that the module found corrupt.", prometheus.Labels{"cause": cause}, func() uint64 {
 			l.mu.Lock()
@@ -40,9 +40,9 @@ func (l *Lessor) Collectors(s *module.SegmentServer) []prometheus.Collector {
 		hits("expired_hits_total", "Charged hits that were not spent when their windows ended.", func(t *sublease.BookTotals) uint64 { return t.Expired }),
 		hits("lost_hits_total", "Charged hits that count as spent because an Envoy's memory was corrupt.", func(t *sublease.BookTotals) uint64 { return t.Lost }),
 		hits("full_total", "Leases for which an Envoy's memory had no room.", func(t *sublease.BookTotals) uint64 { return t.Full }),
-		missed("no_lease", func(c *module.ModuleCounters) uint64 { return c.Misses }),
-		missed("empty", func(c *module.ModuleCounters) uint64 { return c.Empty }),
-		missed("corrupt", func(c *module.ModuleCounters) uint64 { return c.Corrupt }),
+		missed("no_lease", func(c *module.SpendCounters) uint64 { return c.Misses }),
+		missed("empty", func(c *module.SpendCounters) uint64 { return c.Empty }),
+		missed("corrupt", func(c *module.SpendCounters) uint64 { return c.Corrupt }),
 	}
 	for kind := range module.RefusalKinds {
 		all = append(all, number("refused_total", "Connections of modules that were closed or not accepted: malformed messages, corrupt memory, "+

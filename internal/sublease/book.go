@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Options configure a SubleaseBook.
+// Options configure a TokenBook.
 type Options struct {
 	// Members is the number of members that may lease hits of one limit; 0: 1.
 	Members func() int
 }
 
-// SubleaseBook divides the hits of keys between connections. It is for one goroutine at a time.
-type SubleaseBook struct {
+// TokenBook divides the hits of keys between connections. It is for one goroutine at a time.
+type TokenBook struct {
 	members  func() int
 	accounts map[string]*account
 	conns    map[uint64]*envoy
@@ -74,9 +74,9 @@ type candidate struct {
 	refused      int64  // it cannot be leased until then
 }
 
-// NewBook returns an empty SubleaseBook.
-func NewBook(o Options) *SubleaseBook {
-	b := &SubleaseBook{members: o.Members, accounts: map[string]*account{}, conns: map[uint64]*envoy{}}
+// NewBook returns an empty TokenBook.
+func NewBook(o Options) *TokenBook {
+	b := &TokenBook{members: o.Members, accounts: map[string]*account{}, conns: map[uint64]*envoy{}}
 	if b.members == nil {
 		b.members = func() int { return 1 }
 	}
@@ -84,12 +84,12 @@ func NewBook(o Options) *SubleaseBook {
 }
 
 // Opened adds a connection.
-func (b *SubleaseBook) Opened(conn uint64, w Words) {
+func (b *TokenBook) Opened(conn uint64, w Words) {
 	b.conns[conn] = &envoy{id: conn, words: w, lines: map[Print]*line{}, candidates: map[Print]*candidate{}}
 }
 
 // Closed removes a connection. What is unspent in its memory is free again.
-func (b *SubleaseBook) Closed(conn uint64) {
+func (b *TokenBook) Closed(conn uint64) {
 	e := b.conns[conn]
 	if e == nil {
 		return
@@ -104,7 +104,7 @@ func (b *SubleaseBook) Closed(conn uint64) {
 
 // Interest counts hits for which an Envoy had no tokens. It returns true if the descriptor has no line and a lease would
 // pay: then the caller should call Lease, or Refuse.
-func (b *SubleaseBook) Interest(now int64, conn uint64, p Print, hits uint32) bool {
+func (b *TokenBook) Interest(now int64, conn uint64, p Print, hits uint32) bool {
 	e := b.conns[conn]
 	if e == nil || e.corrupt {
 		return false
@@ -150,14 +150,14 @@ func (c *candidate) rate(passed int64) float64 {
 }
 
 // Refuse makes Interest return false for the descriptor for some time.
-func (b *SubleaseBook) Refuse(now int64, conn uint64, p Print) {
+func (b *TokenBook) Refuse(now int64, conn uint64, p Print) {
 	if e := b.conns[conn]; e != nil && e.candidates[p] != nil {
 		e.candidates[p].refused = now + int64(forgetAfter)
 	}
 }
 
 // Reconsider ends the effect of Refuse, because limits have changed.
-func (b *SubleaseBook) Reconsider() {
+func (b *TokenBook) Reconsider() {
 	for _, e := range b.conns {
 		for _, c := range e.candidates {
 			c.refused = 0
@@ -166,7 +166,7 @@ func (b *SubleaseBook) Reconsider() {
 }
 
 // Lease begins to lease hits of a key to a connection.
-func (b *SubleaseBook) Lease(now int64, conn uint64, p Print, key string, limit Limit) {
+func (b *TokenBook) Lease(now int64, conn uint64, p Print, key string, limit Limit) {
 	e := b.conns[conn]
 	if e == nil || e.corrupt || e.lines[p] != nil {
 		return
@@ -187,7 +187,7 @@ func (b *SubleaseBook) Lease(now int64, conn uint64, p Print, key string, limit 
 }
 
 // Forget ends all leases of a key, because its limit has changed.
-func (b *SubleaseBook) Forget(now int64, key string) {
+func (b *TokenBook) Forget(now int64, key string) {
 	a := b.accounts[key]
 	if a == nil {
 		return
@@ -199,7 +199,7 @@ func (b *SubleaseBook) Forget(now int64, key string) {
 }
 
 // Granted adds a lot that the owner has charged, or reports that there is none.
-func (b *SubleaseBook) Granted(now int64, l Lot) {
+func (b *TokenBook) Granted(now int64, l Lot) {
 	b.totals.Granted += l.Hits
 	a := b.accounts[l.Key]
 	if a == nil || a.window != l.Window {
@@ -216,7 +216,7 @@ func (b *SubleaseBook) Granted(now int64, l Lot) {
 	a.stock += l.Hits
 }
 
-func (b *SubleaseBook) giveBack(h KeyHits) {
+func (b *TokenBook) giveBack(h KeyHits) {
 	if h.Hits > 0 {
 		b.totals.Returned += h.Hits
 		b.work.Returns = append(b.work.Returns, h)
@@ -224,14 +224,14 @@ func (b *SubleaseBook) giveBack(h KeyHits) {
 }
 
 // Keys calls see with each key that has an account.
-func (b *SubleaseBook) Keys(see func(key string)) {
+func (b *TokenBook) Keys(see func(key string)) {
 	for _, a := range b.order {
 		see(a.key)
 	}
 }
 
 // Totals returns the sums.
-func (b *SubleaseBook) Totals() BookTotals {
+func (b *TokenBook) Totals() BookTotals {
 	t := b.totals
 	t.Keys = len(b.accounts)
 	t.Held = t.Granted - t.Spent - t.Returned - t.Expired - t.Lost
@@ -239,7 +239,7 @@ func (b *SubleaseBook) Totals() BookTotals {
 }
 
 // Next returns when Tick has to be called.
-func (b *SubleaseBook) Next() int64 {
+func (b *TokenBook) Next() int64 {
 	if len(b.accounts) == 0 {
 		return math.MaxInt64
 	}

@@ -7,9 +7,9 @@ import (
 
 const second = int64(time.Second)
 
-// desk is a SubleaseBook with one connection, whose requests for lots are granted at once.
+// desk is a TokenBook with one connection, whose requests for lots are granted at once.
 type desk struct {
-	*SubleaseBook
+	*TokenBook
 	t        *testing.T
 	now      int64
 	memory   *memory
@@ -21,7 +21,7 @@ type desk struct {
 }
 
 func newDesk(t *testing.T, l Limit) *desk {
-	d := &desk{SubleaseBook: NewBook(Options{}), t: t, now: 1000 * int64(l.Window), memory: newMemory(), limit: l, left: uint64(l.Hits)}
+	d := &desk{TokenBook: NewBook(Options{}), t: t, now: 1000 * int64(l.Window), memory: newMemory(), limit: l, left: uint64(l.Hits)}
 	d.Opened(1, d.memory)
 	return d
 }
@@ -171,7 +171,7 @@ func TestClosed(t *testing.T) {
 	d := newDesk(t, Limit{1000, 10 * time.Second})
 	d.lease(print)
 	d.spend(2)
-	d.SubleaseBook.Closed(1)
+	d.TokenBook.Closed(1)
 	d.tick(TickInterval)
 	if d.left != 998 || d.spent != 2 || d.Totals().Keys != 0 {
 		t.Errorf("%d left, %d spent, %+v", d.left, d.spent, d.Totals())
@@ -185,7 +185,7 @@ func TestCorruptMemory(t *testing.T) {
 	had := uint64(d.tokens())
 	d.memory.corrupt = true
 	d.tick(200 * time.Millisecond)
-	d.SubleaseBook.Closed(1)
+	d.TokenBook.Closed(1)
 	d.tick(time.Second)
 	if o := d.Totals(); o.Lost != had || o.Returned != 0 || len(d.corrupt) != 1 {
 		t.Errorf("%d tokens were corrupt: %+v, %d connections", had, o, len(d.corrupt))
@@ -208,8 +208,8 @@ func TestForget(t *testing.T) {
 	d := newDesk(t, Limit{1000, 10 * time.Second})
 	d.lease(print)
 	d.spend(1)
-	d.SubleaseBook.Forget(d.now, key)
-	d.SubleaseBook.Granted(d.now, Lot{KeyHits: KeyHits{key, 1000, 5}, Known: true})
+	d.TokenBook.Forget(d.now, key)
+	d.TokenBook.Granted(d.now, Lot{KeyHits: KeyHits{key, 1000, 5}, Known: true})
 	d.tick(TickInterval)
 	if len(d.memory.leases) > 0 || d.left != 999+5 {
 		t.Errorf("%d leases, %d left", len(d.memory.leases), d.left)

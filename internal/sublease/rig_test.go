@@ -116,7 +116,7 @@ type world struct {
 
 type sidecar struct {
 	w       *world
-	book    *SubleaseBook
+	book    *TokenBook
 	skew    int64
 	started int // increases with each start
 	envoys  []*modelEnvoy
@@ -309,7 +309,7 @@ func (w *world) call() {
 }
 
 // held returns the hits in leases and between them.
-func (b *SubleaseBook) held() (n uint64) {
+func (b *TokenBook) held() (n uint64) {
 	for _, a := range b.accounts {
 		n += a.stock
 		for _, l := range a.lines {

@@ -1,7 +1,7 @@
 // Package sublease divides hits that the owners of keys have charged between the Envoys of one pod, which spend them from
 // memory that they share with their sidecar.
 //
-// A [SubleaseBook] has an account of each key. It asks for small lots, which last for a fraction of a second, gives them to the
+// A [TokenBook] has an account of each key. It asks for small lots, which last for a fraction of a second, gives them to the
 // connections of Envoys that need them, takes back what is not used, and returns it. Each hit that can be spent was
 // charged before to the window that it can be spent in. The package has no clock and no I/O: times are nanoseconds since
 // the Unix epoch and come from the caller.
@@ -52,7 +52,7 @@ type Lot struct {
 	Known   bool   // Left is known
 }
 
-// BookWork lists the actions that a SubleaseBook needs. The slices are valid until the next call of Tick.
+// BookWork lists the actions that a TokenBook needs. The slices are valid until the next call of Tick.
 type BookWork struct {
 	Asks    []KeyHits // to be charged by owners; Granted has to be called with the result of each
 	Returns []KeyHits // that were charged and are not needed
@@ -73,7 +73,7 @@ type BookTotals struct {
 	Keys int    // with an account
 }
 
-// The times and sizes of a SubleaseBook.
+// The times and sizes of a TokenBook.
 const (
 	// EndMargin is how long before the end of a window its leases end.
 	EndMargin = 100 * time.Millisecond

@@ -7,19 +7,19 @@ import (
 )
 
 // Tick looks at all leases, and returns what has to be done. It has to be called at Next, and may be called at any time.
-func (b *SubleaseBook) Tick(now int64) *BookWork {
+func (b *TokenBook) Tick(now int64) *BookWork {
 	if elapsed := time.Duration(now - b.ticked); elapsed < 0 || elapsed >= TickInterval/2 {
 		for _, a := range b.order {
 			b.look(now, a)
 		}
 		b.ticked = now
 	}
-	for _, a := range slices.Clone(b.order) {
-		if len(a.lines) == 0 {
+	for i := len(b.order) - 1; i >= 0; i-- { // drop removes from the list
+		if a := b.order[i]; len(a.lines) == 0 {
 			b.drop(now, a)
-			continue
+		} else {
+			b.fill(now, a)
 		}
-		b.fill(now, a)
 	}
 	b.work, b.done = BookWork{
 		Asks: b.done.Asks[:0], Returns: b.done.Returns[:0], Spent: b.done.Spent[:0], Corrupt: b.done.Corrupt[:0],
@@ -28,9 +28,10 @@ func (b *SubleaseBook) Tick(now int64) *BookWork {
 }
 
 // look reads the leases of an account, and ends those that are not used.
-func (b *SubleaseBook) look(now int64, a *account) {
+func (b *TokenBook) look(now int64, a *account) {
 	b.turn(now, a)
-	for _, l := range slices.Clone(a.lines) {
+	for i := len(a.lines) - 1; i >= 0; i-- { // end removes from the list
+		l := a.lines[i]
 		hits := l.called
 		l.called = 0
 		if l.has {
@@ -55,14 +56,14 @@ func (b *SubleaseBook) look(now int64, a *account) {
 }
 
 // turn ends the leases of a window that has ended, or soon will.
-func (b *SubleaseBook) turn(now int64, a *account) {
+func (b *TokenBook) turn(now int64, a *account) {
 	r := a.limit.rule()
 	w := r.Index(now)
 	if a.window == w && now < r.End(w)-int64(EndMargin) {
 		return
 	}
 	if a.window != math.MinInt64 {
-		for _, l := range slices.Clone(a.lines) {
+		for _, l := range a.lines {
 			b.takeBack(l)
 		}
 		if now < r.End(a.window) {
@@ -75,7 +76,7 @@ func (b *SubleaseBook) turn(now int64, a *account) {
 }
 
 // count accounts for what was spent of a lease of which left tokens are left, and returns how much is new.
-func (b *SubleaseBook) count(l *line, left uint32) (hits uint64) {
+func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
 	spent := l.given - left
 	if spent < l.counted { // a request has given tokens back that it could not use
 		b.totals.Spent -= uint64(l.counted - spent)
@@ -88,7 +89,7 @@ func (b *SubleaseBook) count(l *line, left uint32) (hits uint64) {
 }
 
 // lose counts all of a lease as spent, and more tokens that were added to it, because its memory is corrupt.
-func (b *SubleaseBook) lose(l *line, more uint32) {
+func (b *TokenBook) lose(l *line, more uint32) {
 	b.totals.Lost += uint64(l.given-l.counted) + uint64(more)
 	l.has, l.given, l.counted, l.left = false, 0, 0, 0
 	if e := l.envoy; !e.corrupt {
@@ -98,7 +99,7 @@ func (b *SubleaseBook) lose(l *line, more uint32) {
 }
 
 // takeBack ends a lease. What is left of it is free again.
-func (b *SubleaseBook) takeBack(l *line) {
+func (b *TokenBook) takeBack(l *line) {
 	if !l.has {
 		return
 	}
@@ -113,14 +114,14 @@ func (b *SubleaseBook) takeBack(l *line) {
 }
 
 // end removes a line, with its lease.
-func (b *SubleaseBook) end(l *line) {
+func (b *TokenBook) end(l *line) {
 	b.takeBack(l)
 	delete(l.envoy.lines, l.print)
 	l.account.lines = slices.DeleteFunc(l.account.lines, func(x *line) bool { return x == l })
 }
 
 // drop removes an account that has no lines.
-func (b *SubleaseBook) drop(now int64, a *account) {
+func (b *TokenBook) drop(now int64, a *account) {
 	r := a.limit.rule()
 	if a.stock > 0 && now >= r.End(a.window) {
 		b.totals.Expired += a.stock
@@ -151,7 +152,7 @@ func (l *line) want() uint64 {
 }
 
 // fill gives the lines of an account what they need, asks for more, and returns what they do not need.
-func (b *SubleaseBook) fill(now int64, a *account) {
+func (b *TokenBook) fill(now int64, a *account) {
 	r := a.limit.rule()
 	if now >= r.End(a.window)-int64(EndMargin) || a.window == math.MinInt64 {
 		return // the leases have ended; the next look begins a new window
@@ -183,7 +184,7 @@ func (b *SubleaseBook) fill(now int64, a *account) {
 }
 
 // give adds tokens of the account to the lease of a line, if there is room for it.
-func (b *SubleaseBook) give(now int64, l *line, n uint64) {
+func (b *TokenBook) give(now int64, l *line, n uint64) {
 	a, tokens := l.account, uint32(n)
 	if !l.has {
 		expires := min(a.limit.rule().End(a.window)-int64(EndMargin), now+int64(leaseLife))
@@ -218,7 +219,7 @@ func (a *account) most(members int) uint64 {
 }
 
 // ask asks the owner for a lot.
-func (b *SubleaseBook) ask(now int64, a *account, hits uint64) {
+func (b *TokenBook) ask(now int64, a *account, hits uint64) {
 	if !a.asking && now >= a.retry && a.limit.asks(a.window, now) {
 		a.asking = true
 		b.work.Asks = append(b.work.Asks, KeyHits{a.key, a.window, hits})

@@ -58,16 +58,16 @@ func (e *podEnvoy) connect(ctx context.Context, socket string) {
 }
 
 // ask makes a request. It returns whether it was admitted, whether from a lease, and the window in which it counts.
-func (e *podEnvoy) ask(ctx context.Context, window time.Duration, domain string, kv ...string) (admitted, leased bool, at int64) {
+func (e *podEnvoy) ask(ctx context.Context, window time.Duration, domain string, kv ...string) (admitted, leased bool, at int64, err error) {
 	at = time.Now().UnixNano() / int64(window)
 	if c := e.client.Load(); c != nil {
 		if out, expires := c.Spend(1, domain, kv...); out == moduletest.Taken {
-			return true, true, expires / int64(window)
+			return true, true, expires / int64(window), nil
 		}
 		e.interested(c, domain, kv...)
 	}
 	r, err := e.rls.ShouldRateLimit(ctx, request(domain, 1, kv...))
-	return err == nil && r.OverallCode == rlsv3.RateLimitResponse_OK, false, at
+	return err == nil && r.OverallCode == rlsv3.RateLimitResponse_OK, false, at, err
 }
 
 // interested sends INTEREST at most once in 100 ms.

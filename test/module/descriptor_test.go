@@ -14,6 +14,7 @@ func TestDescriptorsAreThoseOfTheRateLimitFilter(t *testing.T) {
 	values := [][]string{
 		{}, {"x-a", ""}, {"x-a", "v"}, {"x-a", "v", "x-a", "w"}, {"x-a", "Bot/1.0"}, {"x-a", "", "x-a", ""}, {"x-a", "a,b"},
 		{"x-a", "ü€"}, {"x-a", "\xff"}, {"x-a", strings.Repeat("long", 3000)}, {"x-a", "v", "x-b", "b"}, {"x-b", ""}, {"x-b", "b"},
+		{"x-forwarded-for", "10.20.30.40"}, {"x-forwarded-for", "2001:db8:1:2:3:4:5:6"}, {"x-forwarded-for", "::ffff:1.2.3.4"}, {"x-forwarded-for", "::1.2.3.4"},
 	}
 	paths := []string{"/", "/?a=1&b=2", "/?a=", "/?a", "/?A=1", "/?a=1&a=2", "/?a=%41%20+x", "/?a=%4", "/?a=%zz&%61=y", "/?b=1;a=2", "/?&&a==", "/?=a", "/?%61=enc", "/?a=ü", "/?a=%ff"}
 	actions := []string{
@@ -26,6 +27,7 @@ func TestDescriptorsAreThoseOfTheRateLimitFilter(t *testing.T) {
 		`{"remote_address":{}}`,
 		`{"masked_remote_address":{"v4_prefix_mask_len":12}}`,
 		`{"masked_remote_address":{}}`,
+		`{"masked_remote_address":{"v4_prefix_mask_len":0,"v6_prefix_mask_len":47}}`,
 		`{"query_parameters":{"query_parameter_name":"a","descriptor_key":"q"}}`,
 		`{"query_parameters":{"query_parameter_name":"a","descriptor_key":"q","skip_if_absent":true}},{"generic_key":{"descriptor_value":"g"}}`,
 	}
@@ -72,7 +74,8 @@ func (s *site) compare(p *peer, l *link, action string, headers [][]string, path
 			for _, call := range s.service.take() {
 				for _, d := range descriptors(call) {
 					text := strings.Contains(action, "string_match") && slices.Index(h, "x-a") != lastIndex(h, "x-a")
-					if odd := strings.Contains(strings.Join(h, "")+path, "\xff") || strings.Contains(path, "%ff"); odd || text || len(d) > 16<<10-64 {
+					mixed := strings.Contains(action, "masked") && len(h) > 0 && strings.HasPrefix(h[1], "::") // ends with an IPv4 address
+					if odd := strings.Contains(strings.Join(h, "")+path, "\xff") || strings.Contains(path, "%ff"); odd || text || mixed || len(d) > 16<<10-64 {
 						may = append(may, d) // the module leaves it to the filter
 					} else {
 						want = append(want, d)

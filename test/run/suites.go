@@ -333,6 +333,7 @@ var worlds = []struct{ kind, about string }{
 	{"zones", "zones that fail"},
 	{"durable", "journals, disks that fail, and crashes of all members"},
 	{"holds", "holds that are settled, lapse and move with their keys"},
+	{"quota", "Envoys that spend parts of a limit without calls"},
 	{"federation", "several regions, whose links, coordinators and clocks fail"},
 }
 

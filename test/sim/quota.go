@@ -49,6 +49,9 @@ func expandQuota(seed uint64) options {
 	if r.IntN(3) > 0 {
 		q.Breaks, q.Cuts, q.Stops = r.IntN(6), r.IntN(6), r.IntN(6)
 	}
+	if r.IntN(4) == 0 {
+		q.Cuts += 5 * q.Envoys
+	}
 	return o
 }
 
@@ -59,7 +62,9 @@ type quotaWorld struct {
 	streams  quota.Stream // opened so far
 	admitted map[int64]uint64
 	calls    map[int64]uint64
-	late     map[int64]uint64 // hits that a stopped Envoy may have admitted late
+	// excess counts what may be above the limit: hits that a stopped Envoy may have admitted late, and calls that were
+	// admitted without the owner.
+	excess map[int64]uint64
 }
 
 const quotaKey = "hot"
@@ -71,7 +76,7 @@ func (w *world) startQuota() {
 		return
 	}
 	h := ring.Hash("quota")
-	x := &quotaWorld{admitted: map[int64]uint64{}, calls: map[int64]uint64{}, late: map[int64]uint64{}}
+	x := &quotaWorld{admitted: map[int64]uint64{}, calls: map[int64]uint64{}, excess: map[int64]uint64{}}
 	x.request = owner.Request{
 		Key: owner.Key{h, h * 0x9E3779B97F4A7C15}, RingPos: h, Strict: true, Degraded: policy.FailClosed,
 		Rule: limit.Rule{Limit: o.Limit, Window: o.Window},
@@ -116,9 +121,15 @@ func (w *world) quotaCall() {
 	q.Hits = 1
 	w.after(0, m, func() {
 		m.askQuota(q, func(v *decision) {
-			if !v.result.Over {
-				w.quotaAdmitted(w.quota.calls, (&account{rule: q.Rule}).index(v))
+			if v.result.Over {
+				return
 			}
+			window := (&account{rule: q.Rule}).index(v)
+			if v.byShare() { // a part of what is left, while the owner does not answer
+				w.stats.count("quota: call admitted without the owner")
+				w.quota.excess[window]++
+			}
+			w.quotaAdmitted(w.quota.calls, window)
 		})
 	})
 }
@@ -142,7 +153,7 @@ func (m *member) askQuota(q owner.Request, done func(*decision)) {
 type quotaBook struct {
 	m      *member
 	ledger *quota.Ledger
-	lots   []lots.Lot
+	lots   []lots.HeldLot
 	note   lots.Note
 	noting bool
 	wakeAt int64 // by the member's clock

@@ -38,7 +38,7 @@ type quotaEnvoy struct {
 	lease quotaLease
 }
 
-// quotaLease is what an Envoy was assigned.
+// quotaLease is the newest assignment of an Envoy.
 type quotaLease struct {
 	tokens, admitted uint64 // admitted since it was received
 	usedAt, until    int64
@@ -124,9 +124,9 @@ func (w *world) quotaAdmitted(by map[int64]uint64, window int64) {
 	x := w.quota
 	by[window]++
 	w.mixHash(uint64(window), by[window])
-	if n, most := x.admitted[window]+x.calls[window], uint64(x.request.Rule.Limit)+x.late[window]; n > most {
-		w.fail("Q1: window %d: Envoys have admitted %d hits and callers %d, limit %d, late %d", window, x.admitted[window],
-			x.calls[window], x.request.Rule.Limit, x.late[window])
+	if n, most := x.admitted[window]+x.calls[window], uint64(x.request.Rule.Limit)+x.excess[window]; n > most {
+		w.fail("Q1: window %d: Envoys have admitted %d hits and callers %d, limit %d, excess %d", window, x.admitted[window],
+			x.calls[window], x.request.Rule.Limit, x.excess[window])
 	}
 }
 
@@ -303,7 +303,7 @@ func (e *quotaEnvoy) stop(d time.Duration) {
 		known := e.book != nil && !e.book.m.gone && e.book.open[e.stream] != nil
 		for ; e.waiting > 0; e.waiting-- {
 			if !known {
-				w.quota.late[w.quota.request.Rule.Index(e.now())]++
+				w.quota.excess[w.quota.request.Rule.Index(e.now())]++
 			}
 			e.hit()
 		}

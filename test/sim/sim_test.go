@@ -74,6 +74,9 @@ func TestDurableSeeds(t *testing.T) { testSeeds(t, expandDurable, seeds(t, 80)) 
 // Holds are reserved, settled and lapse while members join, leave and fail.
 func TestHoldSeeds(t *testing.T) { testSeeds(t, expandHolds, seeds(t, 120)) }
 
+// Envoys spend parts of one limit without calls, while their sidecars, the owner and they themselves fail.
+func TestQuotaSeeds(t *testing.T) { testSeeds(t, expandQuota, seeds(t, 60)) }
+
 // Leases that are lent again when their holders fail are one more kind.
 func TestReclaimSeeds(t *testing.T) { testSeeds(t, expandReclaim, seeds(t, 200)) }
 
@@ -113,7 +116,7 @@ func testSeeds(t *testing.T, expand func(uint64) options, n uint64) *summary {
 }
 
 // Every seed that ever failed remains a test. Those that begin with an L are of kind leases, those with an F of kind full,
-// those with a D of kind durable, those with an R of kind federation, those with an H of kind holds.
+// those with a D of kind durable, those with an R of kind federation, those with an H of kind holds, those with a Q of kind quota.
 func TestSeedsThatFailed(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
@@ -137,6 +140,8 @@ func TestSeedsThatFailed(t *testing.T) {
 			word, expand = rest, expandFederation
 		} else if rest, ok := strings.CutPrefix(word, "H"); ok {
 			word, expand = rest, expandHolds
+		} else if rest, ok := strings.CutPrefix(word, "Q"); ok {
+			word, expand = rest, expandQuota
 		}
 		seed, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
@@ -153,7 +158,11 @@ func TestSeedsThatFailed(t *testing.T) {
 func TestSameSeedSameRun(t *testing.T) {
 	rings := &ringCache{}
 	for seed := uint64(1); seed <= 20; seed++ {
-		for _, o := range []options{expandBase(seed), expandLeases(seed), expandDurable(seed), expandFederation(seed), expandHolds(seed)} {
+		kinds := []options{expandBase(seed), expandLeases(seed), expandDurable(seed), expandFederation(seed), expandHolds(seed)}
+		if seed <= 4 { // they have more events than the others
+			kinds = append(kinds, expandQuota(seed))
+		}
+		for _, o := range kinds {
 			a := runner{rings, newSummary(), false}.run(o, noBug)
 			b := newRunner(true).run(o, noBug)
 			if a.Hash != b.Hash || a.Events != b.Events {
@@ -192,6 +201,9 @@ func TestDurableBugsAreFound(t *testing.T) { findBugs(t, durableBugs, expandDura
 
 // So are mistakes with holds.
 func TestHoldBugsAreFound(t *testing.T) { findBugs(t, holdBugs, expandHolds) }
+
+// So are mistakes with limits that Envoys spend.
+func TestQuotaBugsAreFound(t *testing.T) { findBugs(t, quotaBugs, expandQuota) }
 
 // findBugs runs the seed that found a bug when testdata/bugs.txt was written. If that finds nothing, which a change
 // of the core may cause, it runs the first 1,000.
@@ -252,7 +264,7 @@ func knownSeeds(t *testing.T) map[string]uint64 {
 		}
 		if baseBugs[name] == noBug && stillBugs[name] == noBug && leaseBugs[name] == noBug &&
 			fullBugs[name] == noBug && closedBugs[name] == noBug && reclaimBugs[name] == noBug &&
-			fairBugs[name] == noBug && holdBugs[name] == noBug && zoneBugs[name] == noBug && durableBugs[name] == noBug && federationBugs[name] == noBug {
+			fairBugs[name] == noBug && holdBugs[name] == noBug && zoneBugs[name] == noBug && durableBugs[name] == noBug && quotaBugs[name] == noBug && federationBugs[name] == noBug {
 			t.Fatalf("testdata/bugs.txt:%d: no bug is called %q", n+1, name)
 		}
 		known[name] = seed

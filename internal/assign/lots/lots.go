@@ -12,8 +12,9 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// Lot is a number of hits that the owner has charged to a window at once. It is a hold: if the sidecar dies, it stays charged.
-type Lot struct {
+// HeldLot is a number of hits that the owner has charged to a window at once. It is a hold: if the sidecar dies, it stays
+// charged.
+type HeldLot struct {
 	ID     claim.Ident
 	Window int64
 	Ends   int64 // of the window
@@ -23,21 +24,21 @@ type Lot struct {
 // Reserve returns the request that charges h, at the time now, as a hold with that ID, and what it charges. r is a request
 // of the key. It returns false if h is of another window than the current or the next one, or of one that cannot be charged.
 // The charge is replicated before the owner answers.
-func Reserve(r owner.Request, h quota.WindowHits, now int64, id claim.Ident) (q owner.Request, l Lot, ok bool) {
+func Reserve(r owner.Request, h quota.WindowHits, now int64, id claim.Ident) (q owner.Request, l HeldLot, ok bool) {
 	ahead := r.Rule.Index(now)+1 == h.Window
 	if !ahead && r.Rule.Index(now) != h.Window || ahead && r.Rule.Algorithm != limit.FixedWindow {
-		return owner.Request{}, Lot{}, false
+		return owner.Request{}, HeldLot{}, false
 	}
 	end := r.Rule.End(h.Window)
 	r.Op, r.Hits, r.Strict = owner.Reserve, h.Hits, true
 	r.Hold = &owner.Hold{ID: id, TTL: time.Duration(end - now + int64(time.Second)), Ahead: ahead}
-	return r, Lot{ID: id, Window: h.Window, Ends: end, Hits: h.Hits}, true
+	return r, HeldLot{ID: id, Window: h.Window, Ends: end, Hits: h.Hits}, true
 }
 
 // Charged judges the result of the request that was to charge l, at the time now. If charged, l may be assigned. If it must be
-// released, it was or may have been charged otherwise than intended. left is what the limit has room for, or
+// released, it was or may have been charged otherwise than intended. left is how many hits the limit still has room for, or
 // quota.LeftUnknown.
-func Charged(q *owner.Request, l *Lot, res *owner.Result, now int64) (charged, release bool, left uint64) {
+func Charged(q *owner.Request, l *HeldLot, res *owner.Result, now int64) (charged, release bool, left uint64) {
 	byOwner, depth := res.Authority == owner.Full || res.Authority == owner.Part, uint64(q.Rule.Depth())
 	switch {
 	case res.Over && !byOwner:
@@ -71,7 +72,7 @@ type Settlement struct {
 
 // Return removes h from the lots, the newest ones first, and returns the requests that give it back, and how many of its hits
 // stay charged. A hold can be settled once, so the rest of a lot of which a part is given back cannot be returned later.
-func Return(lots *[]Lot, r owner.Request, now int64, h quota.WindowHits) (settle []Settlement, kept uint64) {
+func Return(lots *[]HeldLot, r owner.Request, now int64, h quota.WindowHits) (settle []Settlement, kept uint64) {
 	Drop(lots, now)
 	for i := len(*lots) - 1; i >= 0 && h.Hits > 0; i-- {
 		l := (*lots)[i]
@@ -90,6 +91,6 @@ func Return(lots *[]Lot, r owner.Request, now int64, h quota.WindowHits) (settle
 }
 
 // Drop removes the lots of windows that have ended.
-func Drop(lots *[]Lot, now int64) {
-	*lots = slices.DeleteFunc(*lots, func(l Lot) bool { return l.Ends <= now })
+func Drop(lots *[]HeldLot, now int64) {
+	*lots = slices.DeleteFunc(*lots, func(l HeldLot) bool { return l.Ends <= now })
 }

@@ -4,7 +4,7 @@ use crate::config::Action;
 use crate::filter::Request;
 use crate::fingerprint::Entry;
 use std::borrow::Cow;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A descriptor: its entries in order.
 pub struct Descriptor<'a> {
@@ -82,8 +82,13 @@ fn value<'a>(action: &'a Action, request: &'a impl Request) -> Found<'a> {
             optional("remote_address", request.remote_address().and_then(host).map(Cow::Borrowed), false)
         }
         Action::MaskedRemoteAddress { v4, v6 } => {
-            let text = request.remote_address().and_then(host).and_then(|h| masked(h, *v4, *v6));
-            optional("masked_remote_address", text.map(|t| Cow::Owned(t.into_bytes())), false)
+            let address =
+                request.remote_address().and_then(host).and_then(|h| std::str::from_utf8(h).ok()?.parse().ok());
+            match address.map(|a| masked(a, *v4, *v6)) {
+                None => Found::Absent,
+                Some(None) => Found::Unclear,
+                Some(Some(text)) => Found::Entry("masked_remote_address", Cow::Owned(text.into_bytes())),
+            }
         }
     }
 }
@@ -99,15 +104,17 @@ fn host(text: &[u8]) -> Option<&[u8]> {
     }
 }
 
-fn masked(host: &[u8], v4: u8, v6: u8) -> Option<String> {
-    match std::str::from_utf8(host).ok()?.parse().ok()? {
+/// Returns the network of an address. It is `None` if Envoy writes its last 32 bits as an IPv4 address.
+fn masked(address: IpAddr, v4: u8, v6: u8) -> Option<String> {
+    match address {
         IpAddr::V4(a) => {
             let mask = u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0);
-            Some(format!("{}/{v4}", std::net::Ipv4Addr::from(u32::from(a) & mask)))
+            Some(format!("{}/{v4}", Ipv4Addr::from(u32::from(a) & mask)))
         }
         IpAddr::V6(a) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(v6)).unwrap_or(0);
-            Some(format!("{}/{v6}", std::net::Ipv6Addr::from(u128::from(a) & mask)))
+            let bits = u128::from(a) & u128::MAX.checked_shl(128 - u32::from(v6)).unwrap_or(0);
+            let mixed = bits >> 48 == 0 && bits > 0xffff;
+            (!mixed).then(|| format!("{}/{v6}", Ipv6Addr::from(bits)))
         }
     }
 }

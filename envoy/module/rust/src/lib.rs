@@ -17,6 +17,7 @@ pub mod descriptor;
 mod edge;
 pub mod filter;
 pub mod fingerprint;
+pub mod guard;
 pub mod interest;
 pub mod lease;
 pub mod link;

@@ -14,10 +14,10 @@ mod idle;
 
 use crate::config::Config;
 use crate::filter::{self, Charge, Request};
+use crate::guard::guarded;
 use crate::link::Link;
 use crate::session;
 use std::ffi::{c_char, c_int, c_void};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
 /// The ABI version that the module reports, with the terminating zero. Envoy 1.36 wants the hash of its header.
@@ -46,14 +46,6 @@ const ERROR: c_int = 4;
 struct Handle {
     config: Config,
     link: Arc<Link>,
-}
-
-/// Runs a function and returns `other` if it panics.
-fn guarded<R>(other: R, run: impl FnOnce() -> R) -> R {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
-        std::mem::forget(payload); // its destructor could panic
-        other
-    })
 }
 
 /// Returns the bytes of Envoy's buffer.
