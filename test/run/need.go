@@ -40,6 +40,24 @@ func havePostgres() bool {
 	return len(found) > 0
 }
 
+// haveCargo reports whether this machine has cargo of Rust 1.85 or later.
+func haveCargo() bool {
+	out, err := exec.Command("cargo", "--version").Output()
+	var major, minor int
+	if _, scan := fmt.Sscanf(string(out), "cargo %d.%d", &major, &minor); err != nil || scan != nil {
+		return false
+	}
+	return major > 1 || minor >= 85
+}
+
+// cargoPackage returns the package with a cargo that is new enough. Debian 12 has it apart from its own compiler's.
+func cargoPackage() string {
+	if release, _ := os.ReadFile("/etc/os-release"); strings.Contains(string(release), "VERSION_CODENAME=bookworm") {
+		return "cargo-web"
+	}
+	return "cargo"
+}
+
 // needs returns all needs of the stages.
 var needs = map[string]need{
 	"root":       {have: func() bool { return runtime.GOOS == "linux" && os.Getuid() == 0 }, bring: "run it as root on Linux"},
@@ -56,7 +74,7 @@ var needs = map[string]need{
 	"npm":        program("npm", "npm"),
 	"node":       program("node", "nodejs"),
 	"curl":       program("curl", "curl"),
-	"cargo":      {have: program("cargo", "").have, bring: "install Rust 1.85 or later"},
+	"cargo":      {have: haveCargo, debian: cargoPackage()},
 	"containerd": program("containerd", "containerd"),
 	"runc":       program("runc", "runc"),
 	"etcd":       program("etcd", "etcd-server"),
