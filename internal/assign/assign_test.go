@@ -324,7 +324,7 @@ func TestStates(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	if _, states, total = r.States(10, 1); len(states[0].Envoys) != 1 {
+	if _, states, _ = r.States(10, 1); len(states[0].Envoys) != 1 {
 		t.Errorf("%d Envoys", len(states[0].Envoys))
 	}
 	if _, states, total = r.States(0, 10); len(states) != 0 || total != 1 || r.Streams() != 2 {

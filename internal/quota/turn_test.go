@@ -313,7 +313,7 @@ func TestGrantsAreAccountedFor(t *testing.T) {
 		for r.into(r.now) < 50*time.Second {
 			r.wait(5 * time.Second)
 			for s := range r.l.streams {
-				r.report(s, uint64(5*s), 0)
+				r.report(s, 5*s, 0)
 			}
 		}
 		r.until(time.Minute - time.Nanosecond)
