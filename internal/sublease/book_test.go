@@ -253,3 +253,20 @@ func TestChargedTo(t *testing.T) {
 		}
 	}
 }
+
+// TestClockStep checks that a charge is not accepted in a long window if this member's clock differs by more than a second and
+// the tolerance, unless by nearly a multiple of the window.
+func TestClockStep(t *testing.T) {
+	for _, l := range []Limit{{100, 4 * time.Second}, {100, time.Minute}, {100, time.Hour}} {
+		r := l.rule()
+		for at := int64(0); at < 2*int64(l.Window); at += int64(l.Window) / 997 {
+			for skew := time.Second + clockMargin; skew <= l.Window-time.Second-clockMargin; skew += l.Window / 13 {
+				owner := at + int64(skew)
+				reset := (time.Duration(r.End(r.Index(owner))-owner) + time.Second - 1).Truncate(time.Second)
+				if l.ChargedTo(r.Index(at), at, at, reset) {
+					t.Fatalf("%v: accepted at %v by a clock that is %v ahead", l.Window, time.Duration(at), skew)
+				}
+			}
+		}
+	}
+}

@@ -112,7 +112,9 @@ const (
 func (l Limit) Eligible() bool { return l.Window >= time.Second && l.Hits >= minLot*partsOfRest }
 
 // ChargedTo reports whether an owner has charged a request to that window of l, if the request was sent and answered at
-// these times, and the owner has reported that its window ends after reset. Both clocks may differ by limit.ClockTolerance.
+// these times, and the owner has reported that its window ends after reset, in whole seconds, rounded up. Both clocks may
+// differ by limit.ClockTolerance. In windows of longWindow and longer, a charge is not accepted if they differ by a second
+// more than that, unless by whole windows: leases would end with this member's window, and not with the owner's.
 func (l Limit) ChargedTo(window, sent, answered int64, reset time.Duration) bool {
 	r := l.rule()
 	start, end := r.End(window-1), r.End(window)
@@ -122,8 +124,8 @@ func (l Limit) ChargedTo(window, sent, answered int64, reset time.Duration) bool
 	if l.Window < longWindow {
 		return sent >= start+int64(clockMargin)
 	}
-	off := answered + int64(reset) - end
-	return max(off, -off) < int64(l.Window)/2
+	ends := int64(reset) - end // the owner has decided between sent and answered
+	return answered+ends > -int64(clockMargin) && sent+ends < int64(time.Second+clockMargin)
 }
 
 // asks reports whether a lot of the window may be asked for.
