@@ -295,8 +295,8 @@ type words struct {
 
 // Put implements sublease.Words.
 func (w words) Put(p sublease.Print, tokens uint32, expires int64) (uint32, bool) {
-	left := expires - w.now().UnixNano()
-	return w.segment.Put(module.Fingerprint{Lo: p[0], Hi: p[1]}, tokens, int64(module.MonotonicNow())+left)
+	m := int64(module.MonotonicNow()) // first: a lease must not end later if the process is stopped between the two clocks
+	return w.segment.Put(module.Fingerprint{Lo: p[0], Hi: p[1]}, tokens, m+expires-w.now().UnixNano())
 }
 
 // Left implements sublease.Words.

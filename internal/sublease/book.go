@@ -19,6 +19,7 @@ type TokenBook struct {
 	accounts map[string]*account
 	conns    map[uint64]*envoy
 	order    []*account // those of accounts, in the order of their creation
+	undone   uint64     // of all accounts that were
 	work     BookWork   // for the next Tick
 	done     BookWork   // of the last one
 	totals   BookTotals
@@ -35,8 +36,9 @@ type account struct {
 	asking bool
 	retry  int64 // no lot is asked for before
 	left   uint64
-	known  bool // the owner has reported left, for window
-	first  int  // index of the line that is served first
+	known  bool   // the owner has reported left, for window
+	undone uint64 // hits that were reported as spent, and have come back
+	first  int    // index of the line that is served first
 }
 
 // line is one Envoy's share of an account.
@@ -234,7 +236,7 @@ func (b *TokenBook) Keys(see func(key string)) {
 func (b *TokenBook) Totals() BookTotals {
 	t := b.totals
 	t.Keys = len(b.accounts)
-	t.Held = t.Granted - t.Spent - t.Returned - t.Expired - t.Lost
+	t.Held = t.Granted + b.undone - t.Spent - t.Returned - t.Expired - t.Lost
 	return t
 }
 

@@ -270,3 +270,25 @@ func TestClockStep(t *testing.T) {
 		}
 	}
 }
+
+// TestUndone checks that the sum of spent hits does not decrease when a request gives tokens back, and that these are counted
+// once when they are spent again.
+func TestUndone(t *testing.T) {
+	d := newDesk(t, Limit{1000, 10 * time.Second})
+	d.lease(print)
+	d.spend(3)
+	d.tick(TickInterval)
+	for _, l := range d.memory.leases {
+		l.tokens += 2
+	}
+	before := d.Totals().Spent
+	d.tick(TickInterval)
+	if now := d.Totals().Spent; now != before || d.spent != before {
+		t.Errorf("%d hits were spent, then %d, and %d are reported", before, now, d.spent)
+	}
+	d.spend(4)
+	d.tick(time.Second)
+	if o := d.Totals(); o.Spent != before+2 || d.spent != before+2 || d.left != 1000-5 {
+		t.Errorf("%d hits were spent of 5, %d are reported, and %d are left of 1000", o.Spent, d.spent, d.left)
+	}
+}

@@ -60,7 +60,8 @@ type BookWork struct {
 	Corrupt []uint64  // connections that have to be closed
 }
 
-// BookTotals are the sums of hits since the start. Granted is always Spent + Returned + Expired + Lost + Held.
+// BookTotals are the sums of hits since the start. They never decrease, except Held and Keys. Granted is always Spent +
+// Returned + Expired + Lost + Held, less the hits in Spent that have come back and that no others have taken the place of.
 type BookTotals struct {
 	Granted  uint64 // charged by owners
 	Spent    uint64 // by Envoys

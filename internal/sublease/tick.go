@@ -77,15 +77,27 @@ func (b *TokenBook) turn(now int64, a *account) {
 
 // count accounts for what was spent of a lease of which left tokens are left, and returns how much is new.
 func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
-	spent := l.given - left
+	a, spent := l.account, l.given-left
 	if spent < l.counted { // a request has given tokens back that it could not use
-		b.totals.Spent -= uint64(l.counted - spent)
-	} else if hits = uint64(spent - l.counted); hits > 0 {
-		b.totals.Spent += hits
-		b.work.Spent = append(b.work.Spent, KeyHits{l.account.key, l.account.window, hits})
+		b.undo(a, int64(l.counted-spent))
+	} else {
+		hits = uint64(spent - l.counted)
+		again := min(hits, a.undone) // were reported before
+		b.undo(a, -int64(again))
+		if n := hits - again; n > 0 {
+			b.totals.Spent += n
+			b.work.Spent = append(b.work.Spent, KeyHits{a.key, a.window, n})
+		}
 	}
 	l.counted, l.left = spent, left
 	return hits
+}
+
+// undo adds to the hits that were reported as spent and have come back. Totals never decrease, so the next hits that are
+// spent of the key are not reported again instead.
+func (b *TokenBook) undo(a *account, n int64) {
+	a.undone += uint64(n)
+	b.undone += uint64(n)
 }
 
 // lose counts all of a lease as spent, and more tokens that were added to it, because its memory is corrupt.
