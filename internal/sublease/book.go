@@ -18,7 +18,8 @@ type TokenBook struct {
 	members  func() int
 	accounts map[string]*account
 	conns    map[uint64]*envoy
-	order    []*account // those of accounts, in the order of their creation
+	order    []*account // those of accounts, in the order of their creation, and since the last look also dropped ones
+	touched  []*account // that have changed since the last Tick
 	undone   uint64     // of all accounts that were
 	work     BookWork   // for the next Tick
 	done     BookWork   // of the last one
@@ -39,6 +40,8 @@ type account struct {
 	known  bool   // the owner has reported left, for window
 	undone uint64 // hits that were reported as spent, and have come back
 	first  int    // index of the line that is served first
+
+	touched, dropped bool
 }
 
 // line is one Envoy's share of an account.
@@ -186,6 +189,15 @@ func (b *TokenBook) Lease(now int64, conn uint64, p Print, key string, limit Lim
 	}
 	e.lines[p] = l
 	a.lines = append(a.lines, l)
+	b.touch(a)
+}
+
+// touch makes the next Tick fill the account, whether or not it is time for a look.
+func (b *TokenBook) touch(a *account) {
+	if !a.touched {
+		a.touched = true
+		b.touched = append(b.touched, a)
+	}
 }
 
 // Forget ends all leases of a key, because its limit has changed.
@@ -204,6 +216,9 @@ func (b *TokenBook) Forget(now int64, key string) {
 func (b *TokenBook) Granted(now int64, l Lot) {
 	b.totals.Granted += l.Hits
 	a := b.accounts[l.Key]
+	if a != nil {
+		b.touch(a)
+	}
 	if a == nil || a.window != l.Window {
 		b.giveBack(l.KeyHits)
 		if a != nil {
@@ -227,8 +242,8 @@ func (b *TokenBook) giveBack(h KeyHits) {
 
 // Keys calls see with each key that has an account.
 func (b *TokenBook) Keys(see func(key string)) {
-	for _, a := range b.order {
-		see(a.key)
+	for key := range b.accounts {
+		see(key)
 	}
 }
 

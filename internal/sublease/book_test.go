@@ -122,7 +122,7 @@ func TestIdle(t *testing.T) {
 	if len(d.memory.leases) > 0 || d.left != 997 || d.spent != 3 {
 		t.Errorf("%d leases; %d left of 1000 after 3 hits; %d spent", len(d.memory.leases), d.left, d.spent)
 	}
-	d.tick(forgetAfter)
+	d.tick(forgetAfter + TickInterval)
 	if n := d.Totals().Keys; n != 0 || len(d.order) > 0 || d.Next() < d.now+1e9 {
 		t.Errorf("%d accounts", n)
 	}

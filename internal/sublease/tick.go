@@ -9,18 +9,25 @@ import (
 // Tick looks at all leases, and returns what has to be done. It has to be called at Next, and may be called at any time.
 func (b *TokenBook) Tick(now int64) *BookWork {
 	if elapsed := time.Duration(now - b.ticked); elapsed < 0 || elapsed >= TickInterval/2 {
+		b.order = slices.DeleteFunc(b.order, func(a *account) bool { return a.dropped })
 		for _, a := range b.order {
 			b.look(now, a)
+			b.touch(a)
 		}
 		b.ticked = now
 	}
-	for i := len(b.order) - 1; i >= 0; i-- { // drop removes from the list
-		if a := b.order[i]; len(a.lines) == 0 {
+	for _, a := range b.touched {
+		a.touched = false
+		switch {
+		case a.dropped:
+		case len(a.lines) == 0:
 			b.drop(now, a)
-		} else {
+		default:
 			b.fill(now, a)
 		}
 	}
+	clear(b.touched)
+	b.touched = b.touched[:0]
 	b.work, b.done = BookWork{
 		Asks: b.done.Asks[:0], Returns: b.done.Returns[:0], Spent: b.done.Spent[:0], Corrupt: b.done.Corrupt[:0],
 	}, b.work
@@ -130,6 +137,7 @@ func (b *TokenBook) end(l *line) {
 	b.takeBack(l)
 	delete(l.envoy.lines, l.print)
 	l.account.lines = slices.DeleteFunc(l.account.lines, func(x *line) bool { return x == l })
+	b.touch(l.account)
 }
 
 // drop removes an account that has no lines.
@@ -140,9 +148,8 @@ func (b *TokenBook) drop(now int64, a *account) {
 	} else {
 		b.giveBack(KeyHits{a.key, a.window, a.stock})
 	}
-	a.stock = 0
+	a.stock, a.dropped = 0, true
 	delete(b.accounts, a.key)
-	b.order = slices.DeleteFunc(b.order, func(x *account) bool { return x == a })
 }
 
 // need returns how many more tokens a line should have, which has at most most then.
