@@ -292,3 +292,23 @@ func TestUndone(t *testing.T) {
 		t.Errorf("%d hits were spent of 5, %d are reported, and %d are left of 1000", o.Spent, d.spent, d.left)
 	}
 }
+
+// TestTrickle checks that a key which was busy, and has few requests now, does not keep the lot of its busy time.
+func TestTrickle(t *testing.T) {
+	d := newDesk(t, Limit{100_000, time.Hour})
+	d.lease(print)
+	for range 100 { // 2 s, at up to 10,000 a second
+		d.spend(min(200, d.tokens()))
+		d.tick(TickInterval)
+	}
+	busy := d.tokens()
+	for range 50 { // 10 s, at 5 a second
+		if d.tokens() > 0 {
+			d.spend(1)
+		}
+		d.tick(200 * time.Millisecond)
+	}
+	if busy < 500 || d.tokens() > 8*firstLot {
+		t.Errorf("the lease had %d tokens, and has %d after 10 s with 5 requests a second", busy, d.tokens())
+	}
+}

@@ -102,6 +102,8 @@ const (
 	minLot   = 8 // a smaller lot is not worth a request
 	maxLot   = 1 << 29
 
+	surplusLots = 8 // a lease that would last for that many lots is taken back: then the rate has decreased for about 400 ms
+
 	partsOfRest = 4 // a lot is at most this part of an equal share of what is left of the limit
 
 	interestPeriod = 500 * time.Millisecond // over which the rate of a descriptor without a lease is measured

@@ -56,10 +56,15 @@ func (b *TokenBook) look(now int64, a *account) {
 		switch idle := time.Duration(now - l.usedAt); {
 		case idle >= forgetAfter:
 			b.end(l)
-		case l.has && (idle >= idleAfter || now >= l.renewAt):
+		case l.has && (idle >= idleAfter || now >= l.renewAt || l.surplus()):
 			b.takeBack(l)
 		}
 	}
+}
+
+// surplus reports whether a line has far more tokens than its rate needs, because its rate has decreased.
+func (l *line) surplus() bool {
+	return uint64(l.left) > max(firstLot, uint64(l.rate*horizon.Seconds()))*surplusLots
 }
 
 // turn ends the leases of a window that has ended, or soon will.
