@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/keyward/keyward/envoy/module"
@@ -39,6 +40,8 @@ type Lessor struct {
 	stop    chan struct{}
 	running sync.WaitGroup
 	asks    chan struct{} // a place for each request to an owner that is open
+
+	unreturned atomic.Uint64 // hits that the book has returned, and no owner has taken back
 
 	mu       sync.Mutex
 	book     *sublease.TokenBook
