@@ -46,6 +46,8 @@ type Assigner struct {
 	keys   map[quota.Key]*counter
 	closed bool
 	pushes []rlqs.Assignment // scratch
+	// superseded are the keys whose rule has changed in this step.
+	superseded []*counter
 	// waitsUntil is the Next for which run waits.
 	waitsUntil int64
 }
@@ -58,6 +60,13 @@ type counter struct {
 	note    lots.Note         // of the demand
 	noting  bool              // a request about it is in progress
 	usedAt  int64
+	before  *superseded // until the end of the step in which the rule has changed; else nil
+}
+
+// superseded has what was charged to the counter that a key had before its rule changed.
+type superseded struct {
+	request owner.Request
+	lots    []lots.HeldLot
 }
 
 // New returns an Assigner. The caller must Close it.
@@ -115,8 +124,8 @@ func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
 				c = new(counter)
 				a.keys[b.Key] = c
 			}
-			if c.request.Key != b.Request.Key { // the rule has changed: what was charged before is of no use
-				c.lots = nil
+			if c.request.Key != b.Request.Key {
+				a.supersede(c)
 			}
 			c.request, c.bucket, c.usedAt = b.Request, b, now
 			a.metrics.admitted.Add(float64(u.Allowed))
@@ -126,6 +135,14 @@ func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
 			}, quotaOf(b))
 		}
 	})
+}
+
+// supersede notes that the key's counter changes. What the ledger returns in this step is of the old one.
+func (a *Assigner) supersede(c *counter) {
+	if len(c.lots) > 0 {
+		c.before, c.lots = &superseded{c.request, c.lots}, nil
+		a.superseded = append(a.superseded, c)
+	}
 }
 
 // quotaOf returns the limit of a bucket. Without one, Envoys admit everything. Of a rule that has become one whose limit is
@@ -181,6 +198,10 @@ func (a *Assigner) tick(now int64) {
 	for _, h := range w.Returns {
 		a.giveBack(now, h)
 	}
+	for _, c := range a.superseded {
+		c.before = nil
+	}
+	a.superseded = a.superseded[:0]
 }
 
 // respond sends a response. A stream on which it cannot be sent is over, and will be closed.

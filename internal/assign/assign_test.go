@@ -291,6 +291,27 @@ func TestAnotherCounter(t *testing.T) {
 	}
 }
 
+// TestNotAssignedAnyMore checks that a key whose rule has lost its mechanism, or its limit, gives back at once what its
+// Envoys do not have, to the counter that it was charged to.
+func TestNotAssignedAnyMore(t *testing.T) {
+	for _, fit := range []rlqs.BucketFit{rlqs.FitOwner, rlqs.FitUnlimited, rlqs.FitShadow} {
+		r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
+		r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+		r.report(1, 0, 5, 0)
+		p := r.await(t, rlqs.AssignPair, 1)
+		before := r.used(r.request)
+		r.bucket = rlqs.QuotaBucket{Key: "k", Fit: fit, Match: r.bucket.Match}
+		r.report(1, 0, 5, 5*time.Second)
+		r.Assigner.Close()
+		if now := r.used(r.request); now != uint64(p.Tokens) || before <= now {
+			t.Errorf("%v: %d hits are charged, %d before; the Envoy has %d", fit, now, before, p.Tokens)
+		}
+		if lost := testutil.ToFloat64(r.metrics.lost); lost > 0 {
+			t.Errorf("%v: %v hits were not given back", fit, lost)
+		}
+	}
+}
+
 // TestMetricsOfStreams checks the metrics of open streams: ids, the age of reports, and responses without acknowledgement.
 func TestMetricsOfStreams(t *testing.T) {
 	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)

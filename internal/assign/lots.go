@@ -71,7 +71,11 @@ func (a *Assigner) giveBack(now int64, h quota.WindowHits) {
 		a.metrics.lost.Add(float64(h.Hits))
 		return
 	}
-	settlements, kept := lots.Return(&c.lots, c.request, now, h)
+	from, request := &c.lots, c.request
+	if c.before != nil {
+		from, request = &c.before.lots, c.before.request
+	}
+	settlements, kept := lots.Return(from, request, now, h)
 	a.metrics.lost.Add(float64(kept)) // of lots that were settled before
 	for _, s := range settlements {
 		a.running.Add(1)

@@ -58,10 +58,12 @@ func (l *line) observe(now int64, r BucketReport) {
 // change applies another quota.
 func (a *allotment) change(now int64, q KeyQuota) {
 	old := a.quota
-	a.quota = q
 	if old.Unlimited == q.Unlimited && old.Window == q.Window && old.Counter == q.Counter {
+		a.quota = q
 		return
 	}
+	a.release(now)
+	a.quota = q
 	// Hits of other windows or counters are of no use. What Envoys may spend is carried, as at the turn of a window.
 	end := a.end
 	a.finish()
@@ -81,6 +83,17 @@ func (a *allotment) change(now int64, q KeyQuota) {
 	}
 	a.scheduled = now
 	a.ledger.due(now)
+}
+
+// release returns the hits of the window and of the next one that no Envoy has.
+func (a *allotment) release(now int64) {
+	if now >= a.end {
+		return
+	}
+	free, next := a.held-min(a.held, a.charged), a.next-min(a.next, a.ahead)
+	a.held, a.next = a.held-free, a.next-next
+	a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window, Hits: free})
+	a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: next})
 }
 
 // allow makes an Envoy admit everything.
