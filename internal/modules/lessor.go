@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/keyward/keyward/envoy/module"
@@ -39,6 +40,8 @@ type Lessor struct {
 	stop    chan struct{}
 	running sync.WaitGroup
 	asks    chan struct{} // a place for each request to an owner that is open
+
+	unreturned atomic.Uint64 // hits that the book has returned, and no owner has taken back
 
 	mu       sync.Mutex
 	book     *sublease.TokenBook
@@ -295,8 +298,8 @@ type words struct {
 
 // Put implements sublease.Words.
 func (w words) Put(p sublease.Print, tokens uint32, expires int64) (uint32, bool) {
-	left := expires - w.now().UnixNano()
-	return w.segment.Put(module.Fingerprint{Lo: p[0], Hi: p[1]}, tokens, int64(module.MonotonicNow())+left)
+	m := int64(module.MonotonicNow()) // first: a lease must not end later if the process is stopped between the two clocks
+	return w.segment.Put(module.Fingerprint{Lo: p[0], Hi: p[1]}, tokens, m+expires-w.now().UnixNano())
 }
 
 // Left implements sublease.Words.

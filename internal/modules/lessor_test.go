@@ -243,6 +243,43 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// TestUnreturned checks that hits which cannot be given back are counted, because no owner answers or their hold has lapsed.
+func TestUnreturned(t *testing.T) {
+	for name, breaks := range map[string]func(*pod){
+		"no owner": func(p *pod) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.change = func(q *owner.Request, r *owner.Result) {
+				if q.Op != owner.Reserve {
+					r.Authority = owner.Share
+				}
+			}
+		},
+		"lapsed": func(p *pod) {
+			p.lessor.mu.Lock()
+			defer p.lessor.mu.Unlock()
+			for _, k := range p.lessor.keys {
+				for i := range k.lots {
+					k.lots[i].until = 0
+				}
+			}
+		},
+	} {
+		p := newPod(t, fmt.Sprintf(plain, 1000))
+		c := p.dial()
+		if !p.lease(c, "k", "v") {
+			t.Fatal("no lease")
+		}
+		breaks(p)
+		c.Close()
+		p.eventually("the lease ends", func() bool { return p.metric("keyward_module_returned_hits_total") > 0 })
+		p.close()
+		if back, lost := p.metric("keyward_module_returned_hits_total"), p.metric("keyward_module_unreturned_hits_total"); lost == 0 || lost > back || name == "no owner" && lost < back {
+			t.Errorf("%s: %v of %v hits are counted as not given back", name, lost, back)
+		}
+	}
+}
+
 // TestIneligible checks that limits which calls must decide are not leased.
 func TestIneligible(t *testing.T) {
 	const day = "{unit: day, requests_per_unit: 1000}"

@@ -102,23 +102,26 @@ func (l *Lessor) decide(now time.Time, q owner.Request) owner.Result {
 	return as[0]
 }
 
-// settle settles a hold.
-func (l *Lessor) settle(q owner.Request, op owner.Op, used uint64, id claim.Ident) {
+// settle settles a hold. It returns false if no owner has answered, so that it may stay charged.
+func (l *Lessor) settle(q owner.Request, op owner.Op, used uint64, id claim.Ident) bool {
 	q.Op, q.Hits, q.Hold = op, used, &owner.Hold{ID: id, TTL: time.Second}
-	l.decide(l.now(), q)
+	res := l.decide(l.now(), q)
+	return res.Authority == owner.Full || res.Authority == owner.Part
 }
 
 // giveBack returns hits to the owner: first those of complete lots, then those of the newest. l.mu is locked.
 func (l *Lessor) giveBack(now int64, h sublease.KeyHits) {
 	k := l.keys[h.Key]
 	if k == nil {
+		l.unreturned.Add(h.Hits)
 		return
 	}
 	k.dropLots(now)
 	for h.Hits > 0 {
 		i := k.lotFor(h)
-		if i < 0 {
-			return // what is left of them stays charged
+		if i < 0 { // what is left of them stays charged
+			l.unreturned.Add(h.Hits)
+			return
 		}
 		x := k.lots[i]
 		k.lots = slices.Delete(k.lots, i, i+1) // a hold is settled once
@@ -127,7 +130,11 @@ func (l *Lessor) giveBack(now int64, h sublease.KeyHits) {
 			op, used = owner.Commit, x.hits-h.Hits
 		}
 		h.Hits -= x.hits - used
-		l.running.Go(func() { l.settle(x.by, op, used, x.id) })
+		l.running.Go(func() {
+			if !l.settle(x.by, op, used, x.id) {
+				l.unreturned.Add(x.hits - used)
+			}
+		})
 	}
 }
 

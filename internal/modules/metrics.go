@@ -37,6 +37,7 @@ func (l *Lessor) Collectors(s *module.SegmentServer) []prometheus.Collector {
 		hits("granted_hits_total", "Hits that owners have charged for modules.", func(t *sublease.BookTotals) uint64 { return t.Granted }),
 		hits("taken_hits_total", "Hits that modules have spent.", func(t *sublease.BookTotals) uint64 { return t.Spent }),
 		hits("returned_hits_total", "Charged hits that were not spent and were given back.", func(t *sublease.BookTotals) uint64 { return t.Returned }),
+		number("unreturned_hits_total", "Returned hits that no owner has taken back. They stay charged until their window ends.", nil, l.unreturned.Load),
 		hits("expired_hits_total", "Charged hits that were not spent when their windows ended.", func(t *sublease.BookTotals) uint64 { return t.Expired }),
 		hits("lost_hits_total", "Charged hits that count as spent because an Envoy's memory was corrupt.", func(t *sublease.BookTotals) uint64 { return t.Lost }),
 		hits("full_total", "Leases for which an Envoy's memory had no room.", func(t *sublease.BookTotals) uint64 { return t.Full }),
