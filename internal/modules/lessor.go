@@ -51,6 +51,8 @@ type Lessor struct {
 	sleeping bool
 	key      []byte               // scratch
 	counters module.SpendCounters // sums of all connections
+	// returned and unreturned count hits that the book has given back: those that the owner has confirmed, and the others.
+	returned, unreturned uint64
 }
 
 // leasedKey describes a key that has leases.

@@ -333,6 +333,46 @@ func TestOnlyOwnersGrant(t *testing.T) {
 	}
 }
 
+// TestUnreturned checks that hits count as returned only if the owner has confirmed it, and that those which cannot be given
+// back are counted, too.
+func TestUnreturned(t *testing.T) {
+	p := newPod(t, fmt.Sprintf(plain, 1000))
+	p.mu.Lock()
+	p.change = func(q *owner.Request, r *owner.Result) {
+		if q.Op == owner.Release || q.Op == owner.Commit {
+			r.Authority = owner.Share // the owner has not answered
+		}
+	}
+	p.mu.Unlock()
+	c := p.dial()
+	if !p.lease(c, "k", "v") {
+		t.Fatal("no lease")
+	}
+	c.Close()
+	hits := func(name string) float64 { return p.metric("keyward_module_" + name + "_hits_total") }
+	p.eventually("all hits are accounted for", func() bool { return hits("granted") > 0 && hits("granted") == hits("taken")+hits("unreturned") })
+	if n := hits("returned"); n != 0 {
+		t.Errorf("%v hits count as returned without a confirmation", n)
+	}
+
+	p.mu.Lock()
+	p.change = nil
+	p.mu.Unlock()
+	before := hits("unreturned")
+	if c = p.dial(); !p.lease(c, "k", "v") {
+		t.Fatal("no lease")
+	}
+	p.lessor.mu.Lock()
+	for _, k := range p.lessor.keys {
+		k.lots = nil // they have lapsed
+	}
+	p.lessor.mu.Unlock()
+	c.Close()
+	p.eventually("hits without a lot are accounted for", func() bool {
+		return hits("unreturned") > before && hits("granted") == hits("taken")+hits("unreturned")+hits("returned")
+	})
+}
+
 // TestHostile has an Envoy write anything anywhere into its memory while others spend their leases. It loses its connection,
 // and all others together are admitted what their owners have charged.
 func TestHostile(t *testing.T) {
