@@ -70,6 +70,7 @@ type connection struct {
 	id       uint64
 	conn     *module.EnvoyConn
 	counters module.SpendCounters // at the last look
+	since    time.Time
 }
 
 // maxAsks is the most requests to owners that are open at a time.
@@ -109,7 +110,7 @@ func (l *Lessor) Opened(c *module.EnvoyConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.serial++
-	x := &connection{id: l.serial, conn: c}
+	x := &connection{id: l.serial, conn: c, since: l.now()}
 	l.conns[c], l.byID[x.id] = x, x
 	l.book.Opened(x.id, words{c.Segment, l.now})
 }

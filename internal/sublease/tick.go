@@ -80,8 +80,10 @@ func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
 	spent := l.given - left
 	if spent < l.counted { // a request has given tokens back that it could not use
 		b.totals.Spent -= uint64(l.counted - spent)
+		l.taken -= uint64(l.counted - spent)
 	} else if hits = uint64(spent - l.counted); hits > 0 {
 		b.totals.Spent += hits
+		l.taken += hits
 		b.work.Spent = append(b.work.Spent, KeyHits{l.account.key, l.account.window, hits})
 	}
 	l.counted, l.left = spent, left
