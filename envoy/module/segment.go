@@ -25,6 +25,8 @@ const (
 	offWord    = 16
 	offExpires = 24
 
+	// defaultSlots has room for 10,000 keys, and more, in 516 KiB.
+	defaultSlots = 16_384
 	// neighbors is the number of slots, from that of the fingerprint on, in one of which a lease is.
 	neighbors = 8
 

@@ -257,3 +257,21 @@ func FuzzSegment(f *testing.F) {
 		}
 	})
 }
+
+// TestRoom requires that the memory of an Envoy has room for 10,000 keys in at most 1 MiB, whatever the keys are.
+func TestRoom(t *testing.T) {
+	s := newSegment(t, defaultSlots)
+	const keys = 10_000
+	full := 0
+	var key [8]byte
+	for i := range uint64(keys) {
+		binary.LittleEndian.PutUint64(key[:], i)
+		if _, ok := s.Put(s.Fingerprint(key[:]), 1, int64(1)<<40); !ok {
+			full++
+		}
+	}
+	t.Logf("%d keys in %d bytes, %d without room", keys, segmentSize(defaultSlots), full)
+	if full > keys/50 || segmentSize(defaultSlots) > 1<<20 {
+		t.Errorf("%d of %d keys have no room in %d bytes", full, keys, segmentSize(defaultSlots))
+	}
+}

@@ -23,7 +23,7 @@ type Options struct {
 	Mode   os.FileMode // of the socket; default 0600
 	Book   LeaseBook
 	Logger *slog.Logger // default slog.Default
-	Slots  uint32       // of a segment, a power of two; default 16,384 (516 KiB)
+	Slots  uint32       // of a segment, a power of two; default defaultSlots
 
 	Connections int     // most of them; further ones are closed at once; default 64
 	Messages    float64 // of one connection in a second; more are read later; default 5,000
@@ -38,7 +38,7 @@ func (o Options) withDefaults() Options {
 		o.Logger = slog.Default()
 	}
 	if o.Slots == 0 {
-		o.Slots = 16384
+		o.Slots = defaultSlots
 	}
 	if o.Connections == 0 {
 		o.Connections = 64

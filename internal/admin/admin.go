@@ -33,6 +33,7 @@ type Options struct {
 	Leases   func() api.HeldLeases      // /v1/leases
 	Escrows  func() api.Escrows         // /v1/escrows
 	Quotas   func() api.Quotas          // /v1/quotas
+	Modules  func() api.Modules         // /v1/modules
 	Budgets  func() api.Budgets         // /v1/budgets
 	RingMap  func() api.RingMap         // /v1/ring
 	RuleTree func() api.RuleTree        // /v1/rules
@@ -53,6 +54,7 @@ const endpoints = `/cluster  members, ring and rules as JSON
 /v1/leases  the leases that this member holds
 /v1/escrows  what this member has of limits that several regions share
 /v1/quotas  the limits that Envoys with streams to this member spend without calls
+/v1/modules  the Envoys of this pod whose modules spend leases without calls
 /v1/budgets  what is spent, held and left of keys with holds that this member counts
 /v1/timeline  recent events at this member, newest first
 /healthz  200 while the process runs
@@ -87,6 +89,9 @@ func Handler(o Options) http.Handler {
 	}
 	if o.Quotas != nil {
 		page("/v1/quotas", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Quotas()) })
+	}
+	if o.Modules != nil {
+		page("/v1/modules", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Modules()) })
 	}
 	if o.Escrows != nil {
 		page("/v1/escrows", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Escrows()) })

@@ -113,6 +113,14 @@ func TestHotKeysAreOnPageAndSocket(t *testing.T) {
 	if fetch(t, quotas.URL+"/v1/quotas", &spent); spent.Streams != 2 || spent.Keys[0].Envoys[0].Left != 3 {
 		t.Errorf("%+v", spent)
 	}
+	modules := httptest.NewServer(Handler(Options{Modules: func() api.Modules {
+		return api.Modules{Total: 2, Envoys: []api.ModuleEnvoy{{Node: "e", Keys: []api.ModuleKey{{Name: "k=v", Left: 3}}}}}
+	}}))
+	defer modules.Close()
+	var leased api.Modules
+	if fetch(t, modules.URL+"/v1/modules", &leased); leased.Total != 2 || leased.Envoys[0].Keys[0].Left != 3 {
+		t.Errorf("%+v", leased)
+	}
 	var held api.HeldLeases
 	fetch(t, page.URL+"/v1/leases", &held)
 	if len(held.Keys) != 1 || held.Keys[0].Left != 3 {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/keyward/keyward/envoy/module"
+	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/modules"
 )
 
@@ -53,4 +54,44 @@ func parseMode(s string) (os.FileMode, error) {
 		return 0, fmt.Errorf("want octal digits like 0600, not %q", s)
 	}
 	return os.FileMode(n), nil
+}
+
+// The most Envoys of /v1/modules, and the most keys of each.
+const (
+	modulesShown    = 64
+	moduleKeysShown = 100
+)
+
+// moduleStatus returns the document of /v1/modules.
+func (m *sidecar) moduleStatus() api.Modules {
+	d := api.Modules{Member: m.Flags.Node, Socket: m.Flags.ModuleSocket, Envoys: []api.ModuleEnvoy{}, Refused: map[string]uint64{}}
+	p := &m.modules
+	if p.server == nil {
+		return d
+	}
+	for kind := range module.RefusalKinds {
+		d.Refused[kind.String()] = p.server.Refused(kind)
+	}
+	states, total := p.lessor.States(modulesShown, moduleKeysShown)
+	d.Total = total
+	for i := range states {
+		d.Envoys = append(d.Envoys, moduleEnvoy(&states[i]))
+	}
+	return d
+}
+
+func moduleEnvoy(s *modules.EnvoyState) api.ModuleEnvoy {
+	e := api.ModuleEnvoy{
+		Node: s.Hello.Node, ABI: s.Hello.ABI, Since: s.Since.UTC(), Slots: s.Slots, Used: s.Used, Keys: []api.ModuleKey{}, Total: s.Total,
+		Taken: s.Counters.Taken, NoLease: s.Counters.Misses, Empty: s.Counters.Empty, Corrupt: s.Counters.Corrupt,
+	}
+	for i := range s.Keys {
+		k := &s.Keys[i]
+		e.Keys = append(e.Keys, api.ModuleKey{
+			Domain: k.Domain, Name: string(k.Match.AppendName(nil, k.Entries)), Digest: digest(k.Request.Key), Limit: k.Match.Limit.Limit,
+			Window: k.Match.Limit.Window.String(), Rate: round(k.Rate), Given: k.Given, Left: k.Left, Taken: k.Taken, NoLease: k.NoLease,
+			Empty: k.Empty,
+		})
+	}
+	return e
 }

@@ -74,7 +74,7 @@ func (m *sidecar) startPage() error {
 		Gatherer: m.reg, MetricsPath: m.Settings.Stats.PrometheusPath, Cluster: m.clusterStatus, Ready: m.ready,
 		Counters: m.counterStatus, Explain: m.explanation, Self: m.selfStatus, HotKeys: m.hotKeys, Leases: m.heldLeases,
 		RingMap: m.ringMap, RuleTree: m.ruleTree, Timeline: m.timeline.Events, Escrows: m.escrows, Budgets: m.budgets,
-		Quotas: m.quotaStatus,
+		Quotas: m.quotaStatus, Modules: m.moduleStatus,
 	}
 	page, err := servePage(m.pageAddrs(), o, m.security)
 	m.page = page

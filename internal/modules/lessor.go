@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/keyward/keyward/envoy/module"
@@ -41,8 +40,6 @@ type Lessor struct {
 	running sync.WaitGroup
 	asks    chan struct{} // a place for each request to an owner that is open
 
-	unreturned atomic.Uint64 // hits that the book has returned, and no owner has taken back
-
 	mu       sync.Mutex
 	book     *sublease.TokenBook
 	matcher  rls.RuleMatcher // with which keys was matched
@@ -54,6 +51,8 @@ type Lessor struct {
 	sleeping bool
 	key      []byte               // scratch
 	counters module.SpendCounters // sums of all connections
+	// returned and unreturned count hits that the book has given back: those that the owner has confirmed, and the others.
+	returned, unreturned uint64
 }
 
 // leasedKey describes a key that has leases.
@@ -71,6 +70,7 @@ type connection struct {
 	id       uint64
 	conn     *module.EnvoyConn
 	counters module.SpendCounters // at the last look
+	since    time.Time
 }
 
 // maxAsks is the most requests to owners that are open at a time.
@@ -110,7 +110,7 @@ func (l *Lessor) Opened(c *module.EnvoyConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.serial++
-	x := &connection{id: l.serial, conn: c}
+	x := &connection{id: l.serial, conn: c, since: l.now()}
 	l.conns[c], l.byID[x.id] = x, x
 	l.book.Opened(x.id, words{c.Segment, l.now})
 }

@@ -102,25 +102,25 @@ func (l *Lessor) decide(now time.Time, q owner.Request) owner.Result {
 	return as[0]
 }
 
-// settle settles a hold. It returns false if no owner has answered, so that it may stay charged.
+// settle settles a hold, and reports whether the owner has confirmed it.
 func (l *Lessor) settle(q owner.Request, op owner.Op, used uint64, id claim.Ident) bool {
 	q.Op, q.Hits, q.Hold = op, used, &owner.Hold{ID: id, TTL: time.Second}
 	res := l.decide(l.now(), q)
 	return res.Authority == owner.Full || res.Authority == owner.Part
 }
 
-// giveBack returns hits to the owner: first those of complete lots, then those of the newest. l.mu is locked.
+// giveBack returns hits to the owner, those of complete lots if possible. Hits without a lot stay charged. l.mu is locked.
 func (l *Lessor) giveBack(now int64, h sublease.KeyHits) {
 	k := l.keys[h.Key]
 	if k == nil {
-		l.unreturned.Add(h.Hits)
+		l.unreturned += h.Hits
 		return
 	}
 	k.dropLots(now)
 	for h.Hits > 0 {
 		i := k.lotFor(h)
-		if i < 0 { // what is left of them stays charged
-			l.unreturned.Add(h.Hits)
+		if i < 0 { // their lots were settled before, or have lapsed
+			l.unreturned += h.Hits
 			return
 		}
 		x := k.lots[i]
@@ -130,11 +130,18 @@ func (l *Lessor) giveBack(now int64, h sublease.KeyHits) {
 			op, used = owner.Commit, x.hits-h.Hits
 		}
 		h.Hits -= x.hits - used
-		l.running.Go(func() {
-			if !l.settle(x.by, op, used, x.id) {
-				l.unreturned.Add(x.hits - used)
-			}
-		})
+		l.running.Go(func() { l.settled(l.settle(x.by, op, used, x.id), x.hits-used) })
+	}
+}
+
+// settled counts hits that were given back, if the owner has confirmed it, and as unreturned if not.
+func (l *Lessor) settled(confirmed bool, hits uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if confirmed {
+		l.returned += hits
+	} else {
+		l.unreturned += hits
 	}
 }
 

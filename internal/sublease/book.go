@@ -61,6 +61,8 @@ type line struct {
 	lookedAt int64
 	renewAt  int64 // the lease is made again then
 	fullTo   int64 // there is no room for a lease until then
+
+	taken, noLease, empty uint64 // for LineView
 }
 
 // envoy is one connection.
@@ -116,6 +118,11 @@ func (b *TokenBook) Interest(now int64, conn uint64, p Print, hits uint32) bool 
 	}
 	if l := e.lines[p]; l != nil {
 		l.called += uint64(hits)
+		if l.has {
+			l.empty += uint64(hits)
+		} else {
+			l.noLease += uint64(hits)
+		}
 		return false
 	}
 	e.turn(now)

@@ -92,8 +92,10 @@ func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
 	a, spent := l.account, l.given-left
 	if spent < l.counted { // a request has given tokens back that it could not use
 		b.undo(a, int64(l.counted-spent))
+		l.taken -= uint64(l.counted - spent)
 	} else {
 		hits = uint64(spent - l.counted)
+		l.taken += hits
 		again := min(hits, a.undone) // were reported before
 		b.undo(a, -int64(again))
 		if n := hits - again; n > 0 {

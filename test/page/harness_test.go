@@ -100,7 +100,7 @@ func startLab(t *testing.T) *lab.Lab {
 	})
 	names := []string{"shop-0", "shop-1", "shop-2"}
 	for _, n := range names {
-		if _, err := l.AddSidecar(n, "--hot-rate", "40", "--decision-timeout", "1s"); err != nil {
+		if _, err := l.AddSidecar(n, "--hot-rate", "40", "--decision-timeout", "1s", "--module-socket", moduleSocket(l, n)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,6 +111,9 @@ func startLab(t *testing.T) *lab.Lab {
 	}
 	return l
 }
+
+// moduleSocket returns the path of a member's socket for modules.
+func moduleSocket(l *lab.Lab, member string) string { return filepath.Join(l.Dir, member+".sock") }
 
 // asker asks members as Envoys do.
 type asker struct {

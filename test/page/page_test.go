@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/keyward/keyward/envoy/module/moduletest"
 	"github.com/keyward/keyward/internal/lab"
 )
 
@@ -47,6 +49,7 @@ func TestPage(t *testing.T) {
 	run("hot keys", func(b *browser) { testHotKeys(t, b, l, a) })
 	run("budgets", func(b *browser) { testBudgets(b, l, a) })
 	run("quotas", func(b *browser) { testQuotas(b, l) })
+	run("modules", func(b *browser) { testModules(b, l) })
 	run("rules", testRules)
 	run("journal", testJournal)
 	run("still", testStill)
@@ -255,6 +258,44 @@ func testQuotas(b *browser, l *lab.Lab) {
 	}
 	cancel()
 	b.await("the Envoy is gone", `!document.querySelector("#quotas .envoy")`)
+}
+
+// testModules requires that the card shows an Envoy with the module while it is connected, with what it has of a key, and
+// connections that were refused.
+func testModules(b *browser, l *lab.Lab) {
+	dial := func() *moduletest.ModuleClient {
+		c, err := moduletest.Dial(moduleSocket(l, l.Sidecars[0].Name))
+		if err != nil {
+			b.Fatal(err)
+		}
+		return c
+	}
+	envoy := dial()
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	var load sync.WaitGroup
+	load.Go(func() {
+		for tick := time.NewTicker(10 * time.Millisecond); ctx.Err() == nil; <-tick.C {
+			if out, _ := envoy.Spend(1, "api", "tenant", hostile); out != moduletest.Taken {
+				_ = envoy.Interest(1, "api", "tenant", hostile)
+			}
+		}
+	})
+	b.await("the Envoy and the key", `!document.getElementById("quotas-box").hidden && document.querySelectorAll("#modules tr").length === 2 && / of [0-9]+ left/.test(document.querySelector("#modules").innerText) && /[1-9][0-9,]* without a call; calls: /.test(document.querySelector("#modules").innerText)`)
+	for _, part := range []string{`tenant=<img src=x onerror="window.pwned=1">`, "ABI v0.2.0, connected for ", "1 of 16,384 leases in use", " without a lease, "} {
+		if s := b.text("#modules"); !strings.Contains(s, part) {
+			b.Errorf("%q is not in %s", part, s)
+		}
+	}
+	other := dial()
+	if err := other.Send([]byte("nonsense")); err != nil {
+		b.Fatal(err)
+	}
+	<-other.Done()
+	cancel()
+	load.Wait()
+	envoy.Close()
+	b.await("the Envoy is gone, and one was refused", `!document.querySelector("#modules tr") && document.getElementById("modules-note").innerText.includes("Refused connections: 1 malformed")`)
 }
 
 func testRules(b *browser) {

@@ -7,6 +7,7 @@ import { Ring } from "./ring.js";
 import { drawMembers, drawHealth, gone } from "./members.js";
 import { drawHot } from "./hot.js";
 import { drawRegions } from "./regions.js";
+import { drawModules } from "./modules.js";
 import { drawQuotas } from "./quotas.js";
 import { drawBudgets } from "./budgets.js";
 import { Speeds, spark, sum, drawRules, drawVersions } from "./rules.js";
@@ -15,7 +16,7 @@ import { Explainer } from "./explain.js";
 
 const feeds = {
   cluster: new Feed("cluster"), hot: new Feed("v1/hotkeys"), leases: new Feed("v1/leases"), rules: new Feed("v1/rules"),
-  quotas: new Feed("v1/quotas"), escrows: new Feed("v1/escrows"), budgets: new Feed("v1/budgets"), timeline: new Feed("v1/timeline"), self: new Feed("v1/self", 5), ring: new Feed("v1/ring"),
+  quotas: new Feed("v1/quotas"), modules: new Feed("v1/modules"), escrows: new Feed("v1/escrows"), budgets: new Feed("v1/budgets"), timeline: new Feed("v1/timeline"), self: new Feed("v1/self", 5), ring: new Feed("v1/ring"),
 };
 const speeds = new Speeds();
 const state = { errors: [] };
@@ -42,7 +43,7 @@ async function read() {
     errors.push(err.message);
     return false;
   });
-  const names = ["hot", "leases", "quotas", "escrows", "budgets", "rules", "timeline", "self"];
+  const names = ["hot", "leases", "quotas", "modules", "escrows", "budgets", "rules", "timeline", "self"];
   const [answered] = await Promise.all([ask("cluster"), ...names.map(ask)]);
   if (answered && ringIsOld()) await ask("ring");
   state.errors = errors;
@@ -111,7 +112,8 @@ function draw() {
   }
   drawPins();
   drawRegions(state);
-  drawQuotas(state, (domain, entries) => explainer.open(domain, entries));
+  const withoutCalls = [drawQuotas, drawModules].map((part) => part(state, (domain, entries) => explainer.open(domain, entries)));
+  attr(byId("quotas-box"), "hidden", withoutCalls.includes(true) ? null : "");
   drawBudgets(state, (domain, entries) => explainer.open(domain, entries));
   drawHot(state, (domain, entries) => explainer.open(domain, entries));
   drawRules(rules, byId("rule-filter").value, (domain, path) => explainer.rule(domain, path));

@@ -5,13 +5,13 @@ import { parseName } from "./hot.js";
 
 const lateReport = 8; // seconds; Envoys report every 5
 
-/** drawQuotas fills the table of keys and the Envoys that spend them, which is hidden without any. open is called with a
-    domain and entries to explain. */
+/** drawQuotas fills the table of keys and the Envoys that spend them, which is hidden without any. It reports whether it is
+    shown. open is called with a domain and entries to explain. */
 export function drawQuotas(state, open) {
   const { quotas } = state;
   const all = quotas?.keys ?? [];
-  attr(byId("quotas-box"), "hidden", all.length ? null : "");
-  if (!all.length) return;
+  attr(byId("quotas-part"), "hidden", all.length ? null : "");
+  if (!all.length) return false;
   put(byId("quotas-note"), `${count(quotas.streams)} stream${quotas.streams === 1 ? "" : "s"} of Envoys to this member. What an Envoy may spend is charged before.${
     quotas.total > all.length ? ` ${count(all.length)} of ${count(quotas.total)} keys are listed.` : ""}`);
   const rows = [];
@@ -21,6 +21,7 @@ export function drawQuotas(state, open) {
     for (const e of k.envoys.slice(0, 20)) rows.push({ id: `${id}/${e.stream}`, k, e });
   }
   list(byId("quotas"), rows, (r) => r.id, (r) => newRow(r, open), updateRow);
+  return true;
 }
 
 function newRow(r, open) {

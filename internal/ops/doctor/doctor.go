@@ -124,7 +124,7 @@ func Examine(f *Snapshot) []Finding {
 		{"off the ring", offRing}, {"gossip keys", gossipKeys}, {"certificates", certificates},
 		{"members", members}, {"ports", ports}, {"one cluster", oneCluster},
 		{"clocks", clocks}, {"ring", onRing}, {"capacity", capacity}, {"expected", expected}, {"settings", settings},
-		{"rules", rules}, {"direct", direct}, {"xds", served}, {"hot keys", hot},
+		{"rules", rules}, {"direct", direct}, {"xds", served}, {"hot keys", hot}, {"modules", modules},
 		{"memory", memory}, {"journal", journals}, {"authority", authority}, {"regions", regions}, {"versions", versions},
 	} {
 		r.check = c.name

@@ -83,6 +83,49 @@ func setMetrics(m *MemberReport, page string) {
 	}
 }
 
+// module gives all members a socket for modules, and one of them a metric of modules.
+func module(member int, metric string) func(f *Snapshot) {
+	return func(f *Snapshot) {
+		for i := range f.Members {
+			f.Members[i].Self.Flags["module-socket"] = "/run/keyward/module.sock"
+			f.Members[i].Self.Started = f.Now.Add(-time.Minute)
+			setMetrics(&f.Members[i], "keyward_module_connections 1\n")
+		}
+		setMetrics(&f.Members[member], "keyward_module_"+metric+"\n")
+	}
+}
+
+// TestModulesAreFine requires that doctor finds nothing wrong with modules that work, and only notes that there are none.
+func TestModulesAreFine(t *testing.T) {
+	text := func(f *Snapshot) (text string) {
+		for _, x := range Examine(f) {
+			if x.Severity != OK {
+				t.Errorf("%+v", x)
+			}
+			if x.Check == "modules" {
+				text += x.Text
+			}
+		}
+		return text
+	}
+	f := healthy()
+	if s := text(f); s != "no member has --module-socket: Envoys have no module" {
+		t.Error(s)
+	}
+	module(1, "connections 2")(f)
+	if s := text(f); s != "4 modules of Envoys connected to 3 members" {
+		t.Error(s)
+	}
+	module(1, "connections 0")(f)
+	if s := text(f); s != "2 modules of Envoys connected to 3 members" {
+		t.Error(s)
+	}
+	f.Members[1].Self.Started = f.Now.Add(-time.Hour)
+	if s := text(f); s != "note: no module is connected to pod-1, which started more than 10 minutes ago; does Envoy load the module, with the path of --module-socket?" {
+		t.Error(s)
+	}
+}
+
 // inRegion puts members into regions of a federation.
 func inRegion(f *Snapshot, names ...string) {
 	for i, name := range names {
@@ -121,7 +164,7 @@ func TestNothingIsWrong(t *testing.T) {
 		}
 		seen[x.Check] = true
 	}
-	if len(seen) != 21 {
+	if len(seen) != 22 {
 		t.Errorf("%d checks: %v", len(seen), seen)
 	}
 	for _, x := range Examine(&Snapshot{Now: now}) {
@@ -325,6 +368,13 @@ func TestEveryMistake(t *testing.T) {
 		{"hot keys", Warn, "its name is not known yet", func(f *Snapshot) {
 			f.Members[1].HotKeys = &api.HotKeys{Keys: []api.HotKeyStatus{{Hot: true, Rate: 10, OwnRate: 10}}}
 		}},
+		{"modules", Warn, "pod-1 has refused 2 connections of modules since it started: their messages are malformed", module(1, `refused_total{reason="malformed"} 2`)},
+		{"modules", Warn, "pod-1 has refused 1 connection of modules since it started: they sent no greeting", module(1, `refused_total{reason="silent"} 1`)},
+		{"modules", Warn, "pod-0 has refused 3 connections of modules since it started: there were more than 64", module(0, `refused_total{reason="excess"} 3`)},
+		{"modules", Warn, "pod-2 had no room in an Envoy's memory for 7 leases", module(2, `full_total 7`)},
+		{"modules", Fail, "the memory that pod-1 shares with an Envoy was corrupt: 1 connection closed", module(1, `refused_total{reason="corrupt"} 1`)},
+		{"modules", Fail, "the memory that pod-1 shares with an Envoy was corrupt: 40 hits lost", module(1, `lost_hits_total 40`)},
+		{"modules", Fail, "corrupt: 9 requests for which the module found a corrupt lease", module(1, `missed_total{cause="corrupt"} 9`)},
 		{"envoy", Warn, "600 of 10600 calls failed", func(f *Snapshot) { f.Envoys[0].Stats = []byte("a.ratelimit.ok: 10000\na.ratelimit.error: 600\n") }},
 	} {
 		f := healthy()

@@ -1,0 +1,30 @@
+package sublease
+
+import (
+	"testing"
+	"time"
+)
+
+// TestLines checks the description of a connection's keys: tokens that were given, taken, taken back, and missed.
+func TestLines(t *testing.T) {
+	d := newDesk(t, Limit{1000, 10 * time.Second})
+	view := func() (v LineView) {
+		d.Lines(1, func(x LineView) { v = x })
+		return v
+	}
+	d.Lines(2, func(LineView) { t.Error("a connection that does not exist has keys") })
+	d.lease(print)
+	missed := view().NoLease // before there was a lease
+	d.spend(3)
+	d.Interest(d.now, 1, print, 5)
+	d.tick(TickInterval)
+	v := view()
+	if v.Key != key || v.Taken != 3 || v.Empty != 5 || v.NoLease != missed || v.Rate <= 0 || v.Left == 0 || v.Given < v.Left {
+		t.Errorf("%+v", v)
+	}
+	d.tick(time.Second) // it is idle
+	d.Interest(d.now, 1, print, 7)
+	if v = view(); v.Given != 0 || v.Left != 0 || v.Taken != 3 || v.Empty != 5 || v.NoLease != missed+7 {
+		t.Errorf("without a lease: %+v", v)
+	}
+}
