@@ -312,3 +312,16 @@ func TestTrickle(t *testing.T) {
 		t.Errorf("the lease had %d tokens, and has %d after 10 s with 5 requests a second", busy, d.tokens())
 	}
 }
+
+// TestTooManyMembers checks that no lot is asked for if a quarter of this member's share of the whole limit is too small.
+func TestTooManyMembers(t *testing.T) {
+	for members, want := range map[int]bool{3: true, 4: false} {
+		d := newDesk(t, Limit{100, 10 * time.Second})
+		d.members = func() int { return members }
+		d.Lease(d.now, 1, print, key, d.limit)
+		d.tick(100 * time.Millisecond)
+		if asked := d.Totals().Granted > 0; asked != want {
+			t.Errorf("%d members: %d hits were charged", members, d.Totals().Granted)
+		}
+	}
+}

@@ -199,7 +199,9 @@ func (b *TokenBook) fill(now int64, a *account) {
 		a.known, a.retry = false, now+int64(retryAfter)
 	}
 	if missing > 0 {
-		b.ask(now, a, min(missing, most))
+		if most >= minLot {
+			b.ask(now, a, min(missing, most))
+		}
 		return
 	}
 	if a.asking {
