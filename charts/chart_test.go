@@ -84,8 +84,13 @@ func TestEnvoyFiles(t *testing.T) {
 	if frugal.Rules, err = config.Load([]config.File{{Name: "example-quota.yaml", Content: read(t, "keyward/files/example-quota.yaml")}}, config.Options{}); err != nil {
 		t.Fatal(err)
 	}
+	leased := plain
+	leased.Shape = snippet.Module
+	if leased.Rules, err = config.Load([]config.File{{Name: "example-module.yaml", Content: read(t, "keyward/files/example-module.yaml")}}, config.Options{}); err != nil {
+		t.Fatal(err)
+	}
 	for name, o := range map[string]snippet.Options{
-		"rlqs": frugal, "owner-direct": secrets, "owner-direct-insecure": owners, "plain": plain, "keyward_client": client, "keyward_ca": ca,
+		"module": leased, "rlqs": frugal, "owner-direct": secrets, "owner-direct-insecure": owners, "plain": plain, "keyward_client": client, "keyward_ca": ca,
 	} {
 		text, _, err := snippet.Generate(o)
 		if err != nil {
@@ -271,6 +276,13 @@ func TestRefused(t *testing.T) {
 		}
 		return `file:rules.shop\.yaml=` + file
 	}
+	values := func(text string) string {
+		file := filepath.Join(t.TempDir(), "values.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "values:" + file
+	}
 	for _, c := range []struct{ set, want string }{
 		{"mod=sidecar", "mod"},
 		{"mode=deamonset", "mode"},
@@ -292,6 +304,11 @@ func TestRefused(t *testing.T) {
 		{"mode=sidecar,networkPolicy.appPorts={80,8082}", "8082 is a port of the sidecar"},
 		{"quota.enabled=true,preset=contour", "Contour cannot add a rate limit quota filter"},
 		{"quota.enabled=maybe", "quota"},
+		{"module.enabled=true", "with mode deployment there is none, so set mode to sidecar\n* module.enabled: set module.image, an image of deploy/module/Dockerfile"},
+		{"mode=sidecar,module.enabled=true,module.image=m,quota.enabled=true", "the demo Envoy has one of them: set one"},
+		{"mode=sidecar,module.enabled=true,module.image=m,module.envoyVersion=1.38.0", "module.envoyVersion is 1.38.0, and the demo Envoy's configuration is for 1.40"},
+		{"module.envoyVersion=latest", "envoyVersion"},
+		{values("module: {envoyVersion: 1.40}"), "envoyVersion"}, // a number, 1.4
 		{"data.volume=nfs", "volume"},
 		{"data.size=1G", "size"},
 		{"data.size=127Mi", "data.size is 127Mi: want at least 128Mi"},

@@ -35,6 +35,7 @@ var renderings = map[string][]string{
 	"sidecar":                 {"mode=sidecar"},
 	"sidecar-envoy":           {"mode=sidecar", "envoy.enabled=true", "networkPolicy.appPorts={10000}"},
 	"sidecar-no-call":         {"mode=sidecar", "envoy.enabled=true", "quota.enabled=true"},
+	"sidecar-module":          {"mode=sidecar", "envoy.enabled=true", "module.enabled=true", "module.image=registry.example/keyward-module:v1"},
 	"sidecar-insecure":        {"mode=sidecar", "envoy.enabled=true", "tls.mode=off", "workload=Deployment"},
 	"sidecar-budgets":         {"mode=sidecar", "values:keyward/examples/budgets.yaml"},
 	"daemonset":               {"mode=daemonset"},

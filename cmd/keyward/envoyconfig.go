@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/keyward/keyward/envoy/module"
 	"github.com/keyward/keyward/envoy/snippet"
 	"github.com/keyward/keyward/internal/config"
 	"github.com/keyward/keyward/internal/config/source"
@@ -142,6 +143,11 @@ func (f *envoyConfigFlags) fill(o *snippet.Options) error {
 			faults = append(faults, fmt.Errorf("read --envoy: %w", err))
 		}
 		o.Envoy = b
+	}
+	if o.ModuleSocket != "" {
+		if err := module.CheckPath(o.ModuleSocket); err != nil {
+			faults = append(faults, fmt.Errorf("--module-socket: %w", err))
+		}
 	}
 	if f.rules == "" {
 		return errors.Join(faults...)

@@ -72,11 +72,11 @@ func TestEnvoyConfig(t *testing.T) {
 		}
 	}
 
-	out, _, err := envoyConfig(t, "--rules", filepath.Join(dir, "none"), "--envoy", filepath.Join(dir, "none"), "--from", "x", "--member", "y")
+	out, _, err := envoyConfig(t, "--rules", filepath.Join(dir, "none"), "--envoy", filepath.Join(dir, "none"), "--from", "x", "--member", "y", "--module-socket", strings.Repeat("/m", 54))
 	if err == nil || out != "" {
 		t.Fatalf("printed %q", out)
 	}
-	for _, want := range []string{"--from x", "--member y", "read --envoy", "read rules"} {
+	for _, want := range []string{"--from x", "--member y", "read --envoy", "read rules", "--module-socket: "} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not said in %v", want, err)
 		}

@@ -49,7 +49,7 @@ func newRoot() *cobra.Command {
 	}
 	root.AddCommand(newRing(), newCheck(), newBounds(), newEnvoyConfig(), newCerts(), newDemo(), newDrain(), newTop(), newBudgets(), newTap(), newHot())
 	root.AddCommand(newMigrate(), newTranslate(), newMirror(), newSimulate()) // migration
-	root.AddCommand(newAsk(), newInject())
+	root.AddCommand(newAsk(), newInject(), newModule())
 	root.AddCommand(newBench(), newJournal())
 	root.AddCommand(newExplain(), newKeys(), newXDS(), newDoctor(), newMan()) // reading a cluster
 	nameMembersAlike(root)

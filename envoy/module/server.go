@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -114,14 +116,13 @@ func Listen(o Options) (*SegmentServer, error) {
 
 // listen creates the socket in a folder that no other user can read, and moves it after its mode is set.
 func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
-	if conn, err := net.DialTimeout("unixpacket", path, time.Second); err == nil {
-		_ = conn.Close()
-		return nil, fmt.Errorf("%s: another process listens on it", path)
+	if err := CheckPath(path); err != nil {
+		return nil, err
 	}
-	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-		return nil, fmt.Errorf("%s: the file exists and is not a socket", path)
+	if err := checkFree(path); err != nil {
+		return nil, err
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".module")
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".m")
 	if err != nil {
 		return nil, err
 	}
@@ -136,6 +137,46 @@ func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// maxPath is the length in bytes of the longest path of a socket that a process can connect to.
+const maxPath = 107
+
+// madePath is the length of the longest path in its folder that listen creates: ".m", ten digits, and "/s".
+const madePath = 14
+
+// CheckPath returns an error if no socket can have that path, or no Envoy can connect to it.
+func CheckPath(path string) error {
+	if n := len(filepath.Dir(path)) + 1 + madePath; n > maxPath {
+		return fmt.Errorf("%s: the folder's name has %d bytes; want at most %d", path, len(filepath.Dir(path)), maxPath-1-madePath)
+	}
+	if len(path) > maxPath {
+		return fmt.Errorf("%s: the path has %d bytes; want at most %d", path, len(path), maxPath)
+	}
+	return nil
+}
+
+// checkFree returns an error unless the path is free, or has a socket on which no process listens. A process that is stopped,
+// or that serves another protocol, still listens.
+func checkFree(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode()&os.ModeSocket == 0:
+		return fmt.Errorf("%s: the file exists and is not a socket", path)
+	}
+	conn, err := net.DialTimeout("unixpacket", path, time.Second)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return fmt.Errorf("%s: another process listens on it", path)
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return fmt.Errorf("another process may listen on it: %w", err)
 }
 
 // Close closes all connections, waits for their ends, and removes the socket.

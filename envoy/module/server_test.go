@@ -1,13 +1,17 @@
 package module
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/keyward/keyward/internal/config"
 )
@@ -185,6 +189,75 @@ func TestSocket(t *testing.T) {
 	}
 	if _, err := Listen(Options{Path: path, Book: &events{}}); err == nil {
 		t.Error("a file that is no socket was replaced")
+	}
+}
+
+// TestSocketOfOthers checks that a socket is not replaced whose process is stopped, so that its queue is full, or which serves
+// another protocol.
+func TestSocketOfOthers(t *testing.T) {
+	full := filepath.Join(t.TempDir(), "full.sock")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: full}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the queue has a place more than its length
+		if conn, err := net.Dial("unixpacket", full); err == nil {
+			defer func() { _ = conn.Close() }()
+		}
+	}
+	other := filepath.Join(t.TempDir(), "other.sock")
+	l, err := net.Listen("unix", other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for _, path := range []string{full, other} {
+		before, _ := os.Lstat(path)
+		if s, err := Listen(Options{Path: path, Book: &events{}}); err == nil {
+			_ = s.Close()
+			t.Errorf("%s was replaced", path)
+		} else {
+			t.Log(err)
+		}
+		if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {
+			t.Errorf("%s is another file now: %v", path, err)
+		}
+	}
+}
+
+// TestLongPath checks that each path with which Listen succeeds can be connected to, and that the error names its length.
+func TestLongPath(t *testing.T) {
+	for _, folder := range []int{0, 60, 92, 93, 106} {
+		for _, length := range []int{100, 106, 107, 108, 200} {
+			dir := t.TempDir()
+			if folder > len(dir)+1 {
+				dir = filepath.Join(dir, strings.Repeat("d", folder-len(dir)-1))
+				if err := os.Mkdir(dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := filepath.Join(dir, strings.Repeat("s", max(1, length-len(dir)-1)))
+			s, err := Listen(Options{Path: path, Book: &events{}})
+			if fits := len(path) <= 107 && len(dir) <= 92; fits != (err == nil) {
+				t.Errorf("%d bytes in a folder of %d: %v", len(path), len(dir), err)
+			}
+			if err != nil {
+				if !strings.Contains(err.Error(), "bytes; want at most") {
+					t.Error(err)
+				}
+				continue
+			}
+			if conn, err := net.Dial("unixpacket", path); err != nil {
+				t.Errorf("%d bytes: %v", len(path), err)
+			} else {
+				_ = conn.Close()
+			}
+			_ = s.Close()
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	yamlv3 "go.yaml.in/yaml/v3"
 )
@@ -13,8 +14,57 @@ import (
 // moduleActions are the actions that the dynamic module of envoy/module/rust has.
 var moduleActions = []string{"request_headers", "query_parameters", "generic_key", "header_value_match", "remote_address", "masked_remote_address"}
 
-// moduleABIs are the ABIs of the module's files, by Envoy's minor version.
-var moduleABIs = map[int]string{36: "1_36", 38: "v0_1_0", 39: "v0_1_0", 40: "v0_2_0"}
+// ModuleFile is a file of the dynamic module, which implements one ABI of Envoy.
+type ModuleFile struct {
+	ABI    string // as in the name of the file
+	minors []int  // of the Envoy versions that load it
+}
+
+// moduleFiles are all files that scripts/module builds, in the order of their Envoy versions.
+var moduleFiles = []ModuleFile{{"1_36", []int{36}}, {"v0_1_0", []int{38, 39}}, {"v0_2_0", []int{40}}}
+
+// ModuleFiles returns the files of the dynamic module.
+func ModuleFiles() []ModuleFile { return slices.Clone(moduleFiles) }
+
+// ModuleFor returns the file of the dynamic module for a version of Envoy, such as 1.40, 1.40.0 or v1.40.0. It returns
+// an error that lists the versions with a file if there is none.
+func ModuleFor(envoy string) (ModuleFile, error) {
+	minor, err := minorVersion(envoy)
+	if err != nil {
+		return ModuleFile{}, fmt.Errorf("%w; there is a module for %s", err, moduleVersions())
+	}
+	return moduleFor(minor)
+}
+
+func moduleFor(minor int) (ModuleFile, error) {
+	for _, f := range moduleFiles {
+		if slices.Contains(f.minors, minor) {
+			return f, nil
+		}
+	}
+	return ModuleFile{}, fmt.Errorf("there is no module for Envoy 1.%d, only for %s", minor, moduleVersions())
+}
+
+// Name returns the name under which Envoy's configuration refers to the file.
+func (f ModuleFile) Name() string { return "libkeyward_abi_" + f.ABI + ".so" }
+
+// Envoys returns the versions of Envoy that load the file, such as 1.38 and 1.39.
+func (f ModuleFile) Envoys() (versions []string) {
+	for _, m := range f.minors {
+		versions = append(versions, fmt.Sprintf("1.%d", m))
+	}
+	return versions
+}
+
+// moduleVersions lists the versions of Envoy that load a file, for errors.
+func moduleVersions() string {
+	var all []string
+	for _, f := range moduleFiles {
+		all = append(all, f.Envoys()...)
+	}
+	last := len(all) - 1
+	return strings.Join(all[:last], ", ") + " and " + all[last]
+}
 
 // planModule configures the module of each domain.
 func (g *generator) planModule() (faults []error) {
@@ -24,8 +74,8 @@ func (g *generator) planModule() (faults []error) {
 	if g.Gateway != "" || g.HotRoutes || g.HotECDS || g.Caps || g.Routed {
 		faults = append(faults, errors.New("shape module has no --for, --hot-routes, --hot-filters, --caps and --routed"))
 	}
-	if moduleABIs[g.minor] == "" {
-		faults = append(faults, fmt.Errorf("shape module: there is no module for Envoy 1.%d: want --envoy-version 1.36, 1.38, 1.39 or 1.40", g.minor))
+	if _, err := moduleFor(g.minor); err != nil {
+		faults = append(faults, fmt.Errorf("shape module: --envoy-version: %w", err))
 	}
 	if len(faults) > 0 || g.secrets() || g.Part == partCluster {
 		return faults
@@ -85,7 +135,10 @@ func (g *generator) moduleConfig(d *domain) (string, error) {
 }
 
 // ModuleABI returns the ABI in the name of the module's file.
-func (g *generator) ModuleABI() string { return moduleABIs[g.minor] }
+func (g *generator) ModuleABI() string {
+	f, _ := moduleFor(g.minor) // planModule has returned the error
+	return f.ABI
+}
 
 // ForVersions returns which versions of Envoy the configuration is for.
 func (g *generator) ForVersions() string {

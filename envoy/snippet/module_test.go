@@ -50,3 +50,31 @@ func TestModuleHasTheDescriptorsOfTheFilter(t *testing.T) {
 		t.Errorf("%d descriptors of the module, %d of the filter:\n%s", len(module.Limits), filter, text)
 	}
 }
+
+// TestModuleFor checks which file each version of Envoy loads, and that the configuration names the same one.
+func TestModuleFor(t *testing.T) {
+	for version, want := range map[string]string{
+		"1.36": "libkeyward_abi_1_36.so", "1.36.4": "libkeyward_abi_1_36.so", "1.38.3": "libkeyward_abi_v0_1_0.so",
+		"v1.39.3": "libkeyward_abi_v0_1_0.so", "1.40": "libkeyward_abi_v0_2_0.so", "v1.40.0-dev": "libkeyward_abi_v0_2_0.so",
+	} {
+		f, err := ModuleFor(version)
+		if err != nil || f.Name() != want {
+			t.Errorf("%s: %s, %v, want %s", version, f.Name(), err, want)
+		}
+		o := Options{Shape: Module, Rules: load(t, simple), From: map[string]string{"api_key": "header:x-api-key"}, EnvoyVersion: version}
+		text, _, err := Generate(o)
+		if name := "{name: keyward_abi_" + f.ABI + ", "; err != nil || !strings.Contains(string(text), name) {
+			t.Errorf("%s: the configuration does not have %s: %v", version, name, err)
+		}
+	}
+	for version, want := range map[string]string{
+		"1.37.0": "there is no module for Envoy 1.37, only for 1.36, 1.38, 1.39 and 1.40",
+		"2.0":    `envoy version "2.0": want something like 1.40.0; there is a module for 1.36, 1.38, 1.39 and 1.40`,
+		"1.35.1": "envoy version 1.35.1: the oldest that can do this is 1.36; there is a module for 1.36, 1.38, 1.39 and 1.40",
+		"1.41":   "there is no module for Envoy 1.41, only for 1.36, 1.38, 1.39 and 1.40",
+	} {
+		if _, err := ModuleFor(version); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", version, err, want)
+		}
+	}
+}

@@ -147,6 +147,9 @@ func TestParseAmounts(t *testing.T) {
 		{"--ring=envoy --ring-host=a --ring-hash=md5", `--ring-hash "md5": want xx or murmur2`},
 		{"--ring=envoy --ring-host=a --ring-min-size=8388608", "minimum_ring_size 8388608: must be 1 to 1048576"},
 		{"--ring=envoy --ring-host=a --ring-min-size=2000 --ring-max-size=1000", "minimum_ring_size 2000: above maximum_ring_size 1000"},
+		{"--module-socket=/run/m.sock", ""},
+		{"--module-socket=/run/" + strings.Repeat("m", 103) + " --module-socket-mode=0688", "want octal digits like 0600, not \"0688\"\n--module-socket: /run/" +
+			strings.Repeat("m", 103) + ": the path has 108 bytes; want at most 107"},
 		{"--snapshot-age=1ms", ""},
 		{"--snapshot-age=10m", ""},
 		{"--snapshot-age=0s", "--snapshot-age 0s: want more than 0, and at most 10m0s"},

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/keyward/keyward/envoy/module"
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/browser"
 	"github.com/keyward/keyward/internal/config"
@@ -50,6 +51,11 @@ func (f *flags) validate() error {
 	f.validatePlaintext(&e)
 	if _, err := parseMode(f.ModuleSocketMode); err != nil {
 		e.add("--module-socket-mode: %w", err)
+	}
+	if f.ModuleSocket != "" {
+		if err := module.CheckPath(f.ModuleSocket); err != nil {
+			e.add("--module-socket: %w", err)
+		}
 	}
 	return errors.Join(e...)
 }

@@ -115,6 +115,9 @@ func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
 				c = new(counter)
 				a.keys[b.Key] = c
 			}
+			if c.request.Key != b.Request.Key { // the rule has changed: what was charged before is of no use
+				c.lots = nil
+			}
 			c.request, c.bucket, c.usedAt = b.Request, b, now
 			a.metrics.admitted.Add(float64(u.Allowed))
 			a.metrics.refused.Add(float64(u.Denied))
@@ -131,7 +134,9 @@ func quotaOf(b *rlqs.QuotaBucket) quota.KeyQuota {
 	if b.Fit == rlqs.FitOwner {
 		return quota.KeyQuota{Window: time.Minute}
 	}
-	q := quota.KeyQuota{Limit: b.Match.Limit.Limit, Window: b.Match.Limit.Window, Unlimited: !b.Limited()}
+	q := quota.KeyQuota{
+		Limit: b.Match.Limit.Limit, Window: b.Match.Limit.Window, Unlimited: !b.Limited(), Counter: b.Request.Key,
+	}
 	if t := b.Match.Extension().Quota; t != nil {
 		q.Envoys, q.FirstAllow = t.Envoys, t.First == config.FirstAllow
 	}

@@ -247,6 +247,50 @@ func (r *rig) metric(t *testing.T, name string) float64 {
 	return 0
 }
 
+// TestAnotherCounter checks that hits of one counter are not assigned for another, when a rule changes so that the same
+// descriptor with the same limit has another counter, as with another algorithm.
+func TestAnotherCounter(t *testing.T) {
+	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
+	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+	r.report(1, 0, 5, 0)
+	r.await(t, rlqs.AssignPair, 1)
+	seconds := func(n int) (pairs []rlqs.Assignment) { // with load, and reports every 5 s
+		for i := range n * 20 {
+			r.clock.Add(int64(50 * time.Millisecond))
+			r.node.Tick(r.clock.Load())
+			if r.step(func(int64) {}); i%100 == 0 {
+				r.report(1, 20, 100, 5*time.Second)
+			}
+			time.Sleep(time.Millisecond) // requests to owners have goroutines
+			all, acks := r.sent.take()
+			for _, serial := range acks {
+				r.Acked(r.cluster.now(), 1, serial)
+			}
+			for _, p := range all {
+				if p.Kind == rlqs.AssignPair && p.Tokens > 0 {
+					pairs = append(pairs, p)
+				}
+			}
+		}
+		return pairs
+	}
+	seconds(57) // the next window is charged
+	changed := r.bucket
+	changed.Request.Key = owner.Key{3, 4}
+	r.bucket, r.request = changed, changed.Request
+	seconds(1)
+	pairs := seconds(10) // of the next window
+	charged := r.used(r.request)
+	if len(pairs) == 0 {
+		t.Fatal("nothing is assigned")
+	}
+	for _, p := range pairs {
+		if uint64(p.Tokens) > charged {
+			t.Errorf("%d hits are assigned, and %d are charged to the rule's counter", p.Tokens, charged)
+		}
+	}
+}
+
 // TestMetricsOfStreams checks the metrics of open streams: ids, the age of reports, and responses without acknowledgement.
 func TestMetricsOfStreams(t *testing.T) {
 	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)

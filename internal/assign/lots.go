@@ -21,13 +21,20 @@ func (a *Assigner) charge(r owner.Request, h quota.WindowHits) {
 	defer a.running.Done()
 	got, left := a.reserve(&r, h)
 	granted := quota.AskResult{WindowHits: quota.WindowHits{Key: h.Key, Window: h.Window}, Left: left}
+	changed := false
 	a.step(func(now int64) {
-		if c := a.keys[h.Key]; c != nil && got != nil {
+		c := a.keys[h.Key]
+		if changed = c != nil && c.request.Key != r.Key; changed { // the rule has changed meanwhile
+			granted.Left = quota.LeftUnknown
+		} else if c != nil && got != nil {
 			granted.Hits = got.Hits
 			c.lots = append(c.lots, *got)
 		}
 		a.ledger.Granted(now, granted)
 	})
+	if changed && got != nil {
+		a.decide(a.now(), lots.Settle(r, owner.Release, 0, got.ID))
+	}
 }
 
 // reserve makes a hold of h at the owner. It returns the lot, or nil, and how many hits the limit still has room for, or

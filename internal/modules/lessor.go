@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/keyward/keyward/envoy/module"
@@ -40,6 +41,9 @@ type Lessor struct {
 	running sync.WaitGroup
 	asks    chan struct{} // a place for each request to an owner that is open
 
+	// returned and unreturned count hits that the book has given back: those that the owner has confirmed, and the others.
+	returned, unreturned atomic.Uint64
+
 	mu       sync.Mutex
 	book     *sublease.TokenBook
 	matcher  rls.RuleMatcher // with which keys was matched
@@ -51,8 +55,6 @@ type Lessor struct {
 	sleeping bool
 	key      []byte               // scratch
 	counters module.SpendCounters // sums of all connections
-	// returned and unreturned count hits that the book has given back: those that the owner has confirmed, and the others.
-	returned, unreturned uint64
 }
 
 // leasedKey describes a key that has leases.
@@ -298,8 +300,8 @@ type words struct {
 
 // Put implements sublease.Words.
 func (w words) Put(p sublease.Print, tokens uint32, expires int64) (uint32, bool) {
-	left := expires - w.now().UnixNano()
-	return w.segment.Put(module.Fingerprint{Lo: p[0], Hi: p[1]}, tokens, int64(module.MonotonicNow())+left)
+	m := int64(module.MonotonicNow()) // first: a lease must not end later if the process is stopped between the two clocks
+	return w.segment.Put(module.Fingerprint{Lo: p[0], Hi: p[1]}, tokens, m+expires-w.now().UnixNano())
 }
 
 // Left implements sublease.Words.

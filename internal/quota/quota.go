@@ -45,6 +45,8 @@ type KeyQuota struct {
 	FirstAllow bool
 	// Unlimited is set if Envoys admit everything: unlimited rules, shadow mode, and ids that match no rule.
 	Unlimited bool
+	// Counter identifies the counter that the hits are charged to. Hits of one counter are not assigned for another.
+	Counter [2]uint64
 }
 
 // MinWindow is the shortest window of a quota. Envoys report every 5 seconds, so shorter windows would be over before

@@ -59,10 +59,10 @@ func (l *line) observe(now int64, r BucketReport) {
 func (a *allotment) change(now int64, q KeyQuota) {
 	old := a.quota
 	a.quota = q
-	if old.Unlimited == q.Unlimited && old.Window == q.Window {
+	if old.Unlimited == q.Unlimited && old.Window == q.Window && old.Counter == q.Counter {
 		return
 	}
-	// Hits of other windows are of no use. What Envoys may spend is carried, as at the turn of a window.
+	// Hits of other windows or counters are of no use. What Envoys may spend is carried, as at the turn of a window.
 	end := a.end
 	a.finish()
 	a.ledger.stats.Unassigned += a.next

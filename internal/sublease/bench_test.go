@@ -44,3 +44,20 @@ func BenchmarkTick(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/keys, "ns/lease")
 }
+
+// BenchmarkGranted adds a lot of one key while 8,192 others have leases, as a sidecar does for each answer of an owner.
+func BenchmarkGranted(b *testing.B) {
+	const keys = 8192
+	book, now := NewBook(Options{}), int64(1000*time.Hour)
+	book.Opened(1, &fixed{})
+	for i := range uint64(keys) {
+		book.Lease(now, 1, Print{i, 1}, fmt.Sprint("key ", i), Limit{1_000_000, time.Hour})
+	}
+	book.Tick(now)
+	i := 0
+	for b.Loop() {
+		i++
+		book.Granted(now, Lot{KeyHits: KeyHits{Key: fmt.Sprint("key ", i%keys), Hits: 8}, Left: 500_000, Known: true})
+		book.Tick(now)
+	}
+}

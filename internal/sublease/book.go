@@ -18,7 +18,9 @@ type TokenBook struct {
 	members  func() int
 	accounts map[string]*account
 	conns    map[uint64]*envoy
-	order    []*account // those of accounts, in the order of their creation
+	order    []*account // those of accounts, in the order of their creation, and since the last look also dropped ones
+	touched  []*account // that have changed since the last Tick
+	undone   uint64     // of all accounts that were
 	work     BookWork   // for the next Tick
 	done     BookWork   // of the last one
 	totals   BookTotals
@@ -35,8 +37,11 @@ type account struct {
 	asking bool
 	retry  int64 // no lot is asked for before
 	left   uint64
-	known  bool // the owner has reported left, for window
-	first  int  // index of the line that is served first
+	known  bool   // the owner has reported left, for window
+	undone uint64 // hits that were reported as spent, and have come back
+	first  int    // index of the line that is served first
+
+	touched, dropped bool
 }
 
 // line is one Envoy's share of an account.
@@ -191,6 +196,15 @@ func (b *TokenBook) Lease(now int64, conn uint64, p Print, key string, limit Lim
 	}
 	e.lines[p] = l
 	a.lines = append(a.lines, l)
+	b.touch(a)
+}
+
+// touch makes the next Tick fill the account, whether or not it is time for a look.
+func (b *TokenBook) touch(a *account) {
+	if !a.touched {
+		a.touched = true
+		b.touched = append(b.touched, a)
+	}
 }
 
 // Forget ends all leases of a key, because its limit has changed.
@@ -209,6 +223,9 @@ func (b *TokenBook) Forget(now int64, key string) {
 func (b *TokenBook) Granted(now int64, l Lot) {
 	b.totals.Granted += l.Hits
 	a := b.accounts[l.Key]
+	if a != nil {
+		b.touch(a)
+	}
 	if a == nil || a.window != l.Window {
 		b.giveBack(l.KeyHits)
 		if a != nil {
@@ -232,8 +249,8 @@ func (b *TokenBook) giveBack(h KeyHits) {
 
 // Keys calls see with each key that has an account.
 func (b *TokenBook) Keys(see func(key string)) {
-	for _, a := range b.order {
-		see(a.key)
+	for key := range b.accounts {
+		see(key)
 	}
 }
 
@@ -241,7 +258,7 @@ func (b *TokenBook) Keys(see func(key string)) {
 func (b *TokenBook) Totals() BookTotals {
 	t := b.totals
 	t.Keys = len(b.accounts)
-	t.Held = t.Granted - t.Spent - t.Returned - t.Expired - t.Lost
+	t.Held = t.Granted + b.undone - t.Spent - t.Returned - t.Expired - t.Lost
 	return t
 }
 

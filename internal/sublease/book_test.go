@@ -122,7 +122,7 @@ func TestIdle(t *testing.T) {
 	if len(d.memory.leases) > 0 || d.left != 997 || d.spent != 3 {
 		t.Errorf("%d leases; %d left of 1000 after 3 hits; %d spent", len(d.memory.leases), d.left, d.spent)
 	}
-	d.tick(forgetAfter)
+	d.tick(forgetAfter + TickInterval)
 	if n := d.Totals().Keys; n != 0 || len(d.order) > 0 || d.Next() < d.now+1e9 {
 		t.Errorf("%d accounts", n)
 	}
@@ -251,5 +251,64 @@ func TestChargedTo(t *testing.T) {
 		if accepted == 0 {
 			t.Errorf("%v: nothing is accepted", l.Window)
 		}
+	}
+}
+
+// TestClockStep checks that a charge is not accepted in a long window if this member's clock differs by more than a second and
+// the tolerance, unless by nearly a multiple of the window.
+func TestClockStep(t *testing.T) {
+	for _, l := range []Limit{{100, 4 * time.Second}, {100, time.Minute}, {100, time.Hour}} {
+		r := l.rule()
+		for at := int64(0); at < 2*int64(l.Window); at += int64(l.Window) / 997 {
+			for skew := time.Second + clockMargin; skew <= l.Window-time.Second-clockMargin; skew += l.Window / 13 {
+				owner := at + int64(skew)
+				reset := (time.Duration(r.End(r.Index(owner))-owner) + time.Second - 1).Truncate(time.Second)
+				if l.ChargedTo(r.Index(at), at, at, reset) {
+					t.Fatalf("%v: accepted at %v by a clock that is %v ahead", l.Window, time.Duration(at), skew)
+				}
+			}
+		}
+	}
+}
+
+// TestUndone checks that the sum of spent hits does not decrease when a request gives tokens back, and that these are counted
+// once when they are spent again.
+func TestUndone(t *testing.T) {
+	d := newDesk(t, Limit{1000, 10 * time.Second})
+	d.lease(print)
+	d.spend(3)
+	d.tick(TickInterval)
+	for _, l := range d.memory.leases {
+		l.tokens += 2
+	}
+	before := d.Totals().Spent
+	d.tick(TickInterval)
+	if now := d.Totals().Spent; now != before || d.spent != before {
+		t.Errorf("%d hits were spent, then %d, and %d are reported", before, now, d.spent)
+	}
+	d.spend(4)
+	d.tick(time.Second)
+	if o := d.Totals(); o.Spent != before+2 || d.spent != before+2 || d.left != 1000-5 {
+		t.Errorf("%d hits were spent of 5, %d are reported, and %d are left of 1000", o.Spent, d.spent, d.left)
+	}
+}
+
+// TestTrickle checks that a key which was busy, and has few requests now, does not keep the lot of its busy time.
+func TestTrickle(t *testing.T) {
+	d := newDesk(t, Limit{100_000, time.Hour})
+	d.lease(print)
+	for range 100 { // 2 s, at up to 10,000 a second
+		d.spend(min(200, d.tokens()))
+		d.tick(TickInterval)
+	}
+	busy := d.tokens()
+	for range 50 { // 10 s, at 5 a second
+		if d.tokens() > 0 {
+			d.spend(1)
+		}
+		d.tick(200 * time.Millisecond)
+	}
+	if busy < 500 || d.tokens() > 8*firstLot {
+		t.Errorf("the lease had %d tokens, and has %d after 10 s with 5 requests a second", busy, d.tokens())
 	}
 }

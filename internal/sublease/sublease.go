@@ -60,7 +60,8 @@ type BookWork struct {
 	Corrupt []uint64  // connections that have to be closed
 }
 
-// BookTotals are the sums of hits since the start. Granted is always Spent + Returned + Expired + Lost + Held.
+// BookTotals are the sums of hits since the start. They never decrease, except Held and Keys. Granted is always Spent +
+// Returned + Expired + Lost + Held, less the hits in Spent that have come back and that no others have taken the place of.
 type BookTotals struct {
 	Granted  uint64 // charged by owners
 	Spent    uint64 // by Envoys
@@ -101,6 +102,8 @@ const (
 	minLot   = 8 // a smaller lot is not worth a request
 	maxLot   = 1 << 29
 
+	surplusLots = 8 // a lease that would last for that many lots is taken back: then the rate has decreased for about 400 ms
+
 	partsOfRest = 4 // a lot is at most this part of an equal share of what is left of the limit
 
 	interestPeriod = 500 * time.Millisecond // over which the rate of a descriptor without a lease is measured
@@ -112,7 +115,9 @@ const (
 func (l Limit) Eligible() bool { return l.Window >= time.Second && l.Hits >= minLot*partsOfRest }
 
 // ChargedTo reports whether an owner has charged a request to that window of l, if the request was sent and answered at
-// these times, and the owner has reported that its window ends after reset. Both clocks may differ by limit.ClockTolerance.
+// these times, and the owner has reported that its window ends after reset, in whole seconds, rounded up. Both clocks may
+// differ by limit.ClockTolerance. In windows of longWindow and longer, a charge is not accepted if they differ by a second
+// more than that, unless by whole windows: leases would end with this member's window, and not with the owner's.
 func (l Limit) ChargedTo(window, sent, answered int64, reset time.Duration) bool {
 	r := l.rule()
 	start, end := r.End(window-1), r.End(window)
@@ -122,8 +127,8 @@ func (l Limit) ChargedTo(window, sent, answered int64, reset time.Duration) bool
 	if l.Window < longWindow {
 		return sent >= start+int64(clockMargin)
 	}
-	off := answered + int64(reset) - end
-	return max(off, -off) < int64(l.Window)/2
+	ends := int64(reset) - end // the owner has decided between sent and answered
+	return answered+ends > -int64(clockMargin) && sent+ends < int64(time.Second+clockMargin)
 }
 
 // asks reports whether a lot of the window may be asked for.

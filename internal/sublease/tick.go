@@ -9,18 +9,25 @@ import (
 // Tick looks at all leases, and returns what has to be done. It has to be called at Next, and may be called at any time.
 func (b *TokenBook) Tick(now int64) *BookWork {
 	if elapsed := time.Duration(now - b.ticked); elapsed < 0 || elapsed >= TickInterval/2 {
+		b.order = slices.DeleteFunc(b.order, func(a *account) bool { return a.dropped })
 		for _, a := range b.order {
 			b.look(now, a)
+			b.touch(a)
 		}
 		b.ticked = now
 	}
-	for i := len(b.order) - 1; i >= 0; i-- { // drop removes from the list
-		if a := b.order[i]; len(a.lines) == 0 {
+	for _, a := range b.touched {
+		a.touched = false
+		switch {
+		case a.dropped:
+		case len(a.lines) == 0:
 			b.drop(now, a)
-		} else {
+		default:
 			b.fill(now, a)
 		}
 	}
+	clear(b.touched)
+	b.touched = b.touched[:0]
 	b.work, b.done = BookWork{
 		Asks: b.done.Asks[:0], Returns: b.done.Returns[:0], Spent: b.done.Spent[:0], Corrupt: b.done.Corrupt[:0],
 	}, b.work
@@ -49,10 +56,15 @@ func (b *TokenBook) look(now int64, a *account) {
 		switch idle := time.Duration(now - l.usedAt); {
 		case idle >= forgetAfter:
 			b.end(l)
-		case l.has && (idle >= idleAfter || now >= l.renewAt):
+		case l.has && (idle >= idleAfter || now >= l.renewAt || l.surplus()):
 			b.takeBack(l)
 		}
 	}
+}
+
+// surplus reports whether a line has far more tokens than its rate needs, because its rate has decreased.
+func (l *line) surplus() bool {
+	return uint64(l.left) > max(firstLot, uint64(l.rate*horizon.Seconds()))*surplusLots
 }
 
 // turn ends the leases of a window that has ended, or soon will.
@@ -77,17 +89,29 @@ func (b *TokenBook) turn(now int64, a *account) {
 
 // count accounts for what was spent of a lease of which left tokens are left, and returns how much is new.
 func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
-	spent := l.given - left
+	a, spent := l.account, l.given-left
 	if spent < l.counted { // a request has given tokens back that it could not use
-		b.totals.Spent -= uint64(l.counted - spent)
+		b.undo(a, int64(l.counted-spent))
 		l.taken -= uint64(l.counted - spent)
-	} else if hits = uint64(spent - l.counted); hits > 0 {
-		b.totals.Spent += hits
+	} else {
+		hits = uint64(spent - l.counted)
 		l.taken += hits
-		b.work.Spent = append(b.work.Spent, KeyHits{l.account.key, l.account.window, hits})
+		again := min(hits, a.undone) // were reported before
+		b.undo(a, -int64(again))
+		if n := hits - again; n > 0 {
+			b.totals.Spent += n
+			b.work.Spent = append(b.work.Spent, KeyHits{a.key, a.window, n})
+		}
 	}
 	l.counted, l.left = spent, left
 	return hits
+}
+
+// undo adds to the hits that were reported as spent and have come back. Totals never decrease, so the next hits that are
+// spent of the key are not reported again instead.
+func (b *TokenBook) undo(a *account, n int64) {
+	a.undone += uint64(n)
+	b.undone += uint64(n)
 }
 
 // lose counts all of a lease as spent, and more tokens that were added to it, because its memory is corrupt.
@@ -120,6 +144,7 @@ func (b *TokenBook) end(l *line) {
 	b.takeBack(l)
 	delete(l.envoy.lines, l.print)
 	l.account.lines = slices.DeleteFunc(l.account.lines, func(x *line) bool { return x == l })
+	b.touch(l.account)
 }
 
 // drop removes an account that has no lines.
@@ -130,9 +155,8 @@ func (b *TokenBook) drop(now int64, a *account) {
 	} else {
 		b.giveBack(KeyHits{a.key, a.window, a.stock})
 	}
-	a.stock = 0
+	a.stock, a.dropped = 0, true
 	delete(b.accounts, a.key)
-	b.order = slices.DeleteFunc(b.order, func(x *account) bool { return x == a })
 }
 
 // need returns how many more tokens a line should have, which has at most most then.

@@ -140,9 +140,14 @@ app.kubernetes.io/component: {{ . }}
 {{- .Values.rulesConfigMap | default (printf "%s-rules" (include "keyward.fullname" .)) -}}
 {{- end }}
 
+{{/* The file with the example rule. */}}
+{{- define "keyward.exampleFile" -}}
+{{- if .Values.quota.enabled }}files/example-quota.yaml{{ else if .Values.module.enabled }}files/example-module.yaml{{ else }}files/example.yaml{{ end -}}
+{{- end }}
+
 {{/* The rule files, as YAML. */}}
 {{- define "keyward.rules" -}}
-{{- toYaml (.Values.rules | default (dict "example.yaml" (.Files.Get (ternary "files/example-quota.yaml" "files/example.yaml" .Values.quota.enabled)))) -}}
+{{- toYaml (.Values.rules | default (dict "example.yaml" (.Files.Get (include "keyward.exampleFile" .)))) -}}
 {{- end }}
 
 {{/* The variable with a member's zone, from a label of its pod, as a list. */}}

@@ -14,6 +14,9 @@
 {{- if and .Values.quota.enabled (not (include "keyward.members" .)) -}}
 {{- $faults = append $faults (printf "quota.enabled: mode %s has no members that Envoys could ask" .Values.mode) -}}
 {{- end -}}
+{{- if .Values.module.enabled -}}
+{{- $faults = concat $faults (fromYamlArray (include "keyward.moduleFaults" .)) -}}
+{{- end -}}
 {{- $g := .Values.tls.generate -}}
 {{- if ge (int $g.renewBeforeDays) (int $g.days) -}}
 {{- $faults = append $faults (printf "tls.generate.renewBeforeDays is %d and tls.generate.days %d: want the first below the second" (int $g.renewBeforeDays) (int $g.days)) -}}
@@ -33,6 +36,25 @@
 {{- if $faults -}}
 {{- fail (printf "invalid values (keyward check RULES has more details about rules):\n* %s" (join "\n* " $faults)) -}}
 {{- end -}}
+{{- end }}
+
+{{/* Errors about the dynamic module, as a list. */}}
+{{- define "keyward.moduleFaults" -}}
+{{- $faults := list -}}
+{{- $m := .Values.module -}}
+{{- if ne .Values.mode "sidecar" -}}
+{{- $faults = append $faults (printf "module.enabled: Envoy spends leases of the sidecar in its own pod: with mode %s there is none, so set mode to sidecar" .Values.mode) -}}
+{{- end -}}
+{{- if .Values.quota.enabled -}}
+{{- $faults = append $faults "quota.enabled and module.enabled are two ways to spend limits without calls, and the demo Envoy has one of them: set one" -}}
+{{- end -}}
+{{- if not $m.image -}}
+{{- $faults = append $faults "module.enabled: set module.image, an image of deploy/module/Dockerfile" -}}
+{{- end -}}
+{{- if and (not .Values.envoy.config) (not (regexMatch "^v?1\\.40(\\.|$)" $m.envoyVersion)) -}}
+{{- $faults = append $faults (printf "module.envoyVersion is %s, and the demo Envoy's configuration is for 1.40: set envoy.image, and envoy.config to the output of keyward envoy-config --shape module --envoy-version %s" $m.envoyVersion $m.envoyVersion) -}}
+{{- end -}}
+{{- toYaml $faults -}}
 {{- end }}
 
 {{/* Errors about the volume of journals, as a list. */}}

@@ -30,6 +30,8 @@ Each takes a dict:
   dataVolume      where the journal is: emptyDir, hostPath, claim (of the pod's StatefulSet, named keyward-data) or none   default emptyDir
   dataSize        sizeLimit of the emptyDir                     default 2Gi
   dataPath        directory of the node, with hostPath          default /var/lib/keyward
+  moduleEnvoy     version of the pod's Envoy, such as "1.40", that spends leases with the dynamic module; see "keyward.module"   default none
+  moduleImage     image of deploy/module/Dockerfile, with moduleEnvoy
   args            list of additional flags of the sidecar
   env             list of additional variables
   volumeMounts    list of additional mounts
@@ -38,6 +40,57 @@ Each takes a dict:
 - name: keyward
   restartPolicy: Always
 {{ include "keyward.container" . | indent 2 }}
+{{- end }}
+
+{{/*
+The init container that copies the dynamic module's file for moduleEnvoy into the volume of "keyward.module.mounts", for the
+Envoy of a pod with the sidecar. Envoy's container also needs "keyward.module.env". Example, with the same dict everywhere:
+
+  {{- $keyward := dict "release" "keyward" "moduleEnvoy" "1.40" "moduleImage" "registry.example/keyward-module:v1" }}
+      initContainers:
+        {{- include "keyward.module" $keyward | nindent 8 }}
+        {{- include "keyward.sidecar" $keyward | nindent 8 }}
+        - name: envoy
+          env:
+            {{- include "keyward.module.env" $keyward | nindent 12 }}
+          volumeMounts:
+            {{- include "keyward.module.mounts" $keyward | nindent 12 }}
+      volumes:
+        {{- include "keyward.sidecar.volumes" $keyward | nindent 8 }}
+*/}}
+{{- define "keyward.module" -}}
+{{- if not (kindIs "string" .moduleEnvoy) }}{{ fail "keyward-lib: moduleEnvoy: want a version in quotes, because YAML reads 1.40 as 1.4" }}{{ end -}}
+- name: keyward-module
+  image: {{ required "keyward-lib: moduleImage is missing: want an image of deploy/module/Dockerfile" .moduleImage }}
+  imagePullPolicy: {{ .pullPolicy | default "IfNotPresent" }}
+  command: [/bin/keyward, module, --envoy, {{ .moduleEnvoy | quote }}, --to, /modules]
+  resources:
+    requests: {cpu: 10m, memory: 32Mi}
+    limits: {memory: 64Mi}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 65532
+    runAsGroup: 65532
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities: {drop: [ALL]}
+    seccompProfile: {type: RuntimeDefault}
+  volumeMounts:
+    - {name: keyward-modules, mountPath: /modules}
+{{- end }}
+
+{{/* The directory in which Envoy looks for dynamic modules, as a list of variables. */}}
+{{- define "keyward.module.env" -}}
+- {name: ENVOY_DYNAMIC_MODULES_SEARCH_PATH, value: /modules}
+{{- end }}
+
+{{/*
+Mounts of Envoy: the module's file, and the sidecar's socket at the default path of keyward envoy-config --shape module. Envoy does
+not see the sidecar's /run/keyward, because the admin socket there takes orders.
+*/}}
+{{- define "keyward.module.mounts" -}}
+- {name: keyward-modules, mountPath: /modules, readOnly: true}
+- {name: keyward-module, mountPath: /run/keyward, readOnly: true}
 {{- end }}
 
 {{/* Labels of a pod with the sidecar. Members find each other by the first one. */}}
@@ -69,6 +122,12 @@ keyward.io/member: {{ .release | default "keyward" }}
 {{- end }}
 - name: keyward-run # admin socket for keyward drain
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
+{{- if .moduleEnvoy }}
+- name: keyward-module # socket for the dynamic module
+  emptyDir: {medium: Memory, sizeLimit: 1Mi}
+- name: keyward-modules # the dynamic module's file
+  emptyDir: {sizeLimit: 64Mi}
+{{- end }}
 {{- $data := .dataVolume | default "emptyDir" }}
 {{- if eq $data "emptyDir" }}
 - name: keyward-data # the journal, which outlives the processes of the pod
@@ -101,6 +160,10 @@ env:
   {{- end }}
   {{- if ne .dataVolume "none" }}
   - {name: KEYWARD_DATA, value: /var/lib/keyward}
+  {{- end }}
+  {{- if .moduleEnvoy }}
+  - {name: KEYWARD_MODULE_SOCKET, value: /run/keyward-module/module.sock}
+  - {name: KEYWARD_MODULE_SOCKET_MODE, value: "0666"} # for Envoy's user; only containers that mount the volume reach it
   {{- end }}
   {{- with .env }}
   {{- toYaml . | nindent 2 }}
@@ -154,6 +217,9 @@ volumeMounts:
   - {name: keyward-federation, mountPath: /etc/keyward/federation, readOnly: true}
   {{- end }}
   - {name: keyward-run, mountPath: /run/keyward}
+  {{- if .moduleEnvoy }}
+  - {name: keyward-module, mountPath: /run/keyward-module}
+  {{- end }}
   {{- if ne .dataVolume "none" }}
   - {name: keyward-data, mountPath: /var/lib/keyward}
   {{- end }}
