@@ -26,13 +26,18 @@ func (c *town) moduleLoad(ctx context.Context, member string) {
 	c.Helper()
 	m, err := moduletest.Dial(c.moduleSocket(member))
 	c.must(err)
-	c.Cleanup(m.Close)
 	var mu sync.Mutex
-	misses, empty := uint64(0), uint64(0)
+	misses, empty, closed := uint64(0), uint64(0), false // guarded by mu
+	c.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		closed = true
+		m.Close()
+	})
 	every(ctx, 10*time.Millisecond, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if time.Now().Second()%2 == 0 {
+		if closed || time.Now().Second()%2 == 0 {
 			return
 		}
 		out, _ := m.Spend(1, "app", "busy", "in-envoy")

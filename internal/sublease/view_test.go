@@ -8,11 +8,11 @@ import (
 // TestLines checks the description of a connection's keys: tokens that were given, taken, taken back, and missed.
 func TestLines(t *testing.T) {
 	d := newDesk(t, Limit{1000, 10 * time.Second})
-	view := func() (v LineView) {
-		d.Lines(1, func(x LineView) { v = x })
+	view := func() (v LeaseView) {
+		d.Lines(1, func(x LeaseView) { v = x })
 		return v
 	}
-	d.Lines(2, func(LineView) { t.Error("a connection that does not exist has keys") })
+	d.Lines(2, func(LeaseView) { t.Error("a connection that does not exist has keys") })
 	d.lease(print)
 	missed := view().NoLease // before there was a lease
 	d.spend(3)
