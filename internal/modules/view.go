@@ -17,7 +17,7 @@ type ModuleState struct {
 	Since       time.Time            // of the connection
 	Counters    module.SpendCounters // as the module counts; they can have any value
 	Slots, Used int                  // of the memory: leases that can be in it, and those that are
-	Keys        []LeasedState           // those with the highest rates
+	Keys        []LeasedState        // those with the highest rates
 	Total       int                  // of all keys
 }
 
