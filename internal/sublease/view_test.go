@@ -22,9 +22,16 @@ func TestLines(t *testing.T) {
 	if v.Key != key || v.Taken != 3 || v.Empty != 5 || v.NoLease != missed || v.Rate <= 0 || v.Left == 0 || v.Given < v.Left {
 		t.Errorf("%+v", v)
 	}
+	for _, l := range d.memory.leases { // a request gives back what it could not use
+		l.tokens += 2
+	}
+	d.tick(TickInterval)
+	if v = view(); v.Taken != 1 {
+		t.Errorf("2 of 3 hits were given back: %+v", v)
+	}
 	d.tick(time.Second) // it is idle
 	d.Interest(d.now, 1, print, 7)
-	if v = view(); v.Given != 0 || v.Left != 0 || v.Taken != 3 || v.Empty != 5 || v.NoLease != missed+7 {
+	if v = view(); v.Given != 0 || v.Left != 0 || v.Taken != 1 || v.Empty != 5 || v.NoLease != missed+7 {
 		t.Errorf("without a lease: %+v", v)
 	}
 }
