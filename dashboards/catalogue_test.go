@@ -3,6 +3,7 @@ package dashboards
 import (
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/keyward/keyward/envoy/module"
 	"github.com/keyward/keyward/envoy/rlqs"
 	"github.com/keyward/keyward/envoy/rls"
 	"github.com/keyward/keyward/envoy/xds"
@@ -24,6 +26,7 @@ import (
 	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/internal/connguard"
 	"github.com/keyward/keyward/internal/durable"
+	"github.com/keyward/keyward/internal/modules"
 	"github.com/keyward/keyward/internal/peer"
 	"github.com/keyward/keyward/internal/stats"
 	"github.com/keyward/keyward/journal"
@@ -62,8 +65,8 @@ func (r *recorder) Register(c prometheus.Collector) error {
 	for d := range ch {
 		if m := description.FindStringSubmatch(d.String()); m != nil {
 			labels := []string{}
-			for l := range strings.SplitSeq(m[2], ",") {
-				if l = strings.TrimSpace(l); l != "" {
+			for l := range strings.SplitSeq(m[2]+","+m[3], ",") {
+				if l, _, _ = strings.Cut(strings.TrimSpace(l), "="); l != "" {
 					labels = append(labels, l)
 				}
 			}
@@ -81,7 +84,7 @@ func (r *recorder) MustRegister(cs ...prometheus.Collector) {
 
 func (r *recorder) Unregister(prometheus.Collector) bool { return false }
 
-var description = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+var description = regexp.MustCompile(`fqName: "([^"]+)".*constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
 
 // metricsOfTheCode builds every component with metrics and records the metrics that it registers.
 func metricsOfTheCode(t *testing.T) catalogue {
@@ -103,6 +106,13 @@ func metricsOfTheCode(t *testing.T) catalogue {
 	assigner.Close()
 	r.MustRegister(assigner.Collectors()...)
 	rlqs.NewServer(rlqs.Options{Service: service, Book: assigner, Registerer: r})
+	lessor := modules.New(modules.Options{Charger: p, Rules: service.Matcher, Members: func() int { return 1 }})
+	segments, err := module.Listen(module.Options{Path: filepath.Join(t.TempDir(), "m.sock"), Book: lessor})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = segments.Close(); lessor.Close() })
+	r.MustRegister(lessor.Collectors(segments)...)
 	xds.New(t.Context(), xds.Options{Registerer: r})
 	r.MustRegister(admin.NewCollector(p.Stats), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	maps.Copy(r.all, statistics(t))

@@ -102,7 +102,7 @@ func newTown(t *testing.T, envoy string) *town {
 	c.must(err)
 	l.Args = append(l.Args, l.RegionArgs(c.pool, "eu", c.pool.Addr)...)
 	for _, name := range []string{"pod-a", "pod-b", "pod-c", "pod-d"} {
-		c.guest, err = l.AddSidecar(name, "--admin", "unix:"+c.socket(name))
+		c.guest, err = l.AddSidecar(name, "--admin", "unix:"+c.socket(name), "--module-socket", c.moduleSocket(name))
 		c.must(err)
 	}
 	xds, err := l.AddXDS("xds")
@@ -129,6 +129,7 @@ func newTown(t *testing.T, envoy string) *town {
 	c.must(err)
 	c.must(c.edge.Await(ctx, "keyward", 4))
 	c.load(ctx)
+	c.moduleLoad(ctx, "pod-a") // which is never killed
 	return c
 }
 
@@ -416,10 +417,11 @@ func (c *town) crowd(s *lab.Sidecar) {
 	c.must(errors.Join(err, stream.CloseSend()))
 }
 
-// noise sends bytes that are not the peer protocol.
+// noise sends what is not the protocol of Envoys, modules and peers.
 func (c *town) noise(s *lab.Sidecar) {
-	c.crowd(s)
 	c.Helper()
+	c.crowd(s)
+	c.moduleFaults(s)
 	conn, err := net.Dial("tcp", s.Peer)
 	c.must(err)
 	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\n\r\n")

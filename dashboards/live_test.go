@@ -76,6 +76,9 @@ var flat = map[string]string{
 	"keyward_quota_credited_hits_total":     "needs load that moves between Envoys; see the tests of quota",
 	"keyward_quota_returned_hits_total":     "needs load that falls; see the tests of quota",
 	"keyward_quota_unreturned_hits_total":   "needs an owner that is away; see the tests of assign",
+	"keyward_module_unreturned_hits_total":  "needs an owner that is away; see the tests of modules",
+	"keyward_module_expired_hits_total":     "needs leases that are used until a window ends",
+	"keyward_module_full_total":             "needs more leases than this load has; see the tests of sublease",
 	"keyward_connection_wait_seconds_total": "needs connections with much data and few calls; see the tests of connguard",
 }
 

@@ -1,16 +1,18 @@
 package dashboards
 
-// quotas describes the board for limits that Envoys spend without calls. Its panels are empty without such rules.
+// quotas describes the board for limits that Envoys spend without calls. Its panels are empty without such rules, and without --module-socket.
 func quotas() board {
 	return board{
 		UID: "keyward-quota", Title: "Keyward / Envoys without calls", Of: "keyward_quota_streams", Who: "Member", Optional: true,
-		About: "Rules with mechanism: quota, whose limits Envoys spend without a call for each request: how much they spend, whether " +
-			"they report and acknowledge, and what is charged and not used.",
+		About: "Limits that Envoys spend without a call for each request, by rules with mechanism: quota or with the dynamic module: how " +
+			"much they spend, whether they report and acknowledge, and what is charged and not used.",
 		Rows: []row{
 			{"At a glance", quotasGlance()},
 			{"Spending", quotaSpending()},
 			{"Reports and acknowledgements", quotaProof()},
 			{"Faults", quotaFaults()},
+			{"Modules in Envoys", modulesSpending()},
+			{"Faults of modules", moduleFaults()},
 		},
 	}
 }

@@ -80,7 +80,7 @@ func (m *sidecar) moduleStatus() api.Modules {
 	return d
 }
 
-func moduleEnvoy(s *modules.EnvoyState) api.ModuleEnvoy {
+func moduleEnvoy(s *modules.ModuleState) api.ModuleEnvoy {
 	e := api.ModuleEnvoy{
 		Node: s.Hello.Node, ABI: s.Hello.ABI, Since: s.Since.UTC(), Slots: s.Slots, Used: s.Used, Keys: []api.ModuleKey{}, Total: s.Total,
 		Taken: s.Counters.Taken, NoLease: s.Counters.Misses, Empty: s.Counters.Empty, Corrupt: s.Counters.Corrupt,

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/keyward/keyward/envoy/module"
@@ -40,6 +41,9 @@ type Lessor struct {
 	running sync.WaitGroup
 	asks    chan struct{} // a place for each request to an owner that is open
 
+	// returned and unreturned count hits that the book has given back: those that the owner has confirmed, and the others.
+	returned, unreturned atomic.Uint64
+
 	mu       sync.Mutex
 	book     *sublease.TokenBook
 	matcher  rls.RuleMatcher // with which keys was matched
@@ -51,8 +55,6 @@ type Lessor struct {
 	sleeping bool
 	key      []byte               // scratch
 	counters module.SpendCounters // sums of all connections
-	// returned and unreturned count hits that the book has given back: those that the owner has confirmed, and the others.
-	returned, unreturned uint64
 }
 
 // leasedKey describes a key that has leases.

@@ -113,14 +113,14 @@ func (l *Lessor) settle(q owner.Request, op owner.Op, used uint64, id claim.Iden
 func (l *Lessor) giveBack(now int64, h sublease.KeyHits) {
 	k := l.keys[h.Key]
 	if k == nil {
-		l.unreturned += h.Hits
+		l.unreturned.Add(h.Hits)
 		return
 	}
 	k.dropLots(now)
 	for h.Hits > 0 {
 		i := k.lotFor(h)
 		if i < 0 { // their lots were settled before, or have lapsed
-			l.unreturned += h.Hits
+			l.unreturned.Add(h.Hits)
 			return
 		}
 		x := k.lots[i]
@@ -130,18 +130,13 @@ func (l *Lessor) giveBack(now int64, h sublease.KeyHits) {
 			op, used = owner.Commit, x.hits-h.Hits
 		}
 		h.Hits -= x.hits - used
-		l.running.Go(func() { l.settled(l.settle(x.by, op, used, x.id), x.hits-used) })
-	}
-}
-
-// settled counts hits that were given back, if the owner has confirmed it, and as unreturned if not.
-func (l *Lessor) settled(confirmed bool, hits uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if confirmed {
-		l.returned += hits
-	} else {
-		l.unreturned += hits
+		l.running.Go(func() {
+			to := &l.unreturned
+			if l.settle(x.by, op, used, x.id) {
+				to = &l.returned
+			}
+			to.Add(x.hits - used)
+		})
 	}
 }
 

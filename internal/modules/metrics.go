@@ -19,13 +19,6 @@ func (l *Lessor) Collectors(s *module.SegmentServer) []prometheus.Collector {
 			return of(&t)
 		})
 	}
-	given := func(name, help string, of *uint64) prometheus.Collector {
-		return number(name, help, nil, func() uint64 {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return *of
-		})
-	}
 	missed := func(cause string, of func(c *module.SpendCounters) uint64) prometheus.Collector {
 		return number("missed_total", "Requests for which an Envoy had no tokens, as its module counts them: no lease, an empty or expired one, "+
 			"or one that the module found corrupt.", prometheus.Labels{"cause": cause}, func() uint64 {
@@ -43,9 +36,9 @@ func (l *Lessor) Collectors(s *module.SegmentServer) []prometheus.Collector {
 		}, func() float64 { return float64(l.totals().Keys) }),
 		hits("granted_hits_total", "Hits that owners have charged for modules.", func(t *sublease.BookTotals) uint64 { return t.Granted }),
 		hits("taken_hits_total", "Hits that modules have spent.", func(t *sublease.BookTotals) uint64 { return t.Spent }),
-		given("returned_hits_total", "Charged hits that were not spent and were given back, as the owner has confirmed.", &l.returned),
-		given("unreturned_hits_total", "Charged hits that were not spent and that the owner keeps charged, because they could not be given back.",
-			&l.unreturned),
+		number("returned_hits_total", "Charged hits that were not spent and were given back, as the owner has confirmed.", nil, l.returned.Load),
+		number("unreturned_hits_total", "Charged hits that were not spent and that the owner keeps charged, because they could not be given back.",
+			nil, l.unreturned.Load),
 		hits("expired_hits_total", "Charged hits that were not spent when their windows ended.", func(t *sublease.BookTotals) uint64 { return t.Expired }),
 		hits("lost_hits_total", "Charged hits that count as spent because an Envoy's memory was corrupt.", func(t *sublease.BookTotals) uint64 { return t.Lost }),
 		hits("full_total", "Leases for which an Envoy's memory had no room.", func(t *sublease.BookTotals) uint64 { return t.Full }),

@@ -26,7 +26,7 @@ func TestStates(t *testing.T) {
 	}
 	_ = first.Interest(3, "app", "k", "2")
 	second := p.dial()
-	var states []EnvoyState
+	var states []ModuleState
 	p.eventually("all is described", func() bool {
 		var total int
 		if states, total = p.lessor.States(10, 10); total != 2 || states[0].Total != 3 || len(states[0].Keys) != 3 {

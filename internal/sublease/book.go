@@ -62,7 +62,7 @@ type line struct {
 	renewAt  int64 // the lease is made again then
 	fullTo   int64 // there is no room for a lease until then
 
-	taken, noLease, empty uint64 // for LineView
+	taken, noLease, empty uint64 // for LeaseView
 }
 
 // envoy is one connection.

@@ -106,8 +106,8 @@ func TestModule(t *testing.T) {
 	// reached cannot be admitted any more, because refused calls count, and neither can those of calls without an answer.
 	watch := func(w int64) (end func()) {
 		lost := func() float64 {
-			return sum(t, l, "keyward_module_returned_hits_total") + sum(t, l, "keyward_module_expired_hits_total") +
-				sum(t, l, "keyward_degraded_total")
+			return sum(t, l, "keyward_module_returned_hits_total") + sum(t, l, "keyward_module_unreturned_hits_total") +
+				sum(t, l, "keyward_module_expired_hits_total") + sum(t, l, "keyward_degraded_total")
 		}
 		before := lost()
 		return func() { exact[w] = int(lost() - before) }
