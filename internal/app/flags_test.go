@@ -147,6 +147,9 @@ func TestParseAmounts(t *testing.T) {
 		{"--ring=envoy --ring-host=a --ring-hash=md5", `--ring-hash "md5": want xx or murmur2`},
 		{"--ring=envoy --ring-host=a --ring-min-size=8388608", "minimum_ring_size 8388608: must be 1 to 1048576"},
 		{"--ring=envoy --ring-host=a --ring-min-size=2000 --ring-max-size=1000", "minimum_ring_size 2000: above maximum_ring_size 1000"},
+		{"--prime-listener=127.0.0.1:18002 --xds=127.0.0.1:18000", ""},
+		{"--prime-listener=127.0.0.1:0 --xds=127.0.0.1:18000", `--prime-listener "127.0.0.1:0": not a loopback address and port`},
+		{"--prime-listener=127.0.0.1:18002", "--prime-listener needs --xds"},
 		{"--module-socket=/run/m.sock", ""},
 		{"--module-socket=/run/" + strings.Repeat("m", 103) + " --module-socket-mode=0688", "want octal digits like 0600, not \"0688\"\n--module-socket: /run/" +
 			strings.Repeat("m", 103) + ": the path has 108 bytes; want at most 107"},

@@ -82,9 +82,7 @@ func (f *flags) validateNames(e *faults) {
 	if host, _, err := net.SplitHostPort(f.RouteListener); err == nil && host != "" && net.ParseIP(host) == nil {
 		e.add("--route-listener %q: Envoy listens on IP addresses, not on names", f.RouteListener)
 	}
-	if a, err := netip.ParseAddrPort(f.PrimeListener); f.PrimeListener != "" && (err != nil || !a.Addr().IsLoopback()) {
-		e.add("--prime-listener %q: not a loopback address and port", f.PrimeListener)
-	}
+	f.validatePriming(e)
 	if _, ok := policy.ParsePartition(f.Partition); !ok {
 		e.add("--partition %q: want share, available or quorum", f.Partition)
 	}
@@ -122,6 +120,17 @@ func (f *clusterFlags) validateCluster(e *faults) {
 	case f.ExpectTimeout > 0 && f.Expect == 0:
 		e.add("--expect-timeout %s needs --expect", f.ExpectTimeout)
 	}
+}
+
+// validatePriming checks the listener that an Envoy gets by xDS: it and this member must know its port.
+func (f *flags) validatePriming(e *faults) {
+	if f.PrimeListener == "" {
+		return
+	}
+	if a, err := netip.ParseAddrPort(f.PrimeListener); err != nil || !a.Addr().IsLoopback() || a.Port() == 0 {
+		e.add("--prime-listener %q: not a loopback address and port", f.PrimeListener)
+	}
+	e.unless(f.XDS != "", "--prime-listener needs --xds, which serves it")
 }
 
 // validateRuleDefaults reads --rule-defaults.
