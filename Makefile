@@ -24,7 +24,7 @@ demo: build ## Start three sidecars, xDS and a real Envoy on loopback and watch 
 
 RUN := $(GO) run ./test/run
 .PHONY: test quick deep
-test: ## Everything that has to pass: lint, unit tests with the race detector, virtual clusters, real Envoys, a real Kubernetes (20 minutes)
+test: ## Everything that has to pass: lint, unit tests with the race detector, virtual clusters, real Envoys, a real Kubernetes (half an hour)
 	@$(RUN) test
 
 quick: ## Lint, unit tests without the race detector, one real Envoy, one cluster (3 minutes)
