@@ -69,8 +69,8 @@ func parseFirst(v any) (First, string) {
 
 func parseEnvoys(v any) (uint32, string) {
 	n, fault := whole[uint32]("envoys")(v)
-	if fault == "" && n > maxEnvoys {
-		fault = fmt.Sprintf("envoys must be at most %d, not %d", maxEnvoys, n)
+	if fault != "" || n > maxEnvoys {
+		fault = fmt.Sprintf("envoys must be a whole number from 1 to %d, not '%v'", maxEnvoys, v)
 	}
 	return n, fault
 }

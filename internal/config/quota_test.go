@@ -23,7 +23,7 @@ func TestQuotaRules(t *testing.T) {
 		"first alone":    {"{unit: minute, requests_per_unit: 100}", "first: deny", "first needs mechanism: quota"},
 		"envoys alone":   {"{unit: minute, requests_per_unit: 100}", "mechanism: lease, envoys: 3", "envoys needs mechanism: quota"},
 		"first":          {"{unit: minute, requests_per_unit: 100}", "mechanism: quota, first: maybe", "one of deny, allow, not 'maybe'"},
-		"envoys":         {"{unit: minute, requests_per_unit: 100}", "mechanism: quota, envoys: 10001", "envoys must be at most 10000"},
+		"envoys":         {"{unit: minute, requests_per_unit: 100}", "mechanism: quota, envoys: 10001", "envoys must be a whole number from 1 to 10000"},
 		"hot":            {"{unit: minute, requests_per_unit: 100}", "hot_step: quota, first: allow, envoys: 3", ""},
 		"hot, owner":     {"{unit: minute, requests_per_unit: 100}", "hot_step: quota, mechanism: owner", ""},
 		"hot, lease":     {"{unit: minute, requests_per_unit: 100}", "hot_step: quota, mechanism: lease", "hot_step: quota cannot be used with mechanism: lease"},
