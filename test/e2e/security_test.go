@@ -240,9 +240,16 @@ func TestSecurityHTTP(t *testing.T) {
 	}
 	sending.Wait()
 	for _, surface := range []string{"metrics", "http", "debug"} {
-		if n := value(metrics(t, s.Metrics), "keyward_refused_total", refusedBy(surface, "incomplete")...); n != 2 {
-			t.Errorf("%s: %v counted, not 2", surface, n)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if err := lab.Await(ctx, surface+": two refusals", func(context.Context) error { // counted when the server has closed the connection
+			if n := value(metrics(t, s.Metrics), "keyward_refused_total", refusedBy(surface, "incomplete")...); n != 2 {
+				return fmt.Errorf("%v counted", n)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
 		}
+		cancel()
 	}
 	if _, err := lab.Get(t.Context(), "http://"+s.Metrics+"/readyz"); err != nil {
 		t.Error(err)
