@@ -143,7 +143,7 @@ func TestChoose(t *testing.T) {
 		chosen, left int
 		err          string
 	}{
-		{"", false, everything, len(contestants()) - 3, 0, ""},
+		{"", false, everything, len(contestants()) - 5, 0, ""},
 		{"", true, everything, 7, 0, ""},
 		{"", false, arena{}, 5, 10, ""},
 		{"keyward-1, constant", false, arena{}, 2, 0, ""},

@@ -57,8 +57,6 @@ type options struct {
 	noCall     bool
 	workers    int
 	zipf       float64
-	module     string
-	moduleArgs string
 }
 
 func (o *options) define(f *flag.FlagSet) {
@@ -90,8 +88,6 @@ func (o *options) define(f *flag.FlagSet) {
 	f.BoolVar(&o.noCall, "nocall", false, "what a request costs an Envoy without a limit, with its own, with a call and without one, at -rate, with 1 and 4 workers and 100 to 10,000 keys; measure nothing else")
 	f.IntVar(&o.workers, "workers", 1, "worker threads of an Envoy")
 	f.Float64Var(&o.zipf, "zipf", 0, "exponent, above 1, of the frequency of keys behind an Envoy; 0: all alike, and 1.1 with -nocall")
-	f.StringVar(&o.module, "module", "", "with -nocall: `file` with the HTTP filter of a dynamic module, to measure it, too")
-	f.StringVar(&o.moduleArgs, "module-args", "", "with -module: more `flags` of its sidecar")
 	f.BoolVar(&o.micro, "micro", false, "measure the decision path without the transport, and nothing else")
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,11 +22,7 @@ const killNoCall = 0.25
 // warmNoCall is how long each row runs before the first round.
 const warmNoCall = 6 * time.Second
 
-// The names of the rows that have no call for each request.
-const (
-	nameEnvoyRLQS   = "envoy-rlqs"
-	nameEnvoyModule = "envoy-module"
-)
+const nameEnvoyRLQS = "envoy-rlqs"
 
 // quotaRules are rules with the same keys, whose limit Envoy spends itself. Its first requests are admitted, so all rows
 // answer all requests.
@@ -38,20 +33,6 @@ var quotaRules = strings.Replace(rules, fmt.Sprintf("{unit: year, requests_per_u
 func withoutCalls() []contestant {
 	return []contestant{
 		{Name: nameEnvoyRLQS, Title: "Keyward, one node, RLQS", envoy: true, extra: true, start: startRLQS},
-		{
-			Name: nameEnvoyModule, Title: "Keyward, one node, module", envoy: true, extra: true,
-			lacks: func(a *arena) string { return unless(a.module != "", "give its filter with -module") },
-			start: func(ctx context.Context, a *arena, r *running) error {
-				filter, err := os.ReadFile(a.module)
-				if err != nil {
-					return err
-				}
-				if _, err := startRules(ctx, a, r, rules, strings.Fields(a.moduleArgs)...); err != nil {
-					return err
-				}
-				return startFiltered(ctx, a, r, string(filter))
-			},
-		},
 	}
 }
 
@@ -123,10 +104,7 @@ func noCall(ctx context.Context, out io.Writer, o options) error {
 
 // noCall measures one number of workers and keys.
 func (a *arena) noCall(ctx context.Context, out io.Writer) (err error) {
-	names := []string{nameEnvoyNone, nameEnvoyLocal, nameEnvoyOne, nameEnvoyRLQS}
-	if a.module != "" {
-		names = append(names, nameEnvoyModule)
-	}
+	names := []string{nameEnvoyNone, nameEnvoyLocal, nameEnvoyOne, nameEnvoyRLQS, nameEnvoyModule}
 	var all []*running
 	defer func() {
 		for _, r := range all {
@@ -135,7 +113,7 @@ func (a *arena) noCall(ctx context.Context, out io.Writer) (err error) {
 	}()
 	var contenders []*loadtest.Contender
 	for _, c := range contestants() {
-		if !slices.Contains(names, c.Name) {
+		if !slices.Contains(names, c.Name) || c.lacks != nil && c.lacks(a) != "" {
 			continue
 		}
 		r, err := start(ctx, a, c)
