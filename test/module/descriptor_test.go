@@ -1,11 +1,16 @@
 package module
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // TestDescriptorsAreThoseOfTheRateLimitFilter compares the descriptors that the module asks for with those that the
@@ -65,7 +70,8 @@ func TestDescriptorsAreThoseOfTheRateLimitFilter(t *testing.T) {
 // compare sends requests and compares what the service and the peer have seen. Each request has an id of its own.
 func (s *site) compare(p *peer, l *link, action string, headers [][]string, paths []string) {
 	s.Helper()
-	var want, may []string
+	var want []string
+	may := s.awaitInterest(p, action, headers, paths)
 	id := 0
 	for _, h := range headers {
 		for _, path := range paths {
@@ -73,10 +79,8 @@ func (s *site) compare(p *peer, l *link, action string, headers [][]string, path
 			s.get(path, append(slices.Clone(h), "x-id", strconv.Itoa(id))...)
 			for _, call := range s.service.take() {
 				for _, d := range descriptors(call) {
-					text := strings.Contains(action, "string_match") && slices.Index(h, "x-a") != lastIndex(h, "x-a")
-					mixed := strings.Contains(action, "masked") && len(h) > 0 && strings.HasPrefix(h[1], "::") // ends with an IPv4 address
-					if odd := strings.Contains(strings.Join(h, "")+path, "\xff") || strings.Contains(path, "%ff"); odd || text || mixed || len(d) > 16<<10-64 {
-						may = append(may, d) // the module leaves it to the filter
+					if abstains(action, h, path, d) {
+						may = append(may, d)
 					} else {
 						want = append(want, d)
 					}
@@ -94,6 +98,42 @@ func (s *site) compare(p *peer, l *link, action string, headers [][]string, path
 			s.Errorf("%s: the module asks for %q, which the filter does not send", action, m.entries)
 		}
 	}
+}
+
+// awaitInterest sends requests until the module asks for a lease: it asks for none before it has the memory, although it has
+// connected. It returns what the service was asked.
+func (s *site) awaitInterest(p *peer, action string, headers [][]string, paths []string) (sent []string) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+	defer cancel()
+	if err := lab.Await(ctx, "the module to ask for a lease", func(context.Context) error {
+		called := false
+		for _, h := range headers {
+			s.get(paths[0], append(slices.Clone(h), "x-id", "first")...)
+			for _, call := range s.service.take() {
+				for _, d := range descriptors(call) {
+					sent, called = append(sent, d), called || !abstains(action, h, paths[0], d)
+				}
+			}
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if called && len(p.conns[0].interest) == 0 {
+			return errors.New("it has not")
+		}
+		return nil
+	}); err != nil {
+		s.Fatal(err)
+	}
+	return sent
+}
+
+// abstains reports whether the module leaves a request with that descriptor to the filter.
+func abstains(action string, headers []string, path, descriptor string) bool {
+	text := strings.Contains(action, "string_match") && slices.Index(headers, "x-a") != lastIndex(headers, "x-a")
+	mixed := strings.Contains(action, "masked") && len(headers) > 0 && strings.HasPrefix(headers[1], "::") // ends with an IPv4 address
+	odd := strings.Contains(strings.Join(headers, "")+path, "\xff") || strings.Contains(path, "%ff")
+	return odd || text || mixed || len(descriptor) > 16<<10-64
 }
 
 func lastIndex(all []string, text string) int {
