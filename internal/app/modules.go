@@ -24,7 +24,7 @@ func (p *podModules) start(m *sidecar) error {
 	mode, _ := parseMode(m.Flags.ModuleSocketMode) // validated
 	p.lessor = modules.New(modules.Options{
 		Charger: m.peer, Rules: m.service.Matcher,
-		Members: func() int { return m.cluster.Load().View().Ring.Len() },
+		Members: m.members,
 	})
 	var err error
 	if p.server, err = module.Listen(module.Options{Path: path, Mode: mode, Book: p.lessor, Logger: m.Log}); err != nil {

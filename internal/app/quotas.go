@@ -18,12 +18,15 @@ type quotas struct {
 func (q *quotas) start(m *sidecar) {
 	q.assigner = assign.New(assign.Options{
 		Charger: m.peer,
-		Members: func() int { return m.cluster.Load().View().Ring.Len() },
+		Members: m.members,
 		Send:    func(stream, serial uint64, as []rlqs.Assignment) error { return q.server.Send(stream, serial, as) },
 	})
 	q.server = rlqs.NewServer(rlqs.Options{Service: m.service, Book: q.assigner, Registerer: m.reg})
 	m.reg.MustRegister(q.assigner.Collectors()...)
 }
+
+// members returns the number of members of the ring.
+func (m *sidecar) members() int { return m.cluster.Load().View().Ring.Len() }
 
 // close ends the streams. Envoys keep what they were assigned, and open their streams again at another member.
 func (q *quotas) close() {

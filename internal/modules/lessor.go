@@ -5,6 +5,7 @@ package modules
 import (
 	"log/slog"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -169,9 +170,9 @@ func (l *Lessor) Interested(c *module.EnvoyConn, i *module.Interest) {
 
 // newKey returns the key of a descriptor, or nil if its limit cannot be leased. It keeps no part of i.
 func (l *Lessor) newKey(i *module.Interest) *leasedKey {
-	k := &leasedKey{domain: string([]byte(i.Domain))}
+	k := &leasedKey{domain: strings.Clone(i.Domain)}
 	for _, e := range i.Entries {
-		k.entries = append(k.entries, config.Entry{Key: string([]byte(e.Key)), Value: string([]byte(e.Value))})
+		k.entries = append(k.entries, config.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)})
 	}
 	k.match, k.by = l.matcher.Match(k.domain, k.entries), l.matcher
 	if !l.matcher.Leasable(&k.match) || !k.limit().Eligible() {

@@ -33,10 +33,12 @@ const (
 // ask asks the owner for hits, without waiting. l.mu is locked.
 func (l *Lessor) ask(h sublease.KeyHits) {
 	k := l.keys[h.Key]
-	select {
-	case l.asks <- struct{}{}:
-	default:
-		k = nil
+	if k != nil {
+		select {
+		case l.asks <- struct{}{}:
+		default:
+			k = nil
+		}
 	}
 	if k == nil {
 		l.book.Granted(l.now().UnixNano(), sublease.Lot{KeyHits: sublease.KeyHits{Key: h.Key, Window: h.Window}})
