@@ -4,17 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/keyward/keyward/internal/unixsocket"
 )
 
 // Options configure a SegmentServer. Path and Book are required.
@@ -79,8 +79,7 @@ func (r RefusalKind) String() string {
 // SegmentServer shares segments with Envoys.
 type SegmentServer struct {
 	options  Options
-	listener *net.UnixListener
-	own      os.FileInfo // of the socket
+	listener *unixsocket.SocketListener
 	cancel   context.CancelFunc
 	ctx      context.Context
 	running  sync.WaitGroup
@@ -103,80 +102,31 @@ type EnvoyConn struct {
 // Listen starts to serve segments. It replaces a socket whose process has ended, and fails if another process serves it.
 func Listen(o Options) (*SegmentServer, error) {
 	s := &SegmentServer{options: o.withDefaults(), conns: map[*EnvoyConn]bool{}}
-	var err error
-	if s.listener, err = listen(o.Path, s.options.Mode); err != nil {
+	err := CheckPath(o.Path)
+	if err == nil {
+		s.listener, err = unixsocket.Listen("unixpacket", o.Path, s.options.Mode)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("listen for modules: %w", err)
 	}
-	s.own, _ = os.Lstat(o.Path)
 	s.opens = rate.NewLimiter(rate.Limit(s.options.Opens), openBurst)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.running.Go(s.accept)
 	return s, nil
 }
 
-// listen creates the socket in a folder that no other user can read, and moves it after its mode is set.
-func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
-	if err := CheckPath(path); err != nil {
-		return nil, err
-	}
-	if err := checkFree(path); err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".m")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	made := filepath.Join(dir, "s")
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: made, Net: "unixpacket"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(made, mode), os.Rename(made, path)); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
-}
-
 // maxPath is the length in bytes of the longest path of a socket that a process can connect to.
 const maxPath = 107
 
-// madePath is the length of the longest path in its folder that listen creates: ".m", ten digits, and "/s".
-const madePath = 14
-
 // CheckPath returns an error if no socket can have that path, or no Envoy can connect to it.
 func CheckPath(path string) error {
-	if n := len(filepath.Dir(path)) + 1 + madePath; n > maxPath {
-		return fmt.Errorf("%s: the folder's name has %d bytes; want at most %d", path, len(filepath.Dir(path)), maxPath-1-madePath)
+	if n := len(filepath.Dir(path)) + unixsocket.FolderLength; n > maxPath {
+		return fmt.Errorf("%s: the folder's name has %d bytes; want at most %d", path, len(filepath.Dir(path)), maxPath-unixsocket.FolderLength)
 	}
 	if len(path) > maxPath {
 		return fmt.Errorf("%s: the path has %d bytes; want at most %d", path, len(path), maxPath)
 	}
 	return nil
-}
-
-// checkFree returns an error unless the path is free, or has a socket on which no process listens. A process that is stopped,
-// or that serves another protocol, still listens.
-func checkFree(path string) error {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case info.Mode()&os.ModeSocket == 0:
-		return fmt.Errorf("%s: the file exists and is not a socket", path)
-	}
-	conn, err := net.DialTimeout("unixpacket", path, time.Second)
-	switch {
-	case err == nil:
-		_ = conn.Close()
-		return fmt.Errorf("%s: another process listens on it", path)
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
-		return nil
-	}
-	return fmt.Errorf("another process may listen on it: %w", err)
 }
 
 // Close closes all connections, waits for their ends, and removes the socket.
@@ -189,9 +139,6 @@ func (s *SegmentServer) Close() error {
 	}
 	s.mu.Unlock()
 	s.running.Wait()
-	if now, e := os.Lstat(s.options.Path); e == nil && s.own != nil && os.SameFile(now, s.own) {
-		err = errors.Join(err, os.Remove(s.options.Path))
-	}
 	return err
 }
 

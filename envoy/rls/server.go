@@ -17,6 +17,7 @@ import (
 	"github.com/keyward/keyward/envoy/internal/h2"
 	"github.com/keyward/keyward/internal/browser"
 	"github.com/keyward/keyward/internal/connguard"
+	"github.com/keyward/keyward/internal/unixsocket"
 )
 
 // Listener describes a gRPC listener. A service may have several: on loopback, on a unix socket, on the pod network
@@ -160,16 +161,9 @@ func (o *StartOptions) listen() (all []net.Listener, err error) {
 
 // removeStale removes a unix socket without a listener, which a crashed process has left behind.
 func removeStale(path string) {
-	info, err := os.Lstat(path)
-	if err != nil || info.Mode()&os.ModeSocket == 0 {
-		return
-	}
-	conn, err := net.DialTimeout("unix", path, time.Second)
-	if err != nil {
+	if unixsocket.CheckFree("unix", path) == nil {
 		_ = os.Remove(path)
-		return
 	}
-	_ = conn.Close()
 }
 
 func (s *Server) serve(name string, l net.Listener, serve func(net.Listener) error) {

@@ -3,15 +3,13 @@ package admin
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/keyward/keyward/internal/api"
 	"github.com/keyward/keyward/internal/config"
+	"github.com/keyward/keyward/internal/unixsocket"
 )
 
 // SocketOptions configures SocketHandler. All functions may be called concurrently. A nil function is not served.
@@ -86,39 +84,4 @@ func writeJSON(w http.ResponseWriter, v any) {
 
 // ListenSocket listens on a unix socket to which only this user may connect. It replaces a socket whose process has
 // ended, and fails if another process serves it.
-func ListenSocket(path string) (net.Listener, error) {
-	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		_ = conn.Close()
-		return nil, fmt.Errorf("%s: another process listens on it", path)
-	}
-	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-		return nil, fmt.Errorf("%s: the file exists and is not a socket", path)
-	}
-	// The socket is created in a directory that no other user can read and moved after its mode is set.
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".admin")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	made := filepath.Join(dir, "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, path)); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return &socket{UnixListener: l, path: path}, nil
-}
-
-// socket removes its file when it is closed.
-type socket struct {
-	*net.UnixListener
-	path string
-}
-
-// Close stops listening.
-func (s *socket) Close() error {
-	return errors.Join(s.UnixListener.Close(), os.Remove(s.path))
-}
+func ListenSocket(path string) (net.Listener, error) { return unixsocket.Listen("unix", path, 0o600) }
