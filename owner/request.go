@@ -141,6 +141,9 @@ const (
 	Escrow   Authority = 9 // the owner, from what the region was lent of a federation's pool
 )
 
+// FromCounter reports whether the key's owner decided by the key's counter, on either side of a partition.
+func (a Authority) FromCounter() bool { return a == Full || a == Part }
+
 // Path is how a decision was reached, for metrics and the direct-hit ratio.
 type Path uint8
 

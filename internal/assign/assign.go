@@ -9,19 +9,13 @@ import (
 	"github.com/keyward/keyward/envoy/rlqs"
 	"github.com/keyward/keyward/internal/assign/lots"
 	"github.com/keyward/keyward/internal/config"
-	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/quota"
 	"github.com/keyward/keyward/owner"
 )
 
-// Charger decides requests on counters, as peer.Peer does.
-type Charger interface {
-	Decide(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result)
-}
-
 // Options configure an Assigner. All fields without a default are required.
 type Options struct {
-	Charger Charger
+	Charger lots.Charger
 	// Send sends a response to an Envoy, as rlqs.QuotaServer does. It must not block, and must not call the Assigner.
 	Send func(stream, serial uint64, as []rlqs.Assignment) error
 	// Members returns the number of members of the ring.
@@ -32,7 +26,7 @@ type Options struct {
 
 // Assigner assigns parts of limits to Envoys. It is safe for concurrent use.
 type Assigner struct {
-	charger Charger
+	charger lots.Charger
 	send    func(stream, serial uint64, as []rlqs.Assignment) error
 	members func() int
 	now     func() time.Time

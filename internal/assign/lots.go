@@ -58,10 +58,8 @@ func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lots.Held
 
 // decide lets the owner decide r.
 func (a *Assigner) decide(now time.Time, r owner.Request) owner.Result {
-	qs, as := []owner.Request{r}, make([]owner.Result, 1)
 	d := now.Add(chargeTimeout)
-	a.charger.Decide(policy.Deadline{Silent: d, Alive: d}, false, qs, as)
-	return as[0]
+	return lots.Decide(a.charger, policy.Deadline{Silent: d, Alive: d}, r)
 }
 
 // giveBack returns hits to the owner.
@@ -82,7 +80,7 @@ func (a *Assigner) giveBack(now int64, h quota.WindowHits) {
 		go func() {
 			defer a.running.Done()
 			to := a.metrics.lost
-			if res := a.decide(a.now(), s.Request); res.Authority == owner.Full || res.Authority == owner.Part {
+			if a.decide(a.now(), s.Request).Authority.FromCounter() {
 				to = a.metrics.returned
 			}
 			to.Add(float64(s.Hits))

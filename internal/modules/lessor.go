@@ -12,20 +12,14 @@ import (
 
 	"github.com/keyward/keyward/envoy/module"
 	"github.com/keyward/keyward/envoy/rls"
+	"github.com/keyward/keyward/internal/assign/lots"
 	"github.com/keyward/keyward/internal/config"
-	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/sublease"
-	"github.com/keyward/keyward/owner"
 )
-
-// HitCharger decides requests on counters, as peer.Peer does.
-type HitCharger interface {
-	Decide(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result)
-}
 
 // Options configure a Lessor. All fields without a default are required.
 type Options struct {
-	Charger HitCharger
+	Charger lots.Charger
 	Rules   func() rls.RuleMatcher
 	Members func() int       // of the ring
 	Logger  *slog.Logger     // default slog.Default
@@ -34,7 +28,7 @@ type Options struct {
 
 // Lessor leases hits to Envoys. It implements module.LeaseBook, and is safe for concurrent use.
 type Lessor struct {
-	charger HitCharger
+	charger lots.Charger
 	rules   func() rls.RuleMatcher
 	now     func() time.Time
 	wake    chan struct{}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/keyward/keyward/internal/assign/lots"
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/sublease"
@@ -82,7 +83,7 @@ func (l *Lessor) reserve(r *owner.Request, h sublease.KeyHits, limit sublease.Li
 	q := *r
 	q.Op, q.Hits, q.Strict, q.Hold = owner.Reserve, h.Hits, true, &owner.Hold{ID: x.id, TTL: lotLife}
 	res := l.decide(sent, q)
-	byOwner := res.Authority == owner.Full || res.Authority == owner.Part
+	byOwner := res.Authority.FromCounter()
 	known = byOwner && limit.ChargedTo(h.Window, sent.UnixNano(), l.now().UnixNano(), res.Reset)
 	switch all := uint64(r.Rule.Depth()); {
 	case res.Over && known:
@@ -99,16 +100,12 @@ func (l *Lessor) reserve(r *owner.Request, h sublease.KeyHits, limit sublease.Li
 
 // decide lets the owner decide q.
 func (l *Lessor) decide(now time.Time, q owner.Request) owner.Result {
-	qs, as := []owner.Request{q}, make([]owner.Result, 1)
-	l.charger.Decide(policy.Deadline{Silent: now.Add(silentTimeout), Alive: now.Add(liveTimeout)}, false, qs, as)
-	return as[0]
+	return lots.Decide(l.charger, policy.Deadline{Silent: now.Add(silentTimeout), Alive: now.Add(liveTimeout)}, q)
 }
 
 // settle settles a hold, and reports whether the owner has confirmed it.
 func (l *Lessor) settle(q owner.Request, op owner.Op, used uint64, id claim.Ident) bool {
-	q.Op, q.Hits, q.Hold = op, used, &owner.Hold{ID: id, TTL: time.Second}
-	res := l.decide(l.now(), q)
-	return res.Authority == owner.Full || res.Authority == owner.Part
+	return l.decide(l.now(), lots.Settle(q, op, used, id)).Authority.FromCounter()
 }
 
 // giveBack returns hits to the owner, those of complete lots if possible. Hits without a lot stay charged. l.mu is locked.

@@ -47,7 +47,7 @@ type decision struct {
 
 // onCounter reports whether v was decided on the counter itself.
 func (v *decision) onCounter() bool {
-	return (v.result.Authority == owner.Full || v.result.Authority == owner.Part) && !v.fromLease && !v.fromCopy
+	return v.result.Authority.FromCounter() && !v.fromLease && !v.fromCopy
 }
 
 // byShare reports whether v was decided without the owner, by the deciding member's share of the limit or of what is

@@ -184,7 +184,7 @@ func (h *hold) answered(q *request, v *decision) {
 	h.waiting--
 	if v != nil {
 		h.accepted = h.accepted || !v.result.Over
-		h.unsure = h.unsure || v.result.Authority != owner.Full && v.result.Authority != owner.Part
+		h.unsure = h.unsure || !v.result.Authority.FromCounter()
 	}
 	if h.waiting > 0 || !h.reserves() {
 		return
@@ -267,7 +267,7 @@ func (s *settlement) repeat() {
 
 // settled processes an answer to s.
 func (s *settlement) answered(v *decision) {
-	if v.result.Authority != owner.Full && v.result.Authority != owner.Part {
+	if !v.result.Authority.FromCounter() {
 		s.repeat()
 		return
 	}

@@ -8,9 +8,22 @@ import (
 
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/quota"
 	"github.com/keyward/keyward/owner"
 )
+
+// Charger decides requests on counters, as peer.Peer does.
+type Charger interface {
+	Decide(deadline policy.Deadline, stop bool, qs []owner.Request, as []owner.Result)
+}
+
+// Decide lets c decide q.
+func Decide(c Charger, deadline policy.Deadline, q owner.Request) owner.Result {
+	qs, as := []owner.Request{q}, make([]owner.Result, 1)
+	c.Decide(deadline, false, qs, as)
+	return as[0]
+}
 
 // HeldLot is a number of hits that the owner has charged to a window at once. It is a hold: if the sidecar dies, it stays
 // charged.
@@ -39,7 +52,7 @@ func Reserve(r owner.Request, h quota.WindowHits, now int64, id claim.Ident) (q 
 // released, it was or may have been charged otherwise than intended. left is how many hits the limit still has room for, or
 // quota.LeftUnknown.
 func Charged(q *owner.Request, l *HeldLot, res *owner.Result, now int64) (charged, release bool, left uint64) {
-	byOwner, depth := res.Authority == owner.Full || res.Authority == owner.Part, uint64(q.Rule.Depth())
+	byOwner, depth := res.Authority.FromCounter(), uint64(q.Rule.Depth())
 	switch {
 	case res.Over && !byOwner:
 		return false, true, quota.LeftUnknown // the owner may have charged it, and its answer is late
