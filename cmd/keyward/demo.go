@@ -79,19 +79,34 @@ func newDemo() *cobra.Command {
 	return cmd
 }
 
-func runDemo(ctx context.Context, out io.Writer, o demoOptions, e *ending) (err error) {
+// findEnvoy sets the path of Envoy's binary if none was given.
+func (o *demoOptions) findEnvoy() (err error) {
 	if o.envoy == "" {
 		if o.envoy, err = exec.LookPath("envoy"); err != nil {
 			return errors.New("no Envoy found: add it to PATH, set ENVOY_BIN, or run `make demo`, which downloads it")
 		}
 	}
-	dir := o.keep
-	if dir == "" {
-		if dir, err = lab.TempDir("keyward-demo-"); err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
+	return nil
+}
+
+// folder returns the folder of a demo's files, and what removes it at the end unless it is to be kept.
+func (o *demoOptions) folder() (dir string, remove func(), err error) {
+	if o.keep != "" {
+		return o.keep, func() {}, nil
 	}
+	dir, err = lab.TempDir("keyward-demo-")
+	return dir, func() { _ = os.RemoveAll(dir) }, err
+}
+
+func runDemo(ctx context.Context, out io.Writer, o demoOptions, e *ending) (err error) {
+	if err := o.findEnvoy(); err != nil {
+		return err
+	}
+	dir, removeDir, err := o.folder()
+	if err != nil {
+		return err
+	}
+	defer removeDir()
 	upstream, stopUpstream, err := startUpstream()
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
@@ -45,18 +44,14 @@ const frugalIntroduction = `Keyward: limits that Envoys spend without calls.
 
 // runFrugal shows three Envoys that spend one limit without calls, next to the same with calls.
 func runFrugal(ctx context.Context, out io.Writer, o demoOptions, e *ending) (err error) {
-	if o.envoy == "" {
-		if o.envoy, err = exec.LookPath("envoy"); err != nil {
-			return errors.New("no Envoy found: add it to PATH, set ENVOY_BIN, or run `make demo`, which downloads it")
-		}
+	if err := o.findEnvoy(); err != nil {
+		return err
 	}
-	dir := o.keep
-	if dir == "" {
-		if dir, err = lab.TempDir("keyward-demo-"); err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
+	dir, removeDir, err := o.folder()
+	if err != nil {
+		return err
 	}
+	defer removeDir()
 	self, err := os.Executable()
 	if err != nil {
 		return err

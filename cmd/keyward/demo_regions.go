@@ -51,13 +51,11 @@ func runRegions(ctx context.Context, out io.Writer, o demoOptions, e *ending) (e
 	if o.regions < 2 || o.regions > len(regionNames) {
 		return fmt.Errorf("--regions %d: want 2 to %d", o.regions, len(regionNames))
 	}
-	dir := o.keep
-	if dir == "" {
-		if dir, err = lab.TempDir("keyward-demo-"); err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
+	dir, removeDir, err := o.folder()
+	if err != nil {
+		return err
 	}
+	defer removeDir()
 	self, err := os.Executable()
 	if err != nil {
 		return err
