@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/keyward/keyward/internal/lab"
 	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
@@ -23,13 +24,13 @@ func TestCost(t *testing.T) {
 	const rule = "rate_limit: {unit: hour, requests_per_unit: 1000000000}"
 	f := startFleetWith(t, newest, 1, "domain: app\ndescriptors:\n- key: api_key\n  "+rule+"\n- key: quota\n  "+rule+"\n  metadata: {keyward: {mechanism: quota}}\n")
 	service, module := f.pods[0].sidecar.RLS, f.pods[0].site
-	input := "{name: h, typed_config: " + typed("envoy.type.matcher.v3.HttpRequestHeaderMatchInput", "header_name: x-key") + "}"
+	input := "{name: h, typed_config: " + lab.TypedConfig("envoy.type.matcher.v3.HttpRequestHeaderMatchInput", "header_name: x-key") + "}"
 	deny := "{fallback_rate_limit: {blanket_rule: DENY_ALL}}"
-	settings := typed("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings",
+	settings := lab.TypedConfig("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings",
 		"reporting_interval: 5s, no_assignment_behavior: "+deny+", bucket_id_builder: {bucket_id_builder: {0.quota: {custom_value: "+input+"}}}")
-	quota := "{name: envoy.filters.http.rate_limit_quota, typed_config: " + typed("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig",
+	quota := "{name: envoy.filters.http.rate_limit_quota, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig",
 		"domain: app, rlqs_server: {envoy_grpc: {cluster_name: keyward}}, bucket_matchers: {on_no_match: {action: {name: a, typed_config: "+settings+"}}}") + "}"
-	local := "{name: envoy.filters.http.local_ratelimit, typed_config: " + typed("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+	local := "{name: envoy.filters.http.local_ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
 		"stat_prefix: local, token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 1s}, filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}") + "}"
 	sites := []struct {
 		name string

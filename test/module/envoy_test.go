@@ -146,10 +146,6 @@ func tryStart(t *testing.T, r release, o setup) *site {
 	return s
 }
 
-func typed(name, fields string) string {
-	return fmt.Sprintf(`{"@type": type.googleapis.com/%s, %s}`, name, fields)
-}
-
 // bootstrap returns the configuration of an Envoy. JSON is YAML.
 func (s *site) bootstrap(o setup, app string) string {
 	if o.limits == "" {
@@ -173,7 +169,7 @@ func (s *site) bootstrap(o setup, app string) string {
 		static = "listeners: []"
 	}
 	return "node: {id: lab, cluster: lab}\nadmin: {address: {socket_address: {address: @ADMINHOST@, port_value: @ADMINPORT@}}}\n" + dynamic +
-		"static_resources:\n  " + static + "\n  clusters:\n" + cluster("app", app, false) + cluster("keyward", service, true)
+		"static_resources:\n  " + static + "\n  clusters:\n" + lab.StaticCluster("app", app, false) + lab.StaticCluster("keyward", service, true)
 }
 
 // replace writes the file with the dynamic listener. Envoy reads it when it is renamed.
@@ -203,7 +199,7 @@ func (s *site) await200(path string) {
 
 // listener returns the fields of the listener.
 func (s *site) listener(o setup) string {
-	router := "{name: envoy.filters.http.router, typed_config: " + typed("envoy.extensions.filters.http.router.v3.Router", "") + "}"
+	router := "{name: envoy.filters.http.router, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.router.v3.Router", "") + "}"
 	filters := o.filters
 	if filters == nil {
 		filters = []string{s.limiter(o)}
@@ -212,7 +208,7 @@ func (s *site) listener(o setup) string {
 		}
 	}
 	filters = append(slices.Clone(filters), router)
-	manager := typed("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", fmt.Sprintf(
+	manager := lab.TypedConfig("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", fmt.Sprintf(
 		`stat_prefix: in, generate_request_id: false, route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /direct}, direct_response: {status: 200}}, {match: {prefix: /}, route: {cluster: app, timeout: 0s}, %s}]}]}, http_filters: [%s]`,
 		o.route, strings.Join(filters, ", ")))
 	return fmt.Sprintf(`name: in, address: {socket_address: {address: @HOST@, port_value: @PORT@}}, filter_chains: [{filters: [{name: hcm, typed_config: %s}]}]`, manager)
@@ -221,34 +217,22 @@ func (s *site) listener(o setup) string {
 // module returns the module's filter.
 func (s *site) module(o setup) string {
 	config := fmt.Sprintf(`{"socket": %q, "node": "lab", "domain": "app", "limits": %s}`, o.socket, o.limits)
-	return "{name: keyward.lease, typed_config: " + typed("envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter", fmt.Sprintf(
+	return "{name: keyward.lease, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter", fmt.Sprintf(
 		`dynamic_module_config: {name: keyward_abi_%s, do_not_close: true}, filter_name: lease, filter_config: {"@type": type.googleapis.com/google.protobuf.StringValue, value: %q}`,
 		o.abi, config)) + "}"
 }
 
 // limiter returns the rate limit filter, with the matcher that skips requests whose leases were taken.
 func (s *site) limiter(o setup) string {
-	filter := "{name: envoy.filters.http.ratelimit, typed_config: " + typed("envoy.extensions.filters.http.ratelimit.v3.RateLimit", fmt.Sprintf(
+	filter := "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.ratelimit.v3.RateLimit", fmt.Sprintf(
 		`domain: app, timeout: 10s, failure_mode_deny: true, rate_limits: %s, rate_limit_service: {transport_api_version: V3, grpc_service: {envoy_grpc: {cluster_name: keyward}}}`, o.limits)) + "}"
 	if o.bare {
 		return filter
 	}
-	input := "{name: leased, typed_config: " + typed("envoy.extensions.matching.common_inputs.network.v3.FilterStateInput", "key: keyward.leased/app") + "}"
-	skip := "{action: {name: skip, typed_config: " + typed("envoy.extensions.filters.common.matcher.action.v3.SkipFilter", "") + "}}"
-	return "{name: envoy.filters.http.ratelimit, typed_config: " + typed("envoy.extensions.common.matching.v3.ExtensionWithMatcher", fmt.Sprintf(
+	input := "{name: leased, typed_config: " + lab.TypedConfig("envoy.extensions.matching.common_inputs.network.v3.FilterStateInput", "key: keyward.leased/app") + "}"
+	skip := "{action: {name: skip, typed_config: " + lab.TypedConfig("envoy.extensions.filters.common.matcher.action.v3.SkipFilter", "") + "}}"
+	return "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.common.matching.v3.ExtensionWithMatcher", fmt.Sprintf(
 		`extension_config: %s, xds_matcher: {matcher_tree: {input: %s, exact_match_map: {map: {"1": %s}}}}`, filter, input, skip)) + "}"
-}
-
-// cluster returns a cluster of one address; http2 for gRPC.
-func cluster(name, addr string, http2 bool) string {
-	_, port, _ := strings.Cut(addr, ":")
-	options := ""
-	if http2 {
-		options = "typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: " +
-			typed("envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config: {http2_protocol_options: {}}") + "}, "
-	}
-	return fmt.Sprintf("  - {name: %s, connect_timeout: 1s, type: STATIC, %sload_assignment: {cluster_name: %s, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}}]}]}}\n",
-		name, options, name, port)
 }
 
 // get sends a request with headers, and returns the status.

@@ -3,6 +3,8 @@ package rlqs
 import (
 	"fmt"
 	"strings"
+
+	"github.com/keyward/keyward/internal/lab"
 )
 
 // listener is a listener with the RLQS filter, in the Envoy of each release. Its name is its domain, unless it shares that of another.
@@ -36,14 +38,9 @@ func shared(l listener) *listener {
 	return &l
 }
 
-// typed returns a typed configuration with more fields.
-func typed(name, fields string) string {
-	return fmt.Sprintf(`{"@type": type.googleapis.com/%s, %s}`, name, fields)
-}
-
 // header returns the input of a matcher that reads a request's header.
 func header(name string) string {
-	return "{name: h, typed_config: " + typed("envoy.type.matcher.v3.HttpRequestHeaderMatchInput", "header_name: "+name) + "}"
+	return "{name: h, typed_config: " + lab.TypedConfig("envoy.type.matcher.v3.HttpRequestHeaderMatchInput", "header_name: "+name) + "}"
 }
 
 const filterName = "envoy.filters.http.rate_limit_quota"
@@ -58,7 +55,7 @@ func (l *listener) settings() string {
 		fmt.Fprintf(&fields, "expired_assignment_behavior: {%s}, ", l.expired)
 	}
 	fields.WriteString("reporting_interval: 1s, bucket_id_builder: {bucket_id_builder: {name: {string_value: k}, key: {custom_value: " + header("x-key") + "}}}")
-	return typed("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings", fields.String())
+	return lab.TypedConfig("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings", fields.String())
 }
 
 func (l *listener) rlqs() string {
@@ -72,7 +69,7 @@ func (l *listener) rlqs() string {
 		server = "quota"
 	}
 	return fmt.Sprintf("{name: %s, disabled: %v, typed_config: %s}", filterName, l.disabled,
-		typed("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig", fmt.Sprintf(
+		lab.TypedConfig("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig", fmt.Sprintf(
 			"domain: %s, %s rlqs_server: {envoy_grpc: {cluster_name: %s}, initial_metadata: [{key: x-keyward-envoy, value: pod-7}]}, bucket_matchers: %s",
 			l.domainName(), l.filter, server, strings.ReplaceAll(matcher, "@SETTINGS@", l.settings()))))
 }
@@ -90,23 +87,11 @@ func (l *listener) yaml(port string) string {
 	if l.upstream {
 		action = "route: {cluster: app, timeout: 0s}"
 	}
-	manager := typed("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", fmt.Sprintf(
+	manager := lab.TypedConfig("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", fmt.Sprintf(
 		`stat_prefix: in, generate_request_id: false, route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], %s routes: [{match: {prefix: /}, %s, %s}]}]}, http_filters: [%s, {name: envoy.filters.http.router, typed_config: %s}]`,
-		l.host, action, l.route, l.rlqs(), typed("envoy.extensions.filters.http.router.v3.Router", "")))
+		l.host, action, l.route, l.rlqs(), lab.TypedConfig("envoy.extensions.filters.http.router.v3.Router", "")))
 	return fmt.Sprintf(`"@type": type.googleapis.com/envoy.config.listener.v3.Listener, name: %s, address: {socket_address: {address: 127.0.0.1, port_value: %s}}, filter_chains: [{filters: [{name: hcm, typed_config: %s}]}]`,
 		l.name, port, manager)
-}
-
-// cluster returns a cluster of one address; http2 for gRPC.
-func cluster(name, addr string, http2 bool) string {
-	_, port, _ := strings.Cut(addr, ":")
-	options := ""
-	if http2 {
-		options = "typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: " +
-			typed("envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config: {http2_protocol_options: {}}") + "}, "
-	}
-	return fmt.Sprintf("  - {name: %s, connect_timeout: 1s, type: STATIC, %sload_assignment: {cluster_name: %s, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}}]}]}}\n",
-		name, options, name, port)
 }
 
 // bootstrap returns Envoy's configuration. Listeners that move are read from dir.

@@ -40,7 +40,9 @@ func onRoute(config string) string {
 	return "typed_per_filter_config: {" + filterName + ": " + config + "},"
 }
 
-func filterConfig(fields string) string { return typed("envoy.config.route.v3.FilterConfig", fields) }
+func filterConfig(fields string) string {
+	return lab.TypedConfig("envoy.config.route.v3.FilterConfig", fields)
+}
 
 var (
 	enabled  = shared(listener{name: "enabled", assign: denies, disabled: true, route: onRoute(filterConfig("config: {}"))})
@@ -65,7 +67,7 @@ func TestRejectedOverrides(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]string{
 		"disabled false": filterConfig("disabled: false"),
-		"override":       typed("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaOverride", "domain: x"),
+		"override":       lab.TypedConfig("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaOverride", "domain: x"),
 		"accepted":       filterConfig("config: {}"),
 	} {
 		for _, r := range releases {
@@ -73,7 +75,7 @@ func TestRejectedOverrides(t *testing.T) {
 				t.Parallel()
 				file := filepath.Join(t.TempDir(), "envoy.yaml")
 				addr := "127.0.0.1:1"
-				text := bootstrap("", map[string]string{"l": "1"}, []*listener{{name: "l", assign: denies, disabled: true, route: onRoute(config)}}, cluster("quota", addr, true))
+				text := bootstrap("", map[string]string{"l": "1"}, []*listener{{name: "l", assign: denies, disabled: true, route: onRoute(config)}}, lab.StaticCluster("quota", addr, true))
 				text = strings.NewReplacer("@ADMINHOST@", "127.0.0.1", "@ADMINPORT@", "1").Replace(text)
 				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 					t.Fatal(err)

@@ -83,8 +83,8 @@ func (h *host) start(ctx context.Context, ls []*listener) (err error) {
 	if err := h.move(1, ls); err != nil {
 		return err
 	}
-	config := bootstrap(h.dir, h.ports, ls, cluster("quota", h.quota.addr, true), cluster("refuser", h.refuser.addr, true),
-		cluster("fence", h.fence.addr, true), cluster("app", h.app.Listener.Addr().String(), false))
+	config := bootstrap(h.dir, h.ports, ls, lab.StaticCluster("quota", h.quota.addr, true), lab.StaticCluster("refuser", h.refuser.addr, true),
+		lab.StaticCluster("fence", h.fence.addr, true), lab.StaticCluster("app", h.app.Listener.Addr().String(), false))
 	h.envoy, err = h.lab.AddEnvoy(lab.EnvoyOptions{Name: "envoy", Path: program(h.version), Concurrency: 4, Config: config})
 	if err != nil {
 		return err
