@@ -42,29 +42,11 @@ type timedLoad struct {
 }
 
 func (x *timedLoad) run(ctx context.Context, envoy, key string, perSecond int) {
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
-	defer client.CloseIdleConnections()
-	var wg sync.WaitGroup
-	const workers = 4
-	for i := range workers {
-		wg.Go(func() {
-			period := time.Second * workers / time.Duration(perSecond)
-			next := time.Now().Add(period * time.Duration(i) / workers)
-			for ctx.Err() == nil {
-				time.Sleep(time.Until(next))
-				if next = next.Add(period); time.Since(next) > 10*period {
-					next = time.Now() // after a pause of this process, a burst would be another load
-				}
-				a := timedAnswer{sent: time.Now()}
-				a.status = send(client, envoy, key).status
-				a.answered = time.Now()
-				x.mu.Lock()
-				x.all = append(x.all, a)
-				x.mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
+	sendSteadily(ctx, envoy, key, perSecond, 4, func(sent, at time.Time, status int) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.all = append(x.all, timedAnswer{sent, at, status})
+	})
 }
 
 // count returns the answers by status, and the largest number of requests that were certainly admitted in one window. In

@@ -55,26 +55,37 @@ func (x *quotaLoad) admit(at time.Time) {
 }
 
 func (x *quotaLoad) run(ctx context.Context, envoy, key string, perSecond int) {
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
+	sendSteadily(ctx, envoy, key, perSecond, 4, func(sent, _ time.Time, status int) {
+		x.sent.Add(1)
+		switch status {
+		case 200:
+			x.admit(sent)
+		case 429:
+		default:
+			x.failed.Add(1)
+		}
+	})
+}
+
+// sendSteadily sends requests for a key to an Envoy, perSecond of them with that many workers, until ctx ends. It calls
+// answered with each answer, concurrently. After a pause of this process or of the Envoy it does not send more: a burst
+// would be another load.
+func sendSteadily(ctx context.Context, envoy, key string, perSecond, workers int, answered func(sent, at time.Time, status int)) {
+	client := &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * workers}}
 	defer client.CloseIdleConnections()
+	period := time.Second * time.Duration(workers) / time.Duration(perSecond)
 	var wg sync.WaitGroup
-	const workers = 4
 	for i := range workers {
 		wg.Go(func() {
-			period := time.Second * workers / time.Duration(perSecond)
-			next := time.Now().Add(period * time.Duration(i) / workers)
+			next := time.Now().Add(period * time.Duration(i) / time.Duration(workers))
 			for ctx.Err() == nil {
 				time.Sleep(time.Until(next))
-				next = next.Add(period)
-				x.sent.Add(1)
-				at := time.Now()
-				switch a := send(client, envoy, key); a.status {
-				case 200:
-					x.admit(at)
-				case 429:
-				default:
-					x.failed.Add(1)
+				if next = next.Add(period); time.Since(next) > 10*period {
+					next = time.Now()
 				}
+				sent := time.Now()
+				status := send(client, envoy, key).status
+				answered(sent, time.Now(), status)
 			}
 		})
 	}

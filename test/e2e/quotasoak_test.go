@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -111,39 +110,21 @@ type soakLoad struct {
 }
 
 func (x *soakLoad) run(ctx context.Context, envoy string, perSecond int) {
-	client := &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
-	defer client.CloseIdleConnections()
-	var wg sync.WaitGroup
-	const workers = 8
-	for i := range workers {
-		wg.Go(func() {
-			period := time.Second * workers / time.Duration(perSecond)
-			next := time.Now().Add(period * time.Duration(i) / workers)
-			for ctx.Err() == nil {
-				if d := time.Until(next); d > 0 {
-					time.Sleep(d)
-				} else if d < -time.Second { // the Envoy was stopped
-					next = time.Now()
-				}
-				next = next.Add(period)
-				x.sent.Add(1)
-				before := time.Now().UnixNano() / int64(quotaWindow)
-				a := send(client, envoy, "hot")
-				switch after := time.Now().UnixNano() / int64(quotaWindow); {
-				case a.status == 429:
-				case a.status != 200:
-					x.failed.Add(1)
-				case before != after:
-					x.unsure.Add(1)
-				default:
-					x.mu.Lock()
-					x.admitted[after]++
-					x.mu.Unlock()
-				}
-			}
-		})
-	}
-	wg.Wait()
+	sendSteadily(ctx, envoy, "hot", perSecond, 8, func(sent, at time.Time, status int) {
+		x.sent.Add(1)
+		before, after := sent.UnixNano()/int64(quotaWindow), at.UnixNano()/int64(quotaWindow)
+		switch {
+		case status == 429:
+		case status != 200:
+			x.failed.Add(1)
+		case before != after:
+			x.unsure.Add(1)
+		default:
+			x.mu.Lock()
+			x.admitted[after]++
+			x.mu.Unlock()
+		}
+	})
 }
 
 // soakEnvoys returns the Envoys of the soak: the releases that are tried, or three times the one of the other tests.
