@@ -56,19 +56,24 @@ type floodRound struct {
 	Failed             int
 }
 
+// newEnvoyArena returns an arena with an Envoy.
+func newEnvoyArena(o options) (a *arena, done func(), err error) {
+	if a, done, err = newArena(o); err == nil && a.envoy == "" {
+		err = errors.New("there is no Envoy: " + a.noEnvoy)
+	}
+	return a, done, err
+}
+
 // flood sends requests for one key through three Envoys with routes of their own, as fast as asked for, and measures
 // other keys of its owner: without any relief, with each kind of it, and with Envoy's own bounded loads.
 func flood(ctx context.Context, out io.Writer, o options) (err error) {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	a, done, err := newArena(o)
+	a, done, err := newEnvoyArena(o)
 	defer done()
 	if err != nil {
 		return err
-	}
-	if a.envoy == "" {
-		return errors.New("there is no Envoy: " + a.noEnvoy)
 	}
 	low, high := max(1, int(o.flood)/200), 4*int(o.flood)
 	filters := []string{"--hot-filters"}

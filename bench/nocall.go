@@ -79,13 +79,10 @@ func noCall(ctx context.Context, out io.Writer, o options) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	a, done, err := newArena(o)
+	a, done, err := newEnvoyArena(o)
 	defer done()
 	if err != nil {
 		return err
-	}
-	if a.envoy == "" {
-		return errors.New("there is no Envoy: " + a.noEnvoy)
 	}
 	fmt.Fprintf(out, "%g requests a second over %d connections, Zipf %g; %d rounds of %g s in turns\n\n", o.rate, o.conns, o.zipf, o.rounds, o.seconds)
 	fmt.Fprintln(out, "| workers, keys | row | Envoy CPU us | added | sidecar CPU us | p50 us added | p99 us added | added CPU / RLS's |")
