@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"unsafe"
 
 	"github.com/dchest/siphash"
 
+	"github.com/keyward/keyward/envoy/internal/wire"
 	"github.com/keyward/keyward/internal/config"
 )
 
@@ -61,7 +61,7 @@ func (i *Interest) decode(b []byte) error {
 	if !ok || n == 0 || n > maxEntries {
 		return errMalformed
 	}
-	i.Domain, i.Entries = textOf(domain), i.Entries[:0]
+	i.Domain, i.Entries = wire.Text(domain), i.Entries[:0]
 	for range n {
 		var k, v []byte
 		var ok1, ok2 bool
@@ -70,7 +70,7 @@ func (i *Interest) decode(b []byte) error {
 		if !ok1 || !ok2 {
 			return errMalformed
 		}
-		i.Entries = append(i.Entries, config.Entry{Key: textOf(k), Value: textOf(v)})
+		i.Entries = append(i.Entries, config.Entry{Key: wire.Text(k), Value: wire.Text(v)})
 	}
 	if len(b) > 0 {
 		return errMalformed
@@ -89,8 +89,6 @@ func cutText(b []byte) (text, rest []byte, ok bool) {
 	}
 	return b[2 : 2+n], b[2+n:], true
 }
-
-func textOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // encodeSegment returns the SEGMENT message of a segment.
 func encodeSegment(slots uint32) []byte {

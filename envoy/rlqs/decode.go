@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unsafe"
 
 	"github.com/keyward/keyward/envoy/internal/wire"
 	"github.com/keyward/keyward/internal/config"
@@ -61,7 +60,7 @@ func (r *usageReport) decode(b []byte) error {
 		b = rest
 		switch {
 		case f.IsBytes(1):
-			r.domain = textOf(f.Bytes)
+			r.domain = wire.Text(f.Bytes)
 		case f.IsBytes(2):
 			if err := r.usage(f.Bytes); err != nil {
 				return err
@@ -161,9 +160,9 @@ func decodeEntry(b []byte) (e config.Entry, ok bool) {
 		b = rest
 		switch {
 		case f.IsBytes(1):
-			e.Key = textOf(f.Bytes)
+			e.Key = wire.Text(f.Bytes)
 		case f.IsBytes(2):
-			e.Value = textOf(f.Bytes)
+			e.Value = wire.Text(f.Bytes)
 		}
 	}
 	return e, true
@@ -186,5 +185,3 @@ func (u *reportedUsage) duration(b []byte) bool {
 	}
 	return true
 }
-
-func textOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

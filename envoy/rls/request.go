@@ -2,7 +2,6 @@ package rls
 
 import (
 	"errors"
-	"unsafe"
 
 	"github.com/keyward/keyward/envoy/internal/wire"
 	"github.com/keyward/keyward/internal/config"
@@ -184,7 +183,7 @@ func (r *RateLimitRequest) text(b []byte, bounds RequestLimits) string {
 		r.exceed(excessValue)
 		return ""
 	}
-	return unsafe.String(unsafe.SliceData(b), len(b))
+	return wire.Text(b)
 }
 
 func (r *RateLimitRequest) exceed(e excess) {

@@ -1,7 +1,11 @@
 // Package wire reads fields of messages in protobuf's wire format, without copies and allocations.
 package wire
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"unsafe"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
 
 // Field is a field of a message. Which value is set depends on its type; values of other types than varint and bytes are
 // skipped. Bytes share the memory of the message.
@@ -43,3 +47,6 @@ func Next(b []byte) (f Field, rest []byte, ok bool) {
 	}
 	return f, b[n:], true
 }
+
+// Text returns b as a string, which shares its memory: it is valid until that changes.
+func Text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
