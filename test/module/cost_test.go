@@ -32,6 +32,7 @@ func TestCost(t *testing.T) {
 		"domain: app, rlqs_server: {envoy_grpc: {cluster_name: keyward}}, bucket_matchers: {on_no_match: {action: {name: a, typed_config: "+settings+"}}}") + "}"
 	local := "{name: envoy.filters.http.local_ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
 		"stat_prefix: local, token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 1s}, filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}") + "}"
+	absent := t.TempDir() + "/s" // no sidecar serves it, so nothing has a lease
 	sites := []struct {
 		name string
 		*site
@@ -41,6 +42,9 @@ func TestCost(t *testing.T) {
 		{"RLS", start(t, newest, setup{bare: true, service: service})},
 		{"RLQS", start(t, newest, setup{filters: []string{quota}, service: service})},
 		{"module", module},
+		{"module, filter built", start(t, newest, setup{socket: f.pods[0].socket, service: service, built: true})},
+		{"calls behind the module", start(t, newest, setup{socket: absent, service: service})},
+		{"the same, filter built", start(t, newest, setup{socket: absent, service: service, built: true})},
 		{"module, no rate limit filter", start(t, newest, setup{socket: f.pods[0].socket, service: service, filters: []string{module.module(setup{socket: f.pods[0].socket, limits: byKey, abi: newest.abi})}})},
 	}
 	var all []*loadtest.Contender
@@ -70,6 +74,12 @@ func TestCost(t *testing.T) {
 			m := row.Median()
 			fmt.Fprintf(&out, "  %-40s %9.1f %10.1f %12.1f %7.0f %10.0f %7.0f %10d\n", s.name, m.Proxy, paired(row, none, func(f *loadtest.Figures) float64 { return f.Proxy }), m.CPU,
 				m.P50, paired(row, none, func(f *loadtest.Figures) float64 { return f.P50 }), m.P99, m.Over+m.Errors)
+		}
+	}
+	for _, p := range plan.Phases {
+		for _, pair := range [][2]string{{"module, filter built", "module"}, {"the same, filter built", "calls behind the module"}} {
+			fmt.Fprintf(&out, "%d in flight: %s less %s: %.1f us of Envoy's CPU\n", p.Inflight, pair[0], pair[1],
+				paired(loadtest.Find(rows, pair[0], p), loadtest.Find(rows, pair[1], p), func(f *loadtest.Figures) float64 { return f.Proxy }))
 		}
 	}
 	t.Log(out.String())
