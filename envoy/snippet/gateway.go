@@ -46,13 +46,17 @@ func (k *Kube) fill() {
 func (o *Options) fillGateway() error {
 	gateway, k := o.Gateway, &o.Kube
 	k.fill()
-	o.Part = Part("for-" + string(gateway))
 	if err := o.checkGateway(); err != nil {
 		return err
 	}
+	o.Part = Part("for-" + string(gateway))
+	noCalls := o.Shape == RLQS || o.Shape == Module
+	if noCalls && gateway == gatewayEnvoyGateway {
+		o.Part += "-filters"
+	}
 	service := "." + k.Namespace + ".svc"
 	setDefault(&o.Sidecar, net.JoinHostPort(k.Release+service, "8081"))
-	if o.Shape == Plain || o.Shape == "" && gateway != gatewayIstio && gateway != gatewayEnvoyGateway {
+	if noCalls || o.Shape == Plain || o.Shape == "" && gateway != gatewayIstio && gateway != gatewayEnvoyGateway {
 		return nil
 	}
 	xds := k.Release + "-xds" + service
@@ -82,6 +86,9 @@ func (o *Options) checkGateway() error {
 			return errors.New("shape routes requires an Envoy of your own")
 		}
 	case gatewayContour, gatewayKGateway:
+		if o.Shape == RLQS || o.Shape == Module {
+			return fmt.Errorf("%s has no resource that adds a filter to Envoy, so no Envoy of it can spend limits without calls: use shape plain", gateway)
+		}
 		if o.Shape != "" && o.Shape != Plain {
 			return fmt.Errorf("%s has no resource that lets Envoy call the owner of a key: use shape plain, in which members forward requests", gateway)
 		}
@@ -178,9 +185,17 @@ func (g *generator) Selectors() string {
 	return "{" + quote(key) + ": " + quote(value) + "}"
 }
 
-// Ways returns comments about which requests go to owners directly and which are forwarded.
+// OwnRules reports whether the rules are the user's, not those that the gateway generates with its own filters.
+func (g *generator) OwnRules() bool {
+	return g.Gateway != gatewayEnvoyGateway || g.quotas || g.module
+}
+
+// Ways returns comments about which requests Envoy decides, which calls go to owners directly and which are forwarded.
 func (g *generator) Ways() string {
 	var b bytes.Buffer
+	for _, q := range g.Quotas {
+		fmt.Fprintf(&b, "# Domain %s: Envoy spends the limits of %s itself, without calls.\n", comment([]string{q.Domain}), comment(q.Rules))
+	}
 	for _, d := range g.Domains {
 		switch {
 		case g.Shape == Plain:
@@ -206,7 +221,7 @@ func (g *generator) Filters() ([]string, error) {
 		return nil, err
 	}
 	name := "filter.yaml"
-	if g.Gateway == gatewayEnvoyGateway {
+	if !g.OwnRules() {
 		name = "ecds.yaml" // the gateway's own filter makes the calls
 	}
 	var b bytes.Buffer

@@ -178,6 +178,9 @@ func (g *generator) Owners() string {
 	if g.Gateway == gatewayIstio && g.Shape == Plain { // Istio's own cluster of the Service
 		return fmt.Sprintf("outbound|8081||%s.%s.svc.cluster.local", g.Kube.Release, g.Kube.Namespace)
 	}
+	if g.Gateway == gatewayEnvoyGateway && g.Shape == Plain { // next to that of calls to owners
+		return g.Kube.Release + "-" + g.ShapeName()
+	}
 	return names.OwnerCluster
 }
 
@@ -226,6 +229,9 @@ func (g *generator) MembersType() string {
 func (g *generator) FilterName(d domain) string {
 	if d.Filter != "" {
 		return d.Filter
+	}
+	if g.Gateway == gatewayEnvoyGateway { // whose own filters, and their settings of routes, have Envoy's name
+		return "keyward.ratelimit/" + d.Name
 	}
 	if len(g.Domains) > 1 {
 		return "envoy.filters.http.ratelimit/" + d.Name
