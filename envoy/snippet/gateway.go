@@ -54,6 +54,9 @@ func (o *Options) fillGateway() error {
 	if noCalls && gateway == gatewayEnvoyGateway {
 		o.Part += "-filters"
 	}
+	if o.Shape == Module {
+		setDefault(&o.Sidecar, "127.0.0.1:8081") // in the gateway's pod
+	}
 	service := "." + k.Namespace + ".svc"
 	setDefault(&o.Sidecar, net.JoinHostPort(k.Release+service, "8081"))
 	if noCalls || o.Shape == Plain || o.Shape == "" && gateway != gatewayIstio && gateway != gatewayEnvoyGateway {
@@ -176,6 +179,12 @@ func (g *generator) Entry(e entry) (string, error) {
 	return "", fmt.Errorf("%s has no entry for the source of %s", g.Gateway, e.Key)
 }
 
+// InPod reports whether Envoy needs a sidecar in its pod.
+func (g *generator) InPod() bool { return g.module }
+
+// OwnPlain reports whether the cluster of shape plain is printed. Istio has one of each Service.
+func (g *generator) OwnPlain() bool { return g.Gateway != gatewayIstio || g.module }
+
 // OwnStream reports whether the cluster of owners has its own stream to the xDS server.
 func (g *generator) OwnStream() bool { return g.Gateway != "" }
 
@@ -198,6 +207,8 @@ func (g *generator) Ways() string {
 	}
 	for _, d := range g.Domains {
 		switch {
+		case d.Module != "":
+			fmt.Fprintf(&b, "# Domain %s: Envoy spends leases of the sidecar in its pod without calls. Other calls go to this sidecar, which forwards.\n", comment([]string{d.Name}))
 		case g.Shape == Plain:
 			fmt.Fprintf(&b, "# Domain %s: calls go to any member, which forwards requests that it does not own: (N-1)/N of them with N members.\n", comment([]string{d.Name}))
 		case d.Key.Format == "":

@@ -48,18 +48,20 @@ func forGateways(t testing.TB) map[string]struct {
 		o       Options
 	}
 	return map[string]row{
-		"for-istio":              {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Rules: load(t, rich, other), From: all, FailureModeDeny: true}},
-		"for-istio-plaintext":    {gatewayIstio, Kube{Plaintext: true, Selector: "istio=edge", Release: "limits", Namespace: "edge"}, Options{Rules: load(t, simple), From: key}},
-		"for-istio-plain":        {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, EnvoyVersion: "1.40"}},
-		"for-istio-own":          {gatewayIstio, Kube{}, Options{Rules: load(t, simple), Envoy: []byte(ownPatch)}},
-		"for-istio-hot":          {gatewayIstio, Kube{}, Options{Rules: load(t, simple), From: key, HotECDS: true}},
-		"for-istio-caps":         {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, Caps: true}},
-		"for-envoy-gateway-hot":  {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}, HotECDS: true}},
-		"for-envoy-gateway":      {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}}},
-		"for-istio-rlqs":         {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Shape: RLQS, Rules: load(t, quotas, other), From: all, EnvoyVersion: "1.40"}},
-		"for-envoy-gateway-rlqs": {gatewayEnvoyGateway, Kube{Gateway: "eg", GatewayNamespace: "default"}, Options{Shape: RLQS, Rules: load(t, quotas, other), From: all, EnvoyVersion: "1.40"}},
-		"for-contour":            {gatewayContour, Kube{Namespace: "projectcontour"}, Options{Rules: load(t, rich, other), From: all}},
-		"for-kgateway":           {gatewayKGateway, Kube{Namespace: "kgateway-system", Gateway: "http"}, Options{Rules: load(t, rich, other), From: all}},
+		"for-istio":                {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Rules: load(t, rich, other), From: all, FailureModeDeny: true}},
+		"for-istio-plaintext":      {gatewayIstio, Kube{Plaintext: true, Selector: "istio=edge", Release: "limits", Namespace: "edge"}, Options{Rules: load(t, simple), From: key}},
+		"for-istio-plain":          {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, EnvoyVersion: "1.40"}},
+		"for-istio-own":            {gatewayIstio, Kube{}, Options{Rules: load(t, simple), Envoy: []byte(ownPatch)}},
+		"for-istio-hot":            {gatewayIstio, Kube{}, Options{Rules: load(t, simple), From: key, HotECDS: true}},
+		"for-istio-caps":           {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, Caps: true}},
+		"for-envoy-gateway-hot":    {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}, HotECDS: true}},
+		"for-envoy-gateway":        {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}}},
+		"for-istio-rlqs":           {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Shape: RLQS, Rules: load(t, quotas, other), From: all, EnvoyVersion: "1.40"}},
+		"for-envoy-gateway-rlqs":   {gatewayEnvoyGateway, Kube{Gateway: "eg", GatewayNamespace: "default"}, Options{Shape: RLQS, Rules: load(t, quotas, other), From: all, EnvoyVersion: "1.40"}},
+		"for-istio-module":         {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Shape: Module, Rules: load(t, simple, other), From: all, EnvoyVersion: "1.40"}},
+		"for-envoy-gateway-module": {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", GatewayNamespace: "default"}, Options{Shape: Module, Rules: load(t, simple, other), From: all, EnvoyVersion: "1.39"}},
+		"for-contour":              {gatewayContour, Kube{Namespace: "projectcontour"}, Options{Rules: load(t, rich, other), From: all}},
+		"for-kgateway":             {gatewayKGateway, Kube{Namespace: "kgateway-system", Gateway: "http"}, Options{Rules: load(t, rich, other), From: all}},
 	}
 }
 

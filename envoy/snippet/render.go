@@ -175,13 +175,13 @@ func (g *generator) Void() int { return g.Places() - len(g.Members) }
 
 // Owners returns the name of the cluster of rate limit services.
 func (g *generator) Owners() string {
-	if g.Gateway == gatewayIstio && g.Shape == Plain { // Istio's own cluster of the Service
+	switch {
+	case g.Shape != Plain || g.Gateway == "":
+		return names.OwnerCluster
+	case !g.OwnPlain(): // Istio's own cluster of the Service
 		return fmt.Sprintf("outbound|8081||%s.%s.svc.cluster.local", g.Kube.Release, g.Kube.Namespace)
 	}
-	if g.Gateway == gatewayEnvoyGateway && g.Shape == Plain { // next to that of calls to owners
-		return g.Kube.Release + "-" + g.ShapeName()
-	}
-	return names.OwnerCluster
+	return g.Kube.Release + "-" + g.ShapeName() // next to that of calls to owners
 }
 
 // Pods returns the name of the cluster of the pods' Envoys.
