@@ -49,6 +49,9 @@ type account struct {
 	touched, dropped bool
 }
 
+// free reports whether nothing limits the key.
+func (a *account) free() bool { return a.limit == Limit{} }
+
 // line is one Envoy's share of an account.
 type line struct {
 	account  *account
@@ -191,7 +194,7 @@ func (b *TokenBook) Reconsider() {
 	}
 }
 
-// Lease begins to lease hits of a key to a connection.
+// Lease begins to lease hits of a key to a connection, without charges if the limit is the zero value.
 func (b *TokenBook) Lease(now int64, conn uint64, p Print, key string, limit Limit) {
 	e := b.conns[conn]
 	if e == nil || e.corrupt || e.lines[p] != nil {

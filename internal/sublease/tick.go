@@ -76,7 +76,9 @@ func (a *account) setLook(now int64) {
 	}
 	next := now/int64(TickInterval) + 1
 	slow := (next + (a.phase-next%slowTicks+slowTicks)%slowTicks) * int64(TickInterval)
-	if end := a.limit.rule().End(a.window) - int64(EndMargin); now < end { // else the window ends now
+	if a.free() {
+		a.lookAt = slow
+	} else if end := a.limit.rule().End(a.window) - int64(EndMargin); now < end { // else the window ends now
 		a.lookAt = min(slow, end)
 	}
 }
@@ -96,12 +98,15 @@ func (a *account) rate() (sum float64) {
 
 // surplus reports whether a line has far more tokens than its rate needs, because its rate has decreased.
 func (l *line) surplus() bool {
-	return uint64(l.left) > max(firstLot, uint64(l.rate*horizon.Seconds()))*surplusLots ||
-		l.left > firstLot && float64(l.left) > l.rate*surplusTime.Seconds()
+	return !l.account.free() && (uint64(l.left) > max(firstLot, uint64(l.rate*horizon.Seconds()))*surplusLots ||
+		l.left > firstLot && float64(l.left) > l.rate*surplusTime.Seconds())
 }
 
 // turn ends the leases of a window that has ended, or soon will.
 func (b *TokenBook) turn(now int64, a *account) {
+	if a.free() {
+		return
+	}
 	r := a.limit.rule()
 	w := r.Index(now)
 	if a.window == w && now < r.End(w)-int64(EndMargin) {
@@ -134,7 +139,9 @@ func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
 		l.taken += hits
 		again := min(hits, a.undone) // were reported before
 		b.undo(a, -int64(again))
-		if n := hits - again; n > 0 {
+		if n := hits - again; n > 0 && a.free() {
+			b.totals.Free += n
+		} else if n > 0 {
 			b.totals.Spent += n
 			b.work.Spent = append(b.work.Spent, KeyHits{a.key, a.window, n})
 		}
@@ -147,12 +154,16 @@ func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
 // spent of the key are not reported again instead.
 func (b *TokenBook) undo(a *account, n int64) {
 	a.undone += uint64(n)
-	b.undone += uint64(n)
+	if !a.free() {
+		b.undone += uint64(n)
+	}
 }
 
 // lose counts all of a lease as spent, and more tokens that were added to it, because its memory is corrupt.
 func (b *TokenBook) lose(l *line, more uint32) {
-	b.totals.Lost += uint64(l.given-l.counted) + uint64(more)
+	if !l.account.free() {
+		b.totals.Lost += uint64(l.given-l.counted) + uint64(more)
+	}
 	l.over()
 	if e := l.envoy; !e.corrupt {
 		e.corrupt = true
@@ -171,7 +182,9 @@ func (b *TokenBook) takeBack(l *line) {
 		return
 	}
 	b.count(l, left)
-	l.account.stock += uint64(left)
+	if !l.account.free() {
+		l.account.stock += uint64(left)
+	}
 	l.over()
 }
 
@@ -191,8 +204,7 @@ func (b *TokenBook) end(l *line) {
 
 // drop removes an account that has no lines.
 func (b *TokenBook) drop(now int64, a *account) {
-	r := a.limit.rule()
-	if a.stock > 0 && now >= r.End(a.window) {
+	if a.stock > 0 && now >= a.limit.rule().End(a.window) {
 		b.totals.Expired += a.stock
 	} else {
 		b.giveBack(KeyHits{a.key, a.window, a.stock})
@@ -208,7 +220,11 @@ func (b *TokenBook) need(now int64, l *line, most uint64) uint64 {
 	}
 	want := min(l.want(), most)
 	// The lines of a slow key are filled when they are nearly empty: then a lot spares most calls.
-	if left := uint64(l.left); left > min(want/2, 1+uint64(l.rate*1.5*horizon.Seconds())) || !l.pays(now) {
+	refill := want / 2
+	if !l.account.free() {
+		refill = min(refill, 1+uint64(l.rate*1.5*horizon.Seconds()))
+	}
+	if left := uint64(l.left); left > refill || !l.pays(now) {
 		return 0
 	} else if l.has || b.room(now, l) {
 		return want - left
@@ -220,6 +236,9 @@ func (b *TokenBook) need(now int64, l *line, most uint64) uint64 {
 // of a slow line is not out for longer than a part of the time that the limit lasts.
 func (l *line) pays(now int64) bool {
 	a := l.account
+	if a.free() {
+		return true
+	}
 	rest := time.Duration(a.limit.rule().End(a.window) - int64(EndMargin) - now).Seconds()
 	if l.rate*rest < minSpent {
 		return false
@@ -238,6 +257,9 @@ func (l *line) pays(now int64) bool {
 // want returns how many tokens a line should have after it was filled: enough for its rate, and at most twice as many as
 // the last time.
 func (l *line) want() uint64 {
+	if l.account.free() {
+		return min(max(freeLot, uint64(l.rate*freeTime.Seconds())), maxLot)
+	}
 	return min(max(firstLot, uint64(l.rate*horizon.Seconds())), max(firstLot, 2*l.lot), maxLot)
 }
 
@@ -275,6 +297,14 @@ func (l *line) noRoom(now int64) {
 
 // fill gives the lines of an account what they need, asks for more, and returns what they do not need.
 func (b *TokenBook) fill(now int64, a *account) {
+	if a.free() {
+		for _, l := range a.lines {
+			if n := b.need(now, l, maxLot); n > 0 {
+				b.give(now, l, n)
+			}
+		}
+		return
+	}
 	r := a.limit.rule()
 	if now >= r.End(a.window)-int64(EndMargin) || a.window == math.MinInt64 {
 		return // the leases have ended; the next look begins a new window
@@ -311,19 +341,22 @@ func (b *TokenBook) fill(now int64, a *account) {
 func (b *TokenBook) give(now int64, l *line, n uint64) {
 	a, tokens := l.account, uint32(n)
 	if !l.has {
-		expires := min(a.limit.rule().End(a.window)-int64(EndMargin), now+int64(leaseLife))
+		expires, life := now+int64(freeLife), freeLife
+		if !a.free() {
+			expires, life = min(a.limit.rule().End(a.window)-int64(EndMargin), now+int64(leaseLife)), leaseLife
+		}
 		slot, ok := l.envoy.words.Put(l.print, tokens, expires)
 		if !ok {
 			b.totals.Full++
 			l.noRoom(now)
 			return
 		}
-		a.stock -= n
+		a.charge(n)
 		l.envoy.leases[slot] = l
-		l.has, l.slot, l.given, l.counted, l.left, l.filledAt, l.renewAt = true, slot, tokens, 0, tokens, now, now+int64(leaseLife)/2
+		l.has, l.slot, l.given, l.counted, l.left, l.filledAt, l.renewAt = true, slot, tokens, 0, tokens, now, now+int64(life)/2
 		return
 	}
-	a.stock -= n
+	a.charge(n)
 	l.filledAt = now
 	left, ok := l.envoy.words.Add(l.slot, tokens)
 	if !ok {
@@ -332,6 +365,13 @@ func (b *TokenBook) give(now int64, l *line, n uint64) {
 	}
 	b.count(l, left)
 	l.given, l.counted, l.left = left+tokens, 0, left+tokens
+}
+
+// charge takes hits of a key with a limit from its stock.
+func (a *account) charge(n uint64) {
+	if !a.free() {
+		a.stock -= n
+	}
 }
 
 // most returns the most hits that a lot, and a lease, may have now. It is small compared with what is left of the limit, so
