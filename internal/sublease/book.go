@@ -42,7 +42,7 @@ type account struct {
 	leftAt int64   // when it was left
 	pace   float64 // hits per second of all callers that count in the limit, at the last reports; 0: unknown
 	lookAt int64   // when the next look is due
-	phase  int64   // the tick of slowTicks in which slow leases are looked at
+	phase  int64   // the tick of fullTicks in which slow leases are looked at
 	undone uint64  // hits that were reported as spent, and have come back
 	first  int     // index of the line that is served first
 
@@ -131,7 +131,9 @@ func (b *TokenBook) Interest(now int64, conn uint64, p Print, hits uint32) bool 
 	}
 	if l := e.lines[p]; l != nil {
 		l.called += uint64(hits)
-		l.account.lookAt = now
+		if l.has || now >= l.fullTo {
+			l.account.lookAt = now
+		}
 		if l.has {
 			l.empty += uint64(hits)
 		} else {
@@ -203,7 +205,7 @@ func (b *TokenBook) Lease(now int64, conn uint64, p Print, key string, limit Lim
 	a := b.accounts[key]
 	if a == nil {
 		b.serial++
-		a = &account{key: key, limit: limit, window: math.MinInt64, phase: b.serial % slowTicks}
+		a = &account{key: key, limit: limit, window: math.MinInt64, phase: b.serial % fullTicks}
 		b.accounts[key] = a
 		b.order = append(b.order, a)
 	}

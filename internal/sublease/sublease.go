@@ -99,6 +99,8 @@ const (
 	TickInterval = 20 * time.Millisecond
 	// slowTicks is the number of TickIntervals between two looks at the leases of a key with few requests.
 	slowTicks = 8
+	// fullTicks is the same for a key with few requests that has no room for a lease.
+	fullTicks = 64
 
 	horizon     = 200 * time.Millisecond // for which a lot is enough
 	idleAfter   = 400 * time.Millisecond // without use a lease is taken back; later if its rate is low
@@ -142,6 +144,8 @@ const (
 	leastMeasure   = 100 * time.Millisecond // for the hits that have proved a rate
 	hitsProved     = 5                      // fewer hits prove no rate
 	maxCandidates  = 1 << 14                // descriptors of one Envoy whose rates are measured at a time
+
+	muchBusier = 4 // times: then a line takes the room of another; low rates are measured to a third
 
 	fullAfter = time.Second      // without room, a lease is tried again, twice as late each time
 	fullMost  = 16 * time.Second // at the latest

@@ -11,7 +11,7 @@ func (b *TokenBook) Tick(now int64) *BookWork {
 	if elapsed := time.Duration(now - b.ticked); elapsed < 0 || elapsed >= TickInterval/2 {
 		b.order = slices.DeleteFunc(b.order, func(a *account) bool { return a.dropped })
 		for _, a := range b.order {
-			if a.lookAt <= now || a.lookAt > now+slowTicks*int64(TickInterval) {
+			if a.lookAt <= now || a.lookAt > now+fullTicks*int64(TickInterval) {
 				b.look(now, a)
 				b.touch(a)
 			}
@@ -51,7 +51,7 @@ func (b *TokenBook) look(now int64, a *account) {
 				b.lose(l, 0)
 			}
 		}
-		elapsed := min(max(TickInterval/2, time.Duration(now-l.lookedAt)), time.Second)
+		elapsed := min(max(TickInterval/2, time.Duration(now-l.lookedAt)), 2*time.Second)
 		l.rate, l.lookedAt = smooth(l.rate, float64(hits)/elapsed.Seconds(), elapsed), now
 		if hits > 0 {
 			l.used(now)
@@ -69,13 +69,17 @@ func (b *TokenBook) look(now int64, a *account) {
 // setLook sets when the next look is due. Slow leases are looked at less often, and not all of them at the same time.
 func (a *account) setLook(now int64) {
 	a.lookAt = now
+	every := int64(fullTicks)
 	for _, l := range a.lines {
 		if l.rate >= slowRate/2 {
 			return
 		}
+		if l.has || now >= l.fullTo {
+			every = slowTicks
+		}
 	}
 	next := now/int64(TickInterval) + 1
-	slow := (next + (a.phase-next%slowTicks+slowTicks)%slowTicks) * int64(TickInterval)
+	slow := (next + ((a.phase-next)%every+every)%every) * int64(TickInterval)
 	if a.free() {
 		a.lookAt = slow
 	} else if end := a.limit.rule().End(a.window) - int64(EndMargin); now < end { // else the window ends now
@@ -264,7 +268,7 @@ func (l *line) want() uint64 {
 }
 
 // room reports whether there is room for a lease. If others have all slots in which it could be, it ends that with the lowest
-// rate if this is less than half of l's. Otherwise, room is tried again later.
+// rate if l's is muchBusier times as high. Otherwise, room is tried again later.
 func (b *TokenBook) room(now int64, l *line) bool {
 	var slowest *line
 	taken := false
@@ -279,7 +283,7 @@ func (b *TokenBook) room(now int64, l *line) bool {
 		return true
 	}
 	b.totals.Full++
-	if slowest == nil || slowest.rate >= l.rate/2 {
+	if slowest == nil || slowest.rate*muchBusier >= l.rate {
 		l.noRoom(now)
 		return false
 	}
