@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/keyward/keyward/envoy/snippet"
+	"github.com/keyward/keyward/internal/ops/inject"
 )
 
 // moduleValues are those of a demo Envoy with the dynamic module.
@@ -124,6 +126,45 @@ func TestModuleDemo(t *testing.T) {
 			objects := documents(t, version, out)
 			text, _ := at(object(t, objects, "ConfigMap", "keyward-envoy"), "data", "envoy.yaml").(string)
 			checkModulePod(t, version+", Envoy "+envoy, at(object(t, objects, "Deployment", "keyward-envoy"), "spec", "template", "spec"), text, envoy)
+		}
+	}
+}
+
+// TestInjectModule requires that keyward inject adds the same for the module as the chart's template.
+func TestInjectModule(t *testing.T) {
+	var want any
+	for _, d := range documents(t, "", read(t, "testdata/sidecar-module.yaml")) {
+		if d["kind"] == "StatefulSet" {
+			want = at(d, "spec", "template", "spec")
+		}
+	}
+	out, _, err := inject.Inject([]byte("{kind: Pod, metadata: {name: a}, spec: {containers: [{name: envoy}]}}"), inject.Options{
+		Image: "ghcr.io/keyward/keyward:v0.1.0", Module: "1.40", ModuleImage: "registry.example/keyward-module:v1", TLS: true,
+		EnvoyAdmin: "127.0.0.1:9901", CPU: "50m", MemoryRequest: "128Mi", Memory: "512Mi",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := documents(t, "", out)[0]["spec"]
+	for _, name := range []string{"keyward-module", "keyward"} {
+		if got, want := initContainer(t, pod, name), initContainer(t, want, name); !reflect.DeepEqual(got, want) {
+			t.Errorf("the container is\n%v\nthe chart's\n%v", got, want)
+		}
+	}
+	envoy, ours := at(pod, "containers").([]any)[0], initContainer(t, want, "envoy")
+	for volume, dir := range mountsOf(envoy) {
+		if mountsOf(ours)[volume] != dir {
+			t.Errorf("Envoy mounts %s at %s, the chart's at %s", volume, dir, mountsOf(ours)[volume])
+		}
+	}
+	const variable = "ENVOY_DYNAMIC_MODULES_SEARCH_PATH"
+	if len(mountsOf(envoy)) != 2 || envOf(envoy)[variable] != envOf(ours)[variable] {
+		t.Errorf("Envoy has %v and %v", mountsOf(envoy), envOf(envoy))
+	}
+	volumes, _ := at(want, "volumes").([]any)
+	for _, v := range at(pod, "volumes").([]any) {
+		if !slices.ContainsFunc(volumes, func(w any) bool { return reflect.DeepEqual(v, w) }) {
+			t.Errorf("the chart has no volume %v", v)
 		}
 	}
 }

@@ -175,10 +175,13 @@ func (g *generator) Void() int { return g.Places() - len(g.Members) }
 
 // Owners returns the name of the cluster of rate limit services.
 func (g *generator) Owners() string {
-	if g.Gateway == gatewayIstio && g.Shape == Plain { // Istio's own cluster of the Service
+	switch {
+	case g.Shape != Plain || g.Gateway == "":
+		return names.OwnerCluster
+	case !g.OwnPlain(): // Istio's own cluster of the Service
 		return fmt.Sprintf("outbound|8081||%s.%s.svc.cluster.local", g.Kube.Release, g.Kube.Namespace)
 	}
-	return names.OwnerCluster
+	return g.Kube.Release + "-" + g.ShapeName() // next to that of calls to owners
 }
 
 // Pods returns the name of the cluster of the pods' Envoys.
@@ -226,6 +229,9 @@ func (g *generator) MembersType() string {
 func (g *generator) FilterName(d domain) string {
 	if d.Filter != "" {
 		return d.Filter
+	}
+	if g.Gateway == gatewayEnvoyGateway { // whose own filters, and their settings of routes, have Envoy's name
+		return "keyward.ratelimit/" + d.Name
 	}
 	if len(g.Domains) > 1 {
 		return "envoy.filters.http.ratelimit/" + d.Name

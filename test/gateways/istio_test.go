@@ -24,9 +24,10 @@ type istio struct {
 	data      *pod         // Envoy
 	host      atomic.Value // of the Envoy that requests are sent to, a string
 	controlIP string
-	source    string // option by which the tool finds the sources of values: virtual hosts that have rate_limits, or a list
-	owners    bool   // Envoy calls owners
-	forgotten string // a route whose objects the next call of apply removes
+	source    string   // option by which the tool finds the sources of values: virtual hosts that have rate_limits, or a list
+	owners    bool     // Envoy calls owners
+	extra     []object // of extend
+	forgotten string   // a route whose objects the next call of apply removes
 }
 
 const (

@@ -1,6 +1,7 @@
 package gateways
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,7 +90,7 @@ func (c *cluster) publish() error {
 			ready = append(ready, m.ip)
 		}
 	}
-	names.set("keyward-gossip", all...)
+	names.set(cmp.Or(c.gossip, "keyward-gossip"), all...)
 	names.set(c.service, ready...)
 	if c.found == nil {
 		return nil
