@@ -42,12 +42,15 @@ type account struct {
 	leftAt int64   // when it was left
 	pace   float64 // hits per second of all callers that count in the limit, at the last reports; 0: unknown
 	lookAt int64   // when the next look is due
-	phase  int64   // the tick of slowTicks in which slow leases are looked at
+	phase  int64   // the tick of fullTicks in which slow leases are looked at
 	undone uint64  // hits that were reported as spent, and have come back
 	first  int     // index of the line that is served first
 
 	touched, dropped bool
 }
+
+// free reports whether nothing limits the key.
+func (a *account) free() bool { return a.limit == Limit{} }
 
 // line is one Envoy's share of an account.
 type line struct {
@@ -128,7 +131,9 @@ func (b *TokenBook) Interest(now int64, conn uint64, p Print, hits uint32) bool 
 	}
 	if l := e.lines[p]; l != nil {
 		l.called += uint64(hits)
-		l.account.lookAt = now
+		if l.has || now >= l.fullTo {
+			l.account.lookAt = now
+		}
 		if l.has {
 			l.empty += uint64(hits)
 		} else {
@@ -191,7 +196,7 @@ func (b *TokenBook) Reconsider() {
 	}
 }
 
-// Lease begins to lease hits of a key to a connection.
+// Lease begins to lease hits of a key to a connection, without charges if the limit is the zero value.
 func (b *TokenBook) Lease(now int64, conn uint64, p Print, key string, limit Limit) {
 	e := b.conns[conn]
 	if e == nil || e.corrupt || e.lines[p] != nil {
@@ -200,7 +205,7 @@ func (b *TokenBook) Lease(now int64, conn uint64, p Print, key string, limit Lim
 	a := b.accounts[key]
 	if a == nil {
 		b.serial++
-		a = &account{key: key, limit: limit, window: math.MinInt64, phase: b.serial % slowTicks}
+		a = &account{key: key, limit: limit, window: math.MinInt64, phase: b.serial % fullTicks}
 		b.accounts[key] = a
 		b.order = append(b.order, a)
 	}

@@ -361,7 +361,9 @@ func (b *TokenBook) held() (n uint64) {
 	for _, a := range b.accounts {
 		n += a.stock
 		for _, l := range a.lines {
-			n += uint64(l.given - l.counted)
+			if !a.free() {
+				n += uint64(l.given - l.counted)
+			}
 		}
 	}
 	return n

@@ -32,7 +32,8 @@ type Words interface {
 	Rivals(p Print, see func(slot uint32))
 }
 
-// Limit is the limit of a key: that many hits in each window, which is a limit.FixedWindow.
+// Limit is the limit of a key: that many hits in each window, which is a limit.FixedWindow. The zero value limits nothing: no
+// owner charges hits, and Envoys may spend any number.
 type Limit struct {
 	Hits   uint32
 	Window time.Duration
@@ -78,6 +79,8 @@ type BookTotals struct {
 	Lost     uint64 // that count as spent because the memory was corrupt
 	Held     uint64 // that Envoys can spend, or have spent unnoticed, and those between them
 
+	Free uint64 // hits of keys without a limit that Envoys have spent; they are not part of the other sums
+
 	Full uint64 // leases for which an Envoy's memory had no room
 	Keys int    // with an account
 }
@@ -96,6 +99,8 @@ const (
 	TickInterval = 20 * time.Millisecond
 	// slowTicks is the number of TickIntervals between two looks at the leases of a key with few requests.
 	slowTicks = 8
+	// fullTicks is the same for a key with few requests that has no room for a lease.
+	fullTicks = 64
 
 	horizon     = 200 * time.Millisecond // for which a lot is enough
 	idleAfter   = 400 * time.Millisecond // without use a lease is taken back; later if its rate is low
@@ -124,6 +129,10 @@ const (
 	surplusLots = 8               // a lease that would last for that many lots is taken back: then the rate has decreased for about 400 ms
 	surplusTime = 4 * time.Second // and so is one that would last for that long, if it has more than firstLot
 
+	freeLot  = 64               // tokens of a key without a limit, at least
+	freeTime = 2 * time.Second  // for which they are enough
+	freeLife = 10 * time.Second // after which they expire, if this process is stopped; they are renewed after half of it
+
 	// busyLife and slowLife are how long the hits of a lot may be with Envoys.
 	busyLife = 9 * time.Second
 	slowLife = 30 * time.Second
@@ -135,6 +144,8 @@ const (
 	leastMeasure   = 100 * time.Millisecond // for the hits that have proved a rate
 	hitsProved     = 5                      // fewer hits prove no rate
 	maxCandidates  = 1 << 14                // descriptors of one Envoy whose rates are measured at a time
+
+	muchBusier = 4 // times: then a line takes the room of another; low rates are measured to a third
 
 	fullAfter = time.Second      // without room, a lease is tried again, twice as late each time
 	fullMost  = 16 * time.Second // at the latest
