@@ -33,7 +33,7 @@ type podded interface {
 }
 
 // moduleVersion is the version of the Envoys of the gateways.
-const moduleVersion = "1.40"
+var moduleVersion = os.Getenv("KEYWARD_GATEWAYS_ENVOY_VERSION")
 
 // moduleFolders runs what the init container runs, and returns the folders of the pod's volumes for the module. It skips the test if
 // there is no file.

@@ -103,7 +103,7 @@ func printNoCall(g extensible, args ...string) ([]object, error) {
 		return nil, err
 	}
 	return printObjects(slices.Concat(g.place(), []string{
-		"--rules", noCallFolder(), "--from", "client=header:" + clientHeader, "--release", noCallRelease, "--namespace", namespace, "--envoy-version", "1.40"}, args)...)
+		"--rules", noCallFolder(), "--from", "client=header:" + clientHeader, "--release", noCallRelease, "--namespace", namespace, "--envoy-version", moduleVersion}, args)...)
 }
 
 // testNoCalls has the gateway's Envoy spend a limit of 10 s that members assign to it, by the resources as the tool prints them, with
