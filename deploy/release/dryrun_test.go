@@ -69,6 +69,12 @@ func (d dist) read(t *testing.T, name ...string) []byte {
 	return b
 }
 
+// hasModule reports whether the dry run builds the dynamic module.
+func hasModule() bool {
+	_, err := exec.LookPath("cargo")
+	return err == nil
+}
+
 // testFiles requires exactly the files of a release of one platform, notes, and a bill of materials with all programs.
 func (d dist) testFiles(t *testing.T, base, version string) {
 	list, err := os.ReadDir(filepath.Join(string(d), "files"))
@@ -80,6 +86,10 @@ func (d dist) testFiles(t *testing.T, base, version string) {
 		got = append(got, f.Name())
 	}
 	want := []string{"checksums.txt", "images.txt", "keyward-" + version + ".tgz", "keyward-lib-" + version + ".tgz", base + ".cdx.json", base + ".deb", base + ".rpm", base + ".tar.gz"}
+	if hasModule() {
+		want = append(want, strings.Replace(base, "keyward_", "keyward-module_", 1)+".tar.gz")
+		slices.Sort(want)
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the files are %q, want %q", got, want)
 	}
