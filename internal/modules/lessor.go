@@ -311,6 +311,11 @@ func (w words) Add(slot, tokens uint32) (uint32, bool) {
 	return left, err == nil
 }
 
+// Rivals implements sublease.Words.
+func (w words) Rivals(p sublease.Print, see func(slot uint32)) {
+	w.segment.Rivals(module.Fingerprint{Lo: p[0], Hi: p[1]}, see)
+}
+
 // Remove implements sublease.Words.
 func (w words) Remove(slot uint32) (uint32, bool) {
 	left, err := w.segment.Remove(slot)

@@ -11,12 +11,15 @@ func (b *TokenBook) Tick(now int64) *BookWork {
 	if elapsed := time.Duration(now - b.ticked); elapsed < 0 || elapsed >= TickInterval/2 {
 		b.order = slices.DeleteFunc(b.order, func(a *account) bool { return a.dropped })
 		for _, a := range b.order {
-			b.look(now, a)
-			b.touch(a)
+			if a.lookAt <= now || a.lookAt > now+slowTicks*int64(TickInterval) {
+				b.look(now, a)
+				b.touch(a)
+			}
 		}
 		b.ticked = now
 	}
-	for _, a := range b.touched {
+	for i := 0; i < len(b.touched); i++ { // fill may touch others
+		a := b.touched[i]
 		a.touched = false
 		switch {
 		case a.dropped:
@@ -51,20 +54,50 @@ func (b *TokenBook) look(now int64, a *account) {
 		elapsed := min(max(TickInterval/2, time.Duration(now-l.lookedAt)), time.Second)
 		l.rate, l.lookedAt = smooth(l.rate, float64(hits)/elapsed.Seconds(), elapsed), now
 		if hits > 0 {
-			l.usedAt = now
+			l.used(now)
 		}
-		switch idle := time.Duration(now - l.usedAt); {
-		case idle >= forgetAfter:
+		switch unused := time.Duration(now - l.usedAt); {
+		case unused >= forgetAfter:
 			b.end(l)
-		case l.has && (idle >= idleAfter || now >= l.renewAt || l.surplus()):
+		case l.has && (unused >= l.idle || now >= l.renewAt || now-l.filledAt >= int64(oldAfter) || l.surplus()):
 			b.takeBack(l)
 		}
 	}
+	a.setLook(now)
+}
+
+// setLook sets when the next look is due. Slow leases are looked at less often, and not all of them at the same time.
+func (a *account) setLook(now int64) {
+	a.lookAt = now
+	for _, l := range a.lines {
+		if l.rate >= slowRate/2 {
+			return
+		}
+	}
+	next := now/int64(TickInterval) + 1
+	slow := (next + (a.phase-next%slowTicks+slowTicks)%slowTicks) * int64(TickInterval)
+	if end := a.limit.rule().End(a.window) - int64(EndMargin); now < end { // else the window ends now
+		a.lookAt = min(slow, end)
+	}
+}
+
+// used records that the line has hits.
+func (l *line) used(now int64) {
+	l.usedAt, l.idle = now, inHits(hitsIdle, l.rate, idleAfter, longIdle)
+}
+
+// rate returns the rate of all lines.
+func (a *account) rate() (sum float64) {
+	for _, l := range a.lines {
+		sum += l.rate
+	}
+	return sum
 }
 
 // surplus reports whether a line has far more tokens than its rate needs, because its rate has decreased.
 func (l *line) surplus() bool {
-	return uint64(l.left) > max(firstLot, uint64(l.rate*horizon.Seconds()))*surplusLots
+	return uint64(l.left) > max(firstLot, uint64(l.rate*horizon.Seconds()))*surplusLots ||
+		l.left > firstLot && float64(l.left) > l.rate*surplusTime.Seconds()
 }
 
 // turn ends the leases of a window that has ended, or soon will.
@@ -83,6 +116,9 @@ func (b *TokenBook) turn(now int64, a *account) {
 		} else {
 			b.totals.Expired += a.stock
 		}
+	}
+	if w != a.window && a.window != math.MinInt64 && a.leftAt < r.End(a.window-1) { // nothing was reported in the window that has ended
+		a.pace /= 2
 	}
 	a.window, a.stock, a.known, a.retry = w, 0, false, 0
 }
@@ -117,7 +153,7 @@ func (b *TokenBook) undo(a *account, n int64) {
 // lose counts all of a lease as spent, and more tokens that were added to it, because its memory is corrupt.
 func (b *TokenBook) lose(l *line, more uint32) {
 	b.totals.Lost += uint64(l.given-l.counted) + uint64(more)
-	l.has, l.given, l.counted, l.left = false, 0, 0, 0
+	l.over()
 	if e := l.envoy; !e.corrupt {
 		e.corrupt = true
 		b.work.Corrupt = append(b.work.Corrupt, e.id)
@@ -136,6 +172,12 @@ func (b *TokenBook) takeBack(l *line) {
 	}
 	b.count(l, left)
 	l.account.stock += uint64(left)
+	l.over()
+}
+
+// over records that the line has no lease any more.
+func (l *line) over() {
+	delete(l.envoy.leases, l.slot)
 	l.has, l.given, l.counted, l.left = false, 0, 0, 0
 }
 
@@ -160,21 +202,75 @@ func (b *TokenBook) drop(now int64, a *account) {
 }
 
 // need returns how many more tokens a line should have, which has at most most then.
-func (l *line) need(now int64, most uint64) uint64 {
-	if l.envoy.corrupt || now < l.fullTo || l.rate < keepRate || time.Duration(now-l.usedAt) >= idleAfter {
+func (b *TokenBook) need(now int64, l *line, most uint64) uint64 {
+	if l.envoy.corrupt || now < l.fullTo || l.rate < keepRate || time.Duration(now-l.usedAt) >= l.idle {
 		return 0
 	}
 	want := min(l.want(), most)
-	if left := uint64(l.left); left <= want/2 {
+	// The lines of a slow key are filled when they are nearly empty: then a lot spares most calls.
+	if left := uint64(l.left); left > min(want/2, 1+uint64(l.rate*1.5*horizon.Seconds())) || !l.pays(now) {
+		return 0
+	} else if l.has || b.room(now, l) {
 		return want - left
 	}
 	return 0
+}
+
+// pays reports whether enough of a lot will be spent before the window ends, and before others have spent the limit: a lot
+// of a slow line is not out for longer than a part of the time that the limit lasts.
+func (l *line) pays(now int64) bool {
+	a := l.account
+	rest := time.Duration(a.limit.rule().End(a.window) - int64(EndMargin) - now).Seconds()
+	if l.rate*rest < minSpent {
+		return false
+	}
+	if l.rate >= slowRate || a.pace == 0 {
+		return true
+	}
+	left, since := float64(a.limit.Hits), a.limit.rule().End(a.window-1)
+	if a.known {
+		left, since = float64(a.left), a.leftAt
+	}
+	lasts := left/a.pace - time.Duration(now-since).Seconds()
+	return min(rest, firstLot/l.rate)*partsOfRest <= lasts
 }
 
 // want returns how many tokens a line should have after it was filled: enough for its rate, and at most twice as many as
 // the last time.
 func (l *line) want() uint64 {
 	return min(max(firstLot, uint64(l.rate*horizon.Seconds())), max(firstLot, 2*l.lot), maxLot)
+}
+
+// room reports whether there is room for a lease. If others have all slots in which it could be, it ends that with the lowest
+// rate if this is less than half of l's. Otherwise, room is tried again later.
+func (b *TokenBook) room(now int64, l *line) bool {
+	var slowest *line
+	taken := false
+	l.envoy.words.Rivals(l.print, func(slot uint32) {
+		taken = true
+		if x := l.envoy.leases[slot]; x != nil && (slowest == nil || x.rate < slowest.rate) {
+			slowest = x
+		}
+	})
+	if !taken {
+		l.full = 0
+		return true
+	}
+	b.totals.Full++
+	if slowest == nil || slowest.rate >= l.rate/2 {
+		l.noRoom(now)
+		return false
+	}
+	b.takeBack(slowest)
+	slowest.noRoom(now)
+	b.touch(slowest.account)
+	return true
+}
+
+// noRoom keeps a line without a lease for some time.
+func (l *line) noRoom(now int64) {
+	l.full = min(max(fullAfter, 2*l.full), fullMost)
+	l.fullTo = now + int64(l.full)
 }
 
 // fill gives the lines of an account what they need, asks for more, and returns what they do not need.
@@ -186,7 +282,7 @@ func (b *TokenBook) fill(now int64, a *account) {
 	most, missing := a.most(b.members()), uint64(0)
 	for i := range a.lines {
 		l := a.lines[(i+a.first)%len(a.lines)]
-		n := l.need(now, most)
+		n := b.need(now, l, most)
 		if given := min(n, a.stock); given > 0 {
 			b.give(now, l, given)
 			l.lot = uint64(l.left)
@@ -196,7 +292,7 @@ func (b *TokenBook) fill(now int64, a *account) {
 	}
 	a.first++
 	if most < minLot && a.known {
-		a.known, a.retry = false, now+int64(retryAfter)
+		a.known, a.retry = false, now+int64(inHits(firstLot, a.rate(), retryAfter, forgetAfter))
 	}
 	if missing > 0 {
 		if most >= minLot {
@@ -219,14 +315,16 @@ func (b *TokenBook) give(now int64, l *line, n uint64) {
 		slot, ok := l.envoy.words.Put(l.print, tokens, expires)
 		if !ok {
 			b.totals.Full++
-			l.fullTo = now + int64(time.Second)
+			l.noRoom(now)
 			return
 		}
 		a.stock -= n
-		l.has, l.slot, l.given, l.counted, l.left, l.renewAt = true, slot, tokens, 0, tokens, now+int64(leaseLife)/2
+		l.envoy.leases[slot] = l
+		l.has, l.slot, l.given, l.counted, l.left, l.filledAt, l.renewAt = true, slot, tokens, 0, tokens, now, now+int64(leaseLife)/2
 		return
 	}
 	a.stock -= n
+	l.filledAt = now
 	left, ok := l.envoy.words.Add(l.slot, tokens)
 	if !ok {
 		b.lose(l, tokens)
@@ -248,8 +346,13 @@ func (a *account) most(members int) uint64 {
 
 // ask asks the owner for a lot.
 func (b *TokenBook) ask(now int64, a *account, hits uint64) {
-	if !a.asking && now >= a.retry && a.limit.asks(a.window, now) {
-		a.asking = true
-		b.work.Asks = append(b.work.Asks, KeyHits{a.key, a.window, hits})
+	if a.asking || now < a.retry || !a.limit.asks(a.window, now) {
+		return
 	}
+	a.asking = true
+	life := busyLife
+	if slices.ContainsFunc(a.lines, func(l *line) bool { return l.rate < slowRate }) {
+		life = slowLife
+	}
+	b.work.Asks = append(b.work.Asks, LotAsk{KeyHits{a.key, a.window, hits}, life})
 }

@@ -99,6 +99,7 @@ func TestQuota(t *testing.T) {
 	start(t, l, names(3)...)
 	up := startUpstream(t)
 	const windows, learning = 4, 2 // until demands are known, each member has the same part
+	const callsPerSecond = 60      // a fifth of all requests
 	begin := time.Now().Truncate(quotaWindow).Add(quotaWindow - 2*time.Second)
 	if time.Until(begin) < 3*time.Second {
 		begin = begin.Add(quotaWindow)
@@ -122,7 +123,7 @@ func TestQuota(t *testing.T) {
 	wg.Go(func() { // a caller of the rate limit service
 		c := dial(t, l.Sidecars[1].RLS, nil)
 		for ctx.Err() == nil {
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(time.Second / callsPerSecond)
 			calls.sent.Add(1)
 			at := time.Now()
 			if r, err := c.ShouldRateLimit(ctx, request("app", 1, "api_key", "hot")); err == nil && r.OverallCode == rlsv3.RateLimitResponse_OK {
@@ -147,9 +148,12 @@ func TestQuota(t *testing.T) {
 		for i := range loads {
 			n += loads[i].windows[w].Load()
 		}
-		t.Logf("window %d: %d admitted, %.1f %%", w, n, float64(n)/quotaLimit*100)
+		t.Logf("window %d: %d admitted, %d of them calls, %.1f %%", w, n, calls.windows[w].Load(), float64(n)/quotaLimit*100)
 		if w >= learning {
 			used += n
+			if n := calls.windows[w].Load(); n < quotaLimit/8 {
+				t.Errorf("window %d: %d calls admitted, of %d requests: callers do not get their part", w, n, quotaLimit)
+			}
 		}
 	}
 	if n := sum(t, l, "keyward_quota_streams"); n != 3 {

@@ -52,6 +52,12 @@ func expandQuota(seed uint64) options {
 	if r.IntN(4) == 0 {
 		q.Cuts += 5 * q.Envoys
 	}
+	switch r.IntN(6) {
+	case 0:
+		q.Window, o.Length = 20*time.Second, o.Length+30*time.Second
+	case 1:
+		q.Window, o.Length = time.Minute, o.Length+100*time.Second
+	}
 	return o
 }
 
@@ -271,6 +277,8 @@ func (b *quotaBook) announce(d quota.KeyDemand) {
 
 func (b *quotaBook) noted(n lots.Note, all uint64) {
 	b.note, b.noting = n, false
+	o := &b.m.w.o.Quota
+	b.ledger.CallsDemanded(b.m.clock(), quotaKey, uint64(o.Calls*float64(o.Limit)))
 	b.ledger.Demanded(b.m.clock(), quotaKey, all)
 	b.drive()
 }
