@@ -70,8 +70,10 @@ type line struct {
 	idle     time.Duration // after usedAt, the lease is idle
 	filledAt int64
 	renewAt  int64         // the lease is made again then
-	fullTo   int64         // there is no room for a lease until then
+	fullTo   int64         // there is no lease until then, because there was no room, or nothing was spent
 	full     time.Duration // until the last one; 0: there was room
+	before   uint64        // taken when the lease began
+	unspent  time.Duration // without a lease after the last one, of which nothing was spent; 0: something was
 
 	taken, noLease, empty uint64 // for LeaseView
 }

@@ -93,3 +93,13 @@ func (a *account) most(members int) uint64 {
 	}
 	return left / uint64(partsOfRest*max(1, members))
 }
+
+// rest keeps a line without a lease for some time after a lease that was taken back and of which nothing was spent. Perhaps its
+// requests have another descriptor that is never leased, and so cannot spend it.
+func (l *line) rest(now int64) {
+	if l.taken != l.before {
+		return
+	}
+	l.unspent = min(max(fullAfter, 2*l.unspent), fullMost)
+	l.fullTo = now + int64(l.unspent)
+}

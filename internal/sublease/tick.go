@@ -64,6 +64,7 @@ func (b *TokenBook) look(now int64, a *account) {
 			b.end(l)
 		case l.has && (unused >= l.idle || now >= l.renewAt || now-l.filledAt >= int64(oldAfter) || l.surplus()):
 			b.takeBack(l)
+			l.rest(now)
 		}
 	}
 	a.setLook(now)
@@ -144,6 +145,9 @@ func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
 	} else {
 		hits = uint64(spent - l.counted)
 		l.taken += hits
+		if hits > 0 {
+			l.unspent = 0
+		}
 		again := min(hits, a.undone) // were reported before
 		b.undo(a, -int64(again))
 		if n := hits - again; n > 0 && a.free() {
@@ -279,6 +283,7 @@ func (b *TokenBook) give(now int64, l *line, n uint64) {
 		a.charge(n)
 		l.envoy.leases[slot] = l
 		l.has, l.slot, l.given, l.counted, l.left, l.filledAt, l.renewAt = true, slot, tokens, 0, tokens, now, now+int64(life)/2
+		l.before = l.taken
 		return
 	}
 	a.charge(n)
