@@ -211,3 +211,19 @@ func FuzzInject(f *testing.F) {
 		}
 	})
 }
+
+// TestOwnModules checks that the search path for modules of the user's own stays without --module, and that a note names it
+// with one.
+func TestOwnModules(t *testing.T) {
+	const pod = "kind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: envoy\n    env: [{name: ENVOY_DYNAMIC_MODULES_SEARCH_PATH, value: /own}]\n"
+	out, _, err := Inject([]byte(pod), options)
+	if err != nil || !bytes.Contains(out, []byte("/own")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	with := options
+	with.Module, with.ModuleImage = "1.40", "i"
+	out, notes, err := Inject([]byte(pod), with)
+	if err != nil || bytes.Contains(out, []byte("/own")) || !strings.Contains(strings.Join(notes, "\n"), "instead of /own") {
+		t.Errorf("%v, %q\n%s", err, notes, out)
+	}
+}

@@ -12,14 +12,15 @@ const (
 	socketVolume    = "keyward-module"
 	filesVolume     = "keyward-modules"
 	searchPath      = "ENVOY_DYNAMIC_MODULES_SEARCH_PATH"
+	searchFolder    = "/modules"
 )
 
 // envoyParts are what Envoy's container needs for the module: where its file is, and the sidecar's socket at the default path of
 // keyward envoy-config. Envoy does not mount the volume of the sidecar's admin socket.
 const envoyParts = `env:
-- {name: ` + searchPath + `, value: /modules}
+- {name: ` + searchPath + `, value: ` + searchFolder + `}
 volumeMounts:
-- {name: ` + filesVolume + `, mountPath: /modules, readOnly: true}
+- {name: ` + filesVolume + `, mountPath: ` + searchFolder + `, readOnly: true}
 - {name: ` + socketVolume + `, mountPath: /run/keyward, readOnly: true}
 `
 
@@ -28,7 +29,7 @@ volumeMounts:
 func (in *injector) addModule(first *yaml.Node, envoys []*yaml.Node, what string) error {
 	remove(first, moduleContainer)
 	for _, envoy := range envoys {
-		if err := in.patchEnvoy(envoy); err != nil {
+		if err := in.patchEnvoy(envoy, what); err != nil {
 			return err
 		}
 	}
@@ -44,8 +45,15 @@ func (in *injector) addModule(first *yaml.Node, envoys []*yaml.Node, what string
 	return nil
 }
 
-// patchEnvoy removes what a former call has added to Envoy's container, and adds it again with a module.
-func (in *injector) patchEnvoy(envoy *yaml.Node) error {
+// patchEnvoy removes what a former call has added to Envoy's container, and adds it again with a module. A search path of the
+// user's own stays without a module, and is replaced with one.
+func (in *injector) patchEnvoy(envoy *yaml.Node, what string) error {
+	if own := searchPathOf(envoy); own != "" && own != searchFolder {
+		if in.Module == "" {
+			return nil
+		}
+		in.note("%s: %s of container %s is now %s instead of %s: Envoy does not find other modules any more", what, searchPath, text(get(envoy, "name")), searchFolder, own)
+	}
 	for key, names := range map[string][]string{"env": {searchPath}, "volumeMounts": {filesVolume, socketVolume}} {
 		list := get(envoy, key)
 		if list == nil || list.Kind != yaml.SequenceNode {
@@ -67,6 +75,20 @@ func (in *injector) patchEnvoy(envoy *yaml.Node) error {
 		list.Content, list.Style = append(list.Content, parts.Content[0].Content[i+1].Content...), list.Style&^yaml.FlowStyle
 	}
 	return nil
+}
+
+// searchPathOf returns the folder in which an Envoy looks for modules, or "".
+func searchPathOf(envoy *yaml.Node) string {
+	list := get(envoy, "env")
+	if list == nil {
+		return ""
+	}
+	for _, v := range list.Content {
+		if text(get(v, "name")) == searchPath {
+			return text(get(v, "value"))
+		}
+	}
+	return ""
 }
 
 // envoysOf returns the containers of a pod that have the name of Envoy's.
