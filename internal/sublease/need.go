@@ -7,7 +7,7 @@ import (
 
 // need returns how many more tokens a line should have, which has at most most then.
 func (b *TokenBook) need(now int64, l *line, most uint64) uint64 {
-	if l.envoy.corrupt || now < l.fullTo || l.rate < keepRate*l.weight() || time.Duration(now-l.usedAt) >= l.idle {
+	if l.envoy.corrupt || now < l.fullTo || l.rate < keepRate*l.size || time.Duration(now-l.usedAt) >= l.idle {
 		return 0
 	}
 	want := min(l.want(), most)
@@ -62,18 +62,15 @@ func (l *line) measure(called, taken uint64, elapsed time.Duration) {
 		l.clump = max(1, l.clump+(float64(taken)-l.clump)/hitsMeasured)
 	}
 	mean := l.rate * elapsed.Seconds()
-	l.size = mean / -math.Log1p(-min(mean/l.clump, 0.99))
-	if l.size < sureSize {
-		l.size = 1
+	l.size = 1
+	if size := mean / -math.Log1p(-min(mean/l.clump, 0.99)); size >= sureSize {
+		l.size = size
 	}
 	l.rate = smooth(l.rate, float64(called+taken)/elapsed.Seconds(), elapsed, l.size)
 }
 
-// weight is the factor by which rates in hits are higher because requests take several hits.
-func (l *line) weight() float64 { return l.size }
-
 // slow reports whether a line has so few requests that its lots last for a number of them, instead of a time.
-func (l *line) slow() bool { return l.rate < slowRate*l.weight() }
+func (l *line) slow() bool { return l.rate < slowRate*l.size }
 
 // enough returns how many tokens are enough for some time, or for some requests.
 func (l *line) enough() uint64 {

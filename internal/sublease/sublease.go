@@ -1,10 +1,10 @@
 // Package sublease divides hits that the owners of keys have charged between the Envoys of one pod, which spend them from
 // memory that they share with their sidecar.
 //
-// A [TokenBook] has an account of each key. It asks for small lots, which last for a fraction of a second, or for seconds if a
-// key has few requests, gives them to the connections of Envoys that need them, takes back what is not used, and returns it. Each hit that can be spent was
-// charged before to the window that it can be spent in. The package has no clock and no I/O: times are nanoseconds since
-// the Unix epoch and come from the caller.
+// A [TokenBook] has an account of each key. It asks for small lots, which last for a fraction of a second, or for seconds if
+// a key has few requests, gives them to the connections of Envoys that need them, takes back what is not used, and returns
+// it. Each hit that can be spent was charged before to the window that it can be spent in, unless nothing limits its key.
+// The package has no clock and no I/O: times are nanoseconds since the Unix epoch and come from the caller.
 package sublease
 
 import (
@@ -111,18 +111,18 @@ const (
 
 	// MinRate is the number of requests per second of one Envoy from which a lease pays.
 	MinRate  = 1
-	keepRate = MinRate / 2.0 // below, a lease is not filled again
-	// slowRate is the rate at which the first lot lasts for 2 horizons. Below it, rates are measured over a number of hits, and
-	// lots last for a number of hits, instead of a time.
+	keepRate = MinRate / 2.0 // of requests; below, a lease is not filled again
+	// slowRate is the rate of requests at which the first lot lasts for 2 horizons. Below it, rates are measured over a
+	// number of requests instead of a time, and lots last for a number of them.
 	slowRate = firstLot / (2 * 0.2)
 
-	hitsMeasured = 4 // over which a low rate, and the size of requests, are averages
+	hitsMeasured = 4 // requests over which a low rate, and their size, are averages
 	sureSize     = 3 // of requests; a lower estimate may be an error, and is taken as 1
 
 	// messageInterval is the least time between two messages of a module about a descriptor.
 	messageInterval = 100 * time.Millisecond
 	longMeasure     = 8 * time.Second // over which a rate is measured at most
-	hitsIdle        = 4               // a lease is idle if that many hits would have come
+	hitsIdle        = 4               // a lease is idle if that many requests would have come
 	longIdle        = 4 * time.Second // after which a lease is idle in any case
 
 	firstLot = 8 // hits of a lease whose demand is not known yet; later lots at most double

@@ -72,7 +72,7 @@ func (a *account) setLook(now int64) {
 	a.lookAt = now
 	every := int64(fullTicks)
 	for _, l := range a.lines {
-		if l.rate >= slowRate/2*l.weight() {
+		if l.rate >= slowRate/2*l.size {
 			return
 		}
 		if l.has || now >= l.fullTo {
@@ -127,8 +127,8 @@ func (b *TokenBook) turn(now int64, a *account) {
 			b.totals.Expired += a.stock
 		}
 	}
-	if w != a.window && a.window != math.MinInt64 && a.leftAt < r.End(a.window-1) { // nothing was reported in the window that has ended
-		a.pace /= 2
+	if w != a.window && a.window != math.MinInt64 && a.leftAt < r.End(a.window-1) {
+		a.pace /= 2 // nothing was reported in the window that has ended
 	}
 	a.window, a.stock, a.known, a.retry = w, 0, false, 0
 }
