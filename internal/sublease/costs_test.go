@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// costRig is a key whose requests have costs: its owner, and the holds of its lots, as far as the owner knows them.
+// costRig is a key whose requests have costs: its owner, and the holds of its lots that the owner has.
 type costRig struct {
 	*desk
 	limit, charged, window uint64

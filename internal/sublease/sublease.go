@@ -92,7 +92,7 @@ const (
 	// clockMargin is how far the clocks of members may differ. No lot is asked for in the last part of a window that an
 	// owner could charge to the next one, and, in short windows, in the first part that one could charge to the last one.
 	clockMargin = limit.ClockTolerance
-	// longWindow is the shortest window of which an owner's result shows to which one a lot was charged.
+	// longWindow is the shortest window of which an owner's result shows to which one a lot was charged, whenever it was asked for.
 	longWindow = 4 * time.Second
 
 	// TickInterval is the time between two looks at a busy lease.
@@ -163,16 +163,17 @@ func (l Limit) Eligible() bool { return l.Window >= time.Second && l.Hits >= min
 
 // ChargedTo reports whether an owner has charged a request to that window of l, if the request was sent and answered at
 // these times, and the owner has reported that its window ends after reset, in whole seconds, rounded up. Both clocks may
-// differ by limit.ClockTolerance. In windows of longWindow and longer, a charge is not accepted if they differ by a second
-// more than that, unless by whole windows: leases would end with this member's window, and not with the owner's.
+// differ by limit.ClockTolerance, and in windows of 2 s by half a second more. In longer windows, a charge is not accepted if
+// they differ by a second more than that, unless by whole windows: leases would end with this member's window, and not with the
+// owner's.
 func (l Limit) ChargedTo(window, sent, answered int64, reset time.Duration) bool {
 	r := l.rule()
 	start, end := r.End(window-1), r.End(window)
 	if answered < sent || answered >= end-int64(clockMargin) || sent < start {
 		return false
 	}
-	if l.Window < longWindow {
-		return sent >= start+int64(clockMargin)
+	if l.Window < longWindow && sent < start+int64(clockMargin) {
+		return false
 	}
 	ends := int64(reset) - end // the owner has decided between sent and answered
 	return answered+ends > -int64(clockMargin) && sent+ends < int64(time.Second+clockMargin)
