@@ -11,7 +11,7 @@ func (b *TokenBook) Tick(now int64) *BookWork {
 	if elapsed := time.Duration(now - b.ticked); elapsed < 0 || elapsed >= TickInterval/2 {
 		b.order = slices.DeleteFunc(b.order, func(a *account) bool { return a.dropped })
 		for _, a := range b.order {
-			if a.lookAt <= now || a.lookAt > now+slowTicks*int64(TickInterval) {
+			if a.lookAt <= now || a.lookAt > now+fullTicks*int64(TickInterval) {
 				b.look(now, a)
 				b.touch(a)
 			}
@@ -42,18 +42,19 @@ func (b *TokenBook) look(now int64, a *account) {
 	b.turn(now, a)
 	for i := len(a.lines) - 1; i >= 0; i-- { // end removes from the list
 		l := a.lines[i]
-		hits := l.called
+		called, taken := l.called, uint64(0)
 		l.called = 0
 		if l.has {
 			if left, ok := l.envoy.words.Left(l.slot); ok {
-				hits += b.count(l, left)
+				taken = b.count(l, left)
 			} else {
 				b.lose(l, 0)
 			}
 		}
-		elapsed := min(max(TickInterval/2, time.Duration(now-l.lookedAt)), time.Second)
-		l.rate, l.lookedAt = smooth(l.rate, float64(hits)/elapsed.Seconds(), elapsed), now
-		if hits > 0 {
+		elapsed := min(max(TickInterval/2, time.Duration(now-l.lookedAt)), 2*time.Second)
+		l.lookedAt = now
+		l.measure(called, taken, elapsed)
+		if called+taken > 0 {
 			l.used(now)
 		}
 		switch unused := time.Duration(now - l.usedAt); {
@@ -69,21 +70,27 @@ func (b *TokenBook) look(now int64, a *account) {
 // setLook sets when the next look is due. Slow leases are looked at less often, and not all of them at the same time.
 func (a *account) setLook(now int64) {
 	a.lookAt = now
+	every := int64(fullTicks)
 	for _, l := range a.lines {
-		if l.rate >= slowRate/2 {
+		if l.rate >= slowRate/2*l.size {
 			return
+		}
+		if l.has || now >= l.fullTo {
+			every = slowTicks
 		}
 	}
 	next := now/int64(TickInterval) + 1
-	slow := (next + (a.phase-next%slowTicks+slowTicks)%slowTicks) * int64(TickInterval)
-	if end := a.limit.rule().End(a.window) - int64(EndMargin); now < end { // else the window ends now
+	slow := (next + ((a.phase-next)%every+every)%every) * int64(TickInterval)
+	if a.free() {
+		a.lookAt = slow
+	} else if end := a.limit.rule().End(a.window) - int64(EndMargin); now < end { // else the window ends now
 		a.lookAt = min(slow, end)
 	}
 }
 
 // used records that the line has hits.
 func (l *line) used(now int64) {
-	l.usedAt, l.idle = now, inHits(hitsIdle, l.rate, idleAfter, longIdle)
+	l.usedAt, l.idle = now, inHits(hitsIdle*l.size, l.rate, idleAfter, longIdle)
 }
 
 // rate returns the rate of all lines.
@@ -96,12 +103,15 @@ func (a *account) rate() (sum float64) {
 
 // surplus reports whether a line has far more tokens than its rate needs, because its rate has decreased.
 func (l *line) surplus() bool {
-	return uint64(l.left) > max(firstLot, uint64(l.rate*horizon.Seconds()))*surplusLots ||
-		l.left > firstLot && float64(l.left) > l.rate*surplusTime.Seconds()
+	return !l.account.free() && (uint64(l.left) > l.enough()*surplusLots ||
+		l.left > firstLot && float64(l.left) > l.rate*surplusTime.Seconds())
 }
 
 // turn ends the leases of a window that has ended, or soon will.
 func (b *TokenBook) turn(now int64, a *account) {
+	if a.free() {
+		return
+	}
 	r := a.limit.rule()
 	w := r.Index(now)
 	if a.window == w && now < r.End(w)-int64(EndMargin) {
@@ -117,8 +127,8 @@ func (b *TokenBook) turn(now int64, a *account) {
 			b.totals.Expired += a.stock
 		}
 	}
-	if w != a.window && a.window != math.MinInt64 && a.leftAt < r.End(a.window-1) { // nothing was reported in the window that has ended
-		a.pace /= 2
+	if w != a.window && a.window != math.MinInt64 && a.leftAt < r.End(a.window-1) {
+		a.pace /= 2 // nothing was reported in the window that has ended
 	}
 	a.window, a.stock, a.known, a.retry = w, 0, false, 0
 }
@@ -134,7 +144,9 @@ func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
 		l.taken += hits
 		again := min(hits, a.undone) // were reported before
 		b.undo(a, -int64(again))
-		if n := hits - again; n > 0 {
+		if n := hits - again; n > 0 && a.free() {
+			b.totals.Free += n
+		} else if n > 0 {
 			b.totals.Spent += n
 			b.work.Spent = append(b.work.Spent, KeyHits{a.key, a.window, n})
 		}
@@ -147,12 +159,16 @@ func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
 // spent of the key are not reported again instead.
 func (b *TokenBook) undo(a *account, n int64) {
 	a.undone += uint64(n)
-	b.undone += uint64(n)
+	if !a.free() {
+		b.undone += uint64(n)
+	}
 }
 
 // lose counts all of a lease as spent, and more tokens that were added to it, because its memory is corrupt.
 func (b *TokenBook) lose(l *line, more uint32) {
-	b.totals.Lost += uint64(l.given-l.counted) + uint64(more)
+	if !l.account.free() {
+		b.totals.Lost += uint64(l.given-l.counted) + uint64(more)
+	}
 	l.over()
 	if e := l.envoy; !e.corrupt {
 		e.corrupt = true
@@ -171,7 +187,9 @@ func (b *TokenBook) takeBack(l *line) {
 		return
 	}
 	b.count(l, left)
-	l.account.stock += uint64(left)
+	if !l.account.free() {
+		l.account.stock += uint64(left)
+	}
 	l.over()
 }
 
@@ -191,8 +209,7 @@ func (b *TokenBook) end(l *line) {
 
 // drop removes an account that has no lines.
 func (b *TokenBook) drop(now int64, a *account) {
-	r := a.limit.rule()
-	if a.stock > 0 && now >= r.End(a.window) {
+	if a.stock > 0 && now >= a.limit.rule().End(a.window) {
 		b.totals.Expired += a.stock
 	} else {
 		b.giveBack(KeyHits{a.key, a.window, a.stock})
@@ -201,80 +218,16 @@ func (b *TokenBook) drop(now int64, a *account) {
 	delete(b.accounts, a.key)
 }
 
-// need returns how many more tokens a line should have, which has at most most then.
-func (b *TokenBook) need(now int64, l *line, most uint64) uint64 {
-	if l.envoy.corrupt || now < l.fullTo || l.rate < keepRate || time.Duration(now-l.usedAt) >= l.idle {
-		return 0
-	}
-	want := min(l.want(), most)
-	// The lines of a slow key are filled when they are nearly empty: then a lot spares most calls.
-	if left := uint64(l.left); left > min(want/2, 1+uint64(l.rate*1.5*horizon.Seconds())) || !l.pays(now) {
-		return 0
-	} else if l.has || b.room(now, l) {
-		return want - left
-	}
-	return 0
-}
-
-// pays reports whether enough of a lot will be spent before the window ends, and before others have spent the limit: a lot
-// of a slow line is not out for longer than a part of the time that the limit lasts.
-func (l *line) pays(now int64) bool {
-	a := l.account
-	rest := time.Duration(a.limit.rule().End(a.window) - int64(EndMargin) - now).Seconds()
-	if l.rate*rest < minSpent {
-		return false
-	}
-	if l.rate >= slowRate || a.pace == 0 {
-		return true
-	}
-	left, since := float64(a.limit.Hits), a.limit.rule().End(a.window-1)
-	if a.known {
-		left, since = float64(a.left), a.leftAt
-	}
-	lasts := left/a.pace - time.Duration(now-since).Seconds()
-	return min(rest, firstLot/l.rate)*partsOfRest <= lasts
-}
-
-// want returns how many tokens a line should have after it was filled: enough for its rate, and at most twice as many as
-// the last time.
-func (l *line) want() uint64 {
-	return min(max(firstLot, uint64(l.rate*horizon.Seconds())), max(firstLot, 2*l.lot), maxLot)
-}
-
-// room reports whether there is room for a lease. If others have all slots in which it could be, it ends that with the lowest
-// rate if this is less than half of l's. Otherwise, room is tried again later.
-func (b *TokenBook) room(now int64, l *line) bool {
-	var slowest *line
-	taken := false
-	l.envoy.words.Rivals(l.print, func(slot uint32) {
-		taken = true
-		if x := l.envoy.leases[slot]; x != nil && (slowest == nil || x.rate < slowest.rate) {
-			slowest = x
-		}
-	})
-	if !taken {
-		l.full = 0
-		return true
-	}
-	b.totals.Full++
-	if slowest == nil || slowest.rate >= l.rate/2 {
-		l.noRoom(now)
-		return false
-	}
-	b.takeBack(slowest)
-	slowest.noRoom(now)
-	b.touch(slowest.account)
-	return true
-}
-
-// noRoom keeps a line without a lease for some time.
-func (l *line) noRoom(now int64) {
-	l.full = min(max(fullAfter, 2*l.full), fullMost)
-	l.fullTo = now + int64(l.full)
-}
-
 // fill gives the lines of an account what they need, asks for more, and returns what they do not need.
 func (b *TokenBook) fill(now int64, a *account) {
+	if a.free() {
+		for _, l := range a.lines {
+			if n := b.need(now, l, maxLot); n > 0 {
+				b.give(now, l, n)
+			}
+		}
+		return
+	}
 	r := a.limit.rule()
 	if now >= r.End(a.window)-int64(EndMargin) || a.window == math.MinInt64 {
 		return // the leases have ended; the next look begins a new window
@@ -311,19 +264,22 @@ func (b *TokenBook) fill(now int64, a *account) {
 func (b *TokenBook) give(now int64, l *line, n uint64) {
 	a, tokens := l.account, uint32(n)
 	if !l.has {
-		expires := min(a.limit.rule().End(a.window)-int64(EndMargin), now+int64(leaseLife))
+		expires, life := now+int64(freeLife), freeLife
+		if !a.free() {
+			expires, life = min(a.limit.rule().End(a.window)-int64(EndMargin), now+int64(leaseLife)), leaseLife
+		}
 		slot, ok := l.envoy.words.Put(l.print, tokens, expires)
 		if !ok {
 			b.totals.Full++
 			l.noRoom(now)
 			return
 		}
-		a.stock -= n
+		a.charge(n)
 		l.envoy.leases[slot] = l
-		l.has, l.slot, l.given, l.counted, l.left, l.filledAt, l.renewAt = true, slot, tokens, 0, tokens, now, now+int64(leaseLife)/2
+		l.has, l.slot, l.given, l.counted, l.left, l.filledAt, l.renewAt = true, slot, tokens, 0, tokens, now, now+int64(life)/2
 		return
 	}
-	a.stock -= n
+	a.charge(n)
 	l.filledAt = now
 	left, ok := l.envoy.words.Add(l.slot, tokens)
 	if !ok {
@@ -334,14 +290,11 @@ func (b *TokenBook) give(now int64, l *line, n uint64) {
 	l.given, l.counted, l.left = left+tokens, 0, left+tokens
 }
 
-// most returns the most hits that a lot, and a lease, may have now. It is small compared with what is left of the limit, so
-// that other members and the callers of the rate limit service can use nearly all of it.
-func (a *account) most(members int) uint64 {
-	left := uint64(a.limit.Hits)
-	if a.known {
-		left = a.left
+// charge takes hits of a key with a limit from its stock.
+func (a *account) charge(n uint64) {
+	if !a.free() {
+		a.stock -= n
 	}
-	return left / uint64(partsOfRest*max(1, members))
 }
 
 // ask asks the owner for a lot.
@@ -351,7 +304,7 @@ func (b *TokenBook) ask(now int64, a *account, hits uint64) {
 	}
 	a.asking = true
 	life := busyLife
-	if slices.ContainsFunc(a.lines, func(l *line) bool { return l.rate < slowRate }) {
+	if slices.ContainsFunc(a.lines, func(l *line) bool { return l.slow() }) {
 		life = slowLife
 	}
 	b.work.Asks = append(b.work.Asks, LotAsk{KeyHits{a.key, a.window, hits}, life})
