@@ -303,7 +303,7 @@ func (e *quotaEnvoy) stop(d time.Duration) {
 		}
 		known := e.book != nil && !e.book.m.gone && e.book.open[e.stream] != nil
 		for ; e.waiting > 0; e.waiting-- {
-			if !known || w.now >= until { // a lease that has ended is charged as far as there was room
+			if !known || w.now >= until { // a lease that has ended may be charged in part
 				w.quota.excess[w.quota.request.Rule.Index(e.now())]++
 			}
 			e.hit()
