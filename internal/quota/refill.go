@@ -12,17 +12,21 @@ func (a *allotment) refill(now int64, l *line) {
 		return
 	}
 	left := a.seconds(now)
-	need := l.demand(now, left)
+	need := a.wish(now, l, left)
 	rest := max(0, l.expected(now))
-	next := min(need, l.demand(now, min(left, reportInterval.Seconds())))
+	soon := min(left, reportInterval.Seconds())
+	next := min(need, max(l.demand(now, soon), lowLease*a.wish(now, l, soon)))
 	available := a.available(now)
-	plenty := available > a.base()/8
+	plenty := available > a.base()/8 || a.roomy && float64(available) >= next
 	switch {
 	case rest < next && (rest <= 2 || plenty):
-		if l.rate.known && !l.idle() {
-			need = l.rate.need(left, 0.5)
+		if l.rate.known && !a.roomy {
+			need = max(l.rate.need(left, 0.5), next)
 		}
 		a.enlarge(now, l, need, available)
+	case rest < next && a.roomy:
+		l.hungry = true
+		a.ask(now)
 	case left > nearEnd.Seconds():
 		a.shrink(now, l, need, next)
 	}
@@ -32,8 +36,12 @@ func (a *allotment) refill(now int64, l *line) {
 func (a *allotment) enlarge(now int64, l *line, need float64, available uint64) {
 	lot := min(uint64(need), available)
 	if l.hungry = lot < uint64(need); l.hungry {
-		a.short = true
+		before := a.askedAt
+		a.short = a.short || !a.roomy
 		a.ask(now)
+		if a.roomy && a.askedAt != before {
+			return // the answer serves it
+		}
 	}
 	if lot > 2 && float64(lot) > l.expected(now)+2 {
 		a.order(l, Pair, lot)
@@ -44,8 +52,12 @@ func (a *allotment) enlarge(now int64, l *line, need float64, available uint64) 
 func (a *allotment) shrink(now int64, l *line, need, next float64) {
 	rest, available := float64(l.rest()), float64(a.available(now))
 	if l.idle() {
-		if rest > idleLease {
-			a.order(l, Pair, min(idleLease, a.free()))
+		switch free := float64(a.free()); {
+		case rest <= need:
+		case a.roomy && rest > 2*need && free >= need, !a.roomy && free > 0:
+			a.order(l, Pair, min(uint64(need), a.free()))
+		case !a.roomy:
+			a.order(l, Deny, 0)
 		}
 		return
 	}
@@ -63,11 +75,14 @@ func (a *allotment) scan(now int64) {
 	if a.end-now < int64(lotBefore) {
 		a.endExpiring(now)
 	}
+	if !a.dealt {
+		return
+	}
 	for i := range a.lines {
 		l := a.lines[(a.scanFrom+i)%len(a.lines)]
 		available := a.available(now)
 		much := available > a.base()/10
-		if !much && (!a.short || !a.ledger.shared || available <= max(2, a.base()/200)) {
+		if !a.roomy && !much && (!a.short || !a.ledger.shared || available <= max(2, a.base()/200)) {
 			return
 		}
 		if l.kind != Pair || !l.rate.known || l.idle() || l.want != 0 || !l.acked || l.stream.stalled(now) {
@@ -75,6 +90,10 @@ func (a *allotment) scan(now int64) {
 		}
 		expected := l.expected(now)
 		if expected >= l.rate.need(0.5, 2) {
+			continue
+		}
+		if a.roomy {
+			a.refill(now, l)
 			continue
 		}
 		lot := uint64(l.rate.need(min(a.seconds(now), reportInterval.Seconds()), 2))
@@ -113,7 +132,11 @@ func (a *allotment) ask(now int64) {
 	left := a.seconds(now)
 	target := float64(a.charged) + a.margin()
 	for _, l := range a.lines {
-		target += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
+		rest := float64(l.rest())
+		if a.roomy && l.hungry {
+			rest = 0 // until it is credited, what a larger lease replaces is charged as well
+		}
+		target += max(0, a.ledger.wanted(a.wish(now, l, left))-rest)
 	}
 	if target = min(math.Ceil(target), float64(a.quota.Limit)); uint64(target) > a.held {
 		a.request(now, a.window, uint64(target)-a.held, &a.askedAt)
@@ -125,7 +148,7 @@ func (a *allotment) ask(now int64) {
 func (a *allotment) giveBack(now int64) {
 	limit, left := uint64(a.quota.Limit), a.seconds(now)
 	part := limit / 8
-	if a.contended(now) {
+	if a.contended(now) || a.scarce(a.window) {
 		part = limit / 100
 	}
 	if !a.dealt && len(a.lines) > 0 || a.free() <= 2*part || left < lotBefore.Seconds() {
@@ -133,7 +156,11 @@ func (a *allotment) giveBack(now int64) {
 	}
 	kept := float64(part)
 	for _, l := range a.lines {
-		kept += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
+		lacks := max(0, a.ledger.wanted(a.wish(now, l, left))-float64(l.rest()))
+		if l.want == Pair {
+			lacks = max(lacks, float64(l.lot))
+		}
+		kept += lacks
 	}
 	if hits := a.free() - min(a.free(), uint64(kept)); hits > part {
 		a.held -= hits

@@ -23,8 +23,11 @@ type plan struct {
 	sidecars int
 	skew     float64 // 0 is 1
 	move     bool    // the load moves to other Envoys every third window
-	windows  int
-	faults   bool
+	// Envoys pause for that long after each busy time: all at once, or if apart is set, one after the other.
+	pause, busy time.Duration
+	apart       bool
+	windows     int
+	faults      bool
 	sabotage
 }
 
@@ -63,7 +66,10 @@ type world struct {
 	offered  map[slot]float64
 	admitted map[slot]uint64
 	messages int
-	over     map[slot]uint64
+	// requests counts those after the first pause, or after four windows, and refused those of them.
+	requests, refused int
+	rested            bool // there was a pause
+	over              map[slot]uint64
 	// late counts hits that Envoys without a stream admitted at once when they went on after a stop. Their leases have
 	// ended, but their timers were stopped, so up to one request of each connection is admitted.
 	late map[slot]uint64
@@ -141,6 +147,9 @@ func newWorld(t testing.TB, p plan) *world {
 		if p.faults {
 			w.at(w.now+w.r.Int64N(60*second), e.fault)
 		}
+		if p.pause > 0 {
+			w.at(w.now+4*int64(p.window)+e.phase(), e.rest)
+		}
 	}
 	if p.rls > 0 {
 		w.call()
@@ -179,6 +188,14 @@ func (w *world) ended(i slot, counts bool) []float64 {
 		return []float64{float64(w.admitted[i]) / most}
 	}
 	return nil
+}
+
+// counts reports whether what happens now is part of the result.
+func (w *world) counts() bool {
+	if w.pause > 0 {
+		return w.rested
+	}
+	return w.index() >= 1_000_000+4
 }
 
 func (w *world) index() int64 { return w.now / int64(w.window) }

@@ -10,6 +10,7 @@ import (
 func (a *allotment) step(now int64) {
 	if now >= a.end {
 		a.turn(now)
+		a.look(now)
 	}
 	left := a.end - now
 	if left <= int64(coverBefore) {
@@ -23,6 +24,10 @@ func (a *allotment) step(now int64) {
 		a.endLeases(now)
 	}
 	if !a.shut && now-a.scannedAt >= int64(scanInterval) {
+		a.look(now)
+		if now-a.nextAsked >= int64(coverWait) {
+			a.endAwaits()
+		}
 		a.scan(now)
 		a.giveBack(now)
 		a.shareOut(now)
@@ -63,7 +68,7 @@ func (a *allotment) turn(now int64) {
 	}
 	a.next = 0
 	a.open(window)
-	a.closed = slices.DeleteFunc(a.closed, func(c closedLease) bool { return c.until <= end })
+	a.closed = slices.DeleteFunc(a.closed, func(c *closedLease) bool { return c.until <= end })
 	a.gone, a.ahead, a.charged = 0, 0, 0
 	for _, c := range a.closed {
 		a.gone += c.hits
@@ -97,11 +102,12 @@ func (a *allotment) askNext(now int64, lot bool) {
 	}
 	target := a.held
 	if a.ledger.shared {
-		target = min(target, a.alive())
+		target = min(target, max(a.alive(), a.planned(now)))
 	}
 	if lot {
 		alive := a.alive()
 		total := a.demands(now, a.quota.Window.Seconds())
+		total += a.addPauses(now, a.quota.Window.Seconds(), math.Inf(1))
 		target = alive + uint64(math.Ceil(a.ledger.wanted(total))) + uint64(a.margin())
 		a.lotAsked = true
 		a.giveBackNext(now, target)
@@ -111,9 +117,53 @@ func (a *allotment) askNext(now int64, lot bool) {
 	}
 }
 
+// planned returns the hits of the leases with which the window will begin, if it has not begun with them.
+func (a *allotment) planned(now int64) uint64 {
+	if a.dealt {
+		return 0
+	}
+	total := a.demands(now, a.seconds(now))
+	return uint64(total + a.addPauses(now, a.seconds(now), math.Inf(1)))
+}
+
+// awaitCover reports whether a lease of the line waits for hits of the next window, which were asked for: after is what
+// would be alive of the line. Otherwise it would be extended later, or if little is left of the window, end before it.
+func (a *allotment) awaitCover(now int64, l *line, after uint64) bool {
+	if l.awaits >= awaitsMost || a.end-now > int64(lateCover) || a.shut {
+		return false
+	}
+	lacks := a.ahead - l.counted.ahead + after
+	for _, x := range a.lines {
+		if x != l && x.awaits > 0 && x.want == Pair {
+			lacks += x.charge() - x.spent + x.lot - x.counted.ahead
+		}
+	}
+	if lacks -= min(lacks, a.next); lacks == 0 {
+		return false
+	}
+	if now-a.nextAsked >= int64(coverWait) {
+		before := a.nextAsked
+		if a.request(now, a.window+1, lacks, &a.nextAsked); a.nextAsked == before {
+			return false
+		}
+	}
+	l.awaits++
+	l.want = Pair
+	return true
+}
+
+// endAwaits sends the leases that have waited for hits of the next window.
+func (a *allotment) endAwaits() {
+	for _, l := range a.lines {
+		if l.awaits > 0 && l.want == Pair {
+			a.ledger.enqueue(l)
+		}
+	}
+}
+
 // giveBackNext returns hits of the next window above what is needed there, if others need them.
 func (a *allotment) giveBackNext(now int64, needed uint64) {
-	if needed = max(needed, a.ahead); a.contended(now) && a.next > needed+uint64(a.quota.Limit)/100 {
+	if needed = max(needed, a.ahead); (a.contended(now) || a.scarce(a.window+1)) && a.next > needed+uint64(a.quota.Limit)/100 {
 		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - needed})
 		a.next = needed
 	}
@@ -145,8 +195,11 @@ func (a *allotment) cover(now int64) {
 // endLeases ends the leases that the next window has no room for. Their Envoys refuse until the window ends.
 func (a *allotment) endLeases(now int64) {
 	a.shut = true
-	total := a.demands(now, a.quota.Window.Seconds())
-	room := float64(a.next) - total
+	until := a.quota.Window.Seconds()
+	if a.roomy && a.ledger.shared { // smaller leases do, until the first reports credit what they replace
+		until = min(until, (reportInterval + settleAfter).Seconds())
+	}
+	room := float64(a.next) - a.demands(now, until)
 	a.restsOrder = a.restsOrder[:0]
 	for _, l := range a.lines {
 		l.want = 0
