@@ -22,6 +22,7 @@ type plan struct {
 	// sidecars share the holder. 0 is one that does not. The first one's Envoys have skew times the load of the others'.
 	sidecars int
 	skew     float64 // 0 is 1
+	fifth    bool    // one Envoy in five has ten times the load, as with one sidecar
 	move     bool    // the load moves to other Envoys every third window
 	// Envoys pause for that long after each busy time: all at once, or if apart is set, one after the other.
 	pause, busy time.Duration
@@ -165,7 +166,7 @@ func newWorld(t testing.TB, p plan) *world {
 func (w *world) share(shift int) {
 	sum := 0.0
 	for i, e := range w.envoys {
-		if e.rate = 1; len(w.sidecars) > 1 {
+		if e.rate = 1; len(w.sidecars) > 1 && !w.fifth {
 			if (i+shift)%len(w.sidecars) == 0 {
 				e.rate = max(1, w.skew)
 			}

@@ -55,6 +55,37 @@ func testWhole(t *testing.T, p plan) {
 	}
 }
 
+// TestLayouts requires that Envoys of which one in five has ten times the load use nearly the complete limit, however they
+// are divided between sidecars.
+func TestLayouts(t *testing.T) {
+	runs := uint64(1)
+	if os.Getenv("KEYWARD_LONG") != "" {
+		runs = 5
+	}
+	for _, c := range []struct{ sidecars, each int }{{1, 50}, {10, 5}, {50, 1}, {10, 1}} {
+		m := c.sidecars * c.each
+		for _, x := range []struct {
+			hits        int // limit for each Envoy
+			load        float64
+			mean, worst float64
+		}{{100, 1.2, 0.98, 0.96}, {400, 1.2, 0.98, 0.96}, {400, 2, 0.98, 0.96}, {400, 1, 0.96, 0.93}, {400, 0.5, 0.999, 0.99}} {
+			for _, window := range []time.Duration{10 * time.Second, time.Minute} {
+				for seed := range runs {
+					p := plan{
+						seed: seed, limit: uint32(x.hits * m), window: window, envoys: m, load: x.load, windows: 9, sidecars: c.sidecars, fifth: true,
+					}
+					r := simulate(t, p)
+					t.Logf("%d x %d, W %v, L %d, load %v: usable %.4f, worst %.4f, %.4f messages", c.sidecars, c.each, window, p.limit, x.load, r.mean,
+						r.worst, r.messages)
+					if len(r.over) > 0 || r.mean < x.mean || r.worst < x.worst {
+						t.Errorf("%+v: %+v", p, r)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestWholeMoves requires that the sidecars follow when the load moves to the Envoys of another one.
 func TestWholeMoves(t *testing.T) {
 	for _, c := range []struct {
