@@ -132,7 +132,7 @@ func (a *allotment) reserve(total float64) float64 {
 	if a.quota.Window < shortWindow && total > 1.1*base {
 		return 0
 	}
-	return base / 50
+	return base / 50 * float64(len(a.lines)-1) / float64(len(a.lines))
 }
 
 // deal offers the window's lots.

@@ -96,11 +96,15 @@ func (a *allotment) scan(now int64) {
 			a.refill(now, l)
 			continue
 		}
-		lot := uint64(l.rate.need(min(a.seconds(now), reportInterval.Seconds()), 2))
+		margin := 2.0
+		if a.short && a.end-now < int64(nearEnd) { // what is not spent is lost
+			margin = 0
+		}
+		lot := uint64(l.rate.need(min(a.seconds(now), reportInterval.Seconds()), margin))
 		switch {
 		case much:
 			lot = min(lot, available/4)
-		case expected > 0:
+		case !l.spentUp(now):
 			continue
 		default:
 			lot = min(lot, available)
@@ -131,10 +135,20 @@ func (a *allotment) ask(now int64) {
 	}
 	left := a.seconds(now)
 	target := float64(a.charged) + a.margin()
+	scant := a.dealt && a.contended(now)
+	if scant {
+		target = float64(a.charged)
+	}
 	for _, l := range a.lines {
 		rest := float64(l.rest())
 		if a.roomy && l.hungry {
 			rest = 0 // until it is credited, what a larger lease replaces is charged as well
+		}
+		if scant && l.rate.known && !l.idle() {
+			if l.spentUp(now) {
+				target += l.rate.perSecond * left
+			}
+			continue
 		}
 		target += max(0, a.ledger.wanted(a.wish(now, l, left))-rest)
 	}

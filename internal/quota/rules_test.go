@@ -96,7 +96,7 @@ func TestGrantIsMaxMin(t *testing.T) {
 	}
 	r := newRig(t, 1250, 10*time.Second)
 	r.steady(100, 10, 10)
-	if free := r.l.allotments[key].free(); free < 25 || free > 28 {
+	if free := r.l.allotments[key].free(); free < 16 || free > 20 {
 		t.Errorf("%d of 1250 are kept back", free)
 	}
 }
@@ -276,7 +276,7 @@ func TestReportAfterNewID(t *testing.T) {
 }
 
 func TestStalledEnvoy(t *testing.T) {
-	r := newRig(t, 1000, 10*time.Second)
+	r := newRig(t, 3000, 10*time.Second)
 	lines := r.steady(40, 40)
 	r.deaf[1] = true
 	r.until(5 * time.Second)

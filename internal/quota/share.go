@@ -21,7 +21,7 @@ type windowLeft struct {
 	at     int64 // when; 0: never
 }
 
-const scarceBelow = 5 // 1/scarceBelow of the limit
+const scarceBelow = 2 // 1/scarceBelow of the limit
 
 const callersPart = 50 // 1/callersPart of the limit is kept for callers that the holder decides
 

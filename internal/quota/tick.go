@@ -135,10 +135,14 @@ func (a *allotment) push(now int64, l *line, serial uint64) (p Push, ok bool) {
 func (a *allotment) pushPair(now int64, l *line, serial uint64, p *Push) bool {
 	n := min(l.lot, a.free())
 	p.TTL = ttl(now, a.nextEnd())
-	if after := l.rest() + l.old + l.carried + n; after > a.freeAhead()+l.counted.ahead {
-		if n > 0 && a.awaitCover(now, l, after) {
-			return false
-		}
+	before, room := l.rest()+l.old+l.carried, a.freeAhead()+l.counted.ahead
+	switch covered := room - min(room, before); {
+	case n <= covered:
+	case n > 0 && a.awaitCover(now, l, before+n):
+		return false
+	case a.end-now <= int64(coverBefore) && covered >= n-n/5: // a smaller lease that lasts is better than one that ends before the window
+		n = covered
+	default:
 		p.TTL = ttl(now, a.end)
 	}
 	l.awaits = 0

@@ -105,16 +105,29 @@ func (a *allotment) askNext(now int64, lot bool) {
 		target = min(target, max(a.alive(), a.planned(now)))
 	}
 	if lot {
-		alive := a.alive()
-		total := a.demands(now, a.quota.Window.Seconds())
-		total += a.addPauses(now, a.quota.Window.Seconds(), math.Inf(1))
-		target = alive + uint64(math.Ceil(a.ledger.wanted(total))) + uint64(a.margin())
+		target = a.lotTarget(now)
 		a.lotAsked = true
 		a.giveBackNext(now, target)
 	}
 	if target = min(target, uint64(a.quota.Limit)); target > a.next {
 		a.request(now, a.window+1, target-a.next, &a.nextAsked)
 	}
+}
+
+// lotTarget returns how many hits of the next window are needed: for its lot, and for what leases of this window may spend
+// in it. While there is room, it is limited to the sidecar's part, so that what others need is left, but not below what is
+// needed until the first reports credit the leases of this window.
+func (a *allotment) lotTarget(now int64) uint64 {
+	alive, window := a.alive(), a.quota.Window.Seconds()
+	needs := func(seconds float64) float64 {
+		return a.demands(now, seconds) + a.addPauses(now, seconds, math.Inf(1))
+	}
+	target := alive + uint64(math.Ceil(a.ledger.wanted(needs(window)))) + uint64(a.margin())
+	if !a.roomy || !a.ledger.shared {
+		return target
+	}
+	least := alive + uint64(math.Ceil(needs(min(window, (reportInterval+settleAfter).Seconds()))))
+	return min(target, max(least, uint64(lotPart*a.part(now))))
 }
 
 // planned returns the hits of the leases with which the window will begin, if it has not begun with them.
