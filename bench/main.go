@@ -85,7 +85,7 @@ func (o *options) define(f *flag.FlagSet) {
 	f.Float64Var(&o.hot, "hot", 0, "calls per second for one hot key, in addition to other keys of its owner at -rate, with leases and without; measure nothing else")
 	f.Float64Var(&o.flood, "flood", 0, "requests per second for one key through three Envoys with routes of their own, with each kind of relief; measure nothing else")
 	f.Float64Var(&o.reserve, "reserve", 0, "holds per second: compare the time of a Reserve with that of a decision, also with -fill open holds; measure nothing else")
-	f.BoolVar(&o.noCall, "nocall", false, "what a request costs an Envoy without a limit, with its own, with a call and without one, at -rate, with 1 and 4 workers and 100 to 10,000 keys; measure nothing else")
+	f.BoolVar(&o.noCall, "nocall", false, "what a request costs an Envoy without a limit, with its own, with a call and without one, at -rate, with 1 and 4 workers and 100 to 10,000 keys, or with -workers and -keys; measure nothing else")
 	f.IntVar(&o.workers, "workers", 1, "worker threads of an Envoy")
 	f.Float64Var(&o.zipf, "zipf", 0, "exponent, above 1, of the frequency of keys behind an Envoy; 0: all alike, and 1.1 with -nocall")
 	f.BoolVar(&o.micro, "micro", false, "measure the decision path without the transport, and nothing else")
@@ -157,7 +157,16 @@ func main() {
 		if o.zipf == 0 {
 			o.zipf = 1.1
 		}
-		fail(noCall(ctx, os.Stdout, o))
+		workers, keys := []int{1, 4}, []int{100, 1000, 10_000}
+		flag.Visit(func(f *flag.Flag) {
+			switch f.Name {
+			case "workers":
+				workers = []int{o.workers}
+			case "keys":
+				keys = []int{o.keys}
+			}
+		})
+		fail(noCall(ctx, os.Stdout, o, workers, keys))
 	case o.reserve > 0:
 		fail(reserve(ctx, os.Stdout, o))
 	case o.flood > 0:

@@ -75,7 +75,7 @@ func zipfCalls(keys int, s float64) []loadtest.LoadCall {
 
 // noCall compares what Envoy spends on a request without a rate limit, with its own, with a call, and without one, for
 // several numbers of workers and keys.
-func noCall(ctx context.Context, out io.Writer, o options) error {
+func noCall(ctx context.Context, out io.Writer, o options, workers, keys []int) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
@@ -87,8 +87,8 @@ func noCall(ctx context.Context, out io.Writer, o options) error {
 	fmt.Fprintf(out, "%g requests a second over %d connections, Zipf %g; %d rounds of %g s in turns\n\n", o.rate, o.conns, o.zipf, o.rounds, o.seconds)
 	fmt.Fprintln(out, "| workers, keys | row | Envoy CPU us | added | sidecar CPU us | p50 us added | p99 us added | added CPU / RLS's |")
 	fmt.Fprintln(out, "|---|---|--:|--:|--:|--:|--:|--:|")
-	for _, workers := range []int{1, 4} {
-		for _, keys := range []int{100, 1000, 10_000} {
+	for _, workers := range workers {
+		for _, keys := range keys {
 			b := *a
 			b.workers, b.keys, b.dir = workers, keys, filepath.Join(a.dir, fmt.Sprintf("nocall-%d-%d", workers, keys))
 			if err := b.noCall(ctx, out); err != nil {

@@ -72,7 +72,7 @@ func cases(t *testing.T) map[string]access {
 	all["metricsFrom"] = access{set: []string{"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.edge=yes"}, metrics: []string{edge}}
 	all["istio-ingress"] = access{set: []string{"preset=istio"}, namespace: "istio-ingress", askers: []string{inNamespace("istio-ingress")}}
 	all["another Envoy Gateway"] = access{set: []string{"preset=envoy-gateway", "gateway.allowOtherNamespace=true"}, namespace: "eg", askers: []string{inNamespace("eg")}}
-	all["gateway.namespaces"] = access{set: []string{"preset=kgateway", "gateway.namespaces={edge}"}, askers: []string{inNamespace("edge")}}
+	all["gateway.namespaces"] = access{set: []string{"preset=kgateway", "gateway.namespaces={edge}"}}
 	for name, a := range all {
 		all[name] = a.complete()
 	}
@@ -83,6 +83,11 @@ func cases(t *testing.T) map[string]access {
 func (a access) complete() access {
 	has := func(s string) bool { return slices.Contains(a.set, s) }
 	implied := []string{}
+	for _, s := range a.set {
+		if names, ok := strings.CutPrefix(s, "gateway.namespaces={"); ok {
+			implied = append(implied, inNamespace(strings.TrimSuffix(names, "}")))
+		}
+	}
 	for preset, peers := range gatewayPeers {
 		if has("preset="+preset) && !slices.Contains(a.set, "gateway.namespaces={edge}") {
 			if (preset == "istio" || preset == "envoy-gateway") && a.namespace != "" {

@@ -8,11 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/keyward/keyward/envoy/snippet"
 	"github.com/keyward/keyward/internal/ops/inject"
 )
 
 func newInject() *cobra.Command {
-	o := inject.Options{Image: "ghcr.io/keyward/keyward:" + version}
+	o := inject.Options{Image: "ghcr.io/keyward/keyward:" + version, ModuleImage: "ghcr.io/keyward/keyward-module:" + version}
 	var files, authorities []string
 	noTLS := false
 	cmd := &cobra.Command{
@@ -23,6 +24,11 @@ func newInject() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.TLS = !noTLS
+			if o.Module != "" {
+				if _, err := snippet.ModuleFor(o.Module); err != nil {
+					return fmt.Errorf("--module: %w", err)
+				}
+			}
 			if err := addAuthorities(&o, authorities); err != nil {
 				return err
 			}
@@ -41,6 +47,9 @@ func newInject() *cobra.Command {
 	s.StringVar(&o.Image, "image", o.Image, "the sidecar's `image`")
 	s.StringVar(&o.PullPolicy, "pull-policy", "IfNotPresent", "its imagePullPolicy")
 	s.StringVar(&o.EnvoyAdmin, "envoy-admin", "", "`host:port` of the admin page of the pod's Envoy, to drain it when the pod ends")
+	s.StringVar(&o.Module, "module", "", "`version` of the pods' Envoy, such as 1.40, which gets the dynamic module and the sidecar's socket (docs/no-call.md#module)")
+	s.StringVar(&o.ModuleImage, "module-image", o.ModuleImage, "with --module: the `image` of its files")
+	s.StringVar(&o.ModuleEnvoy, "module-envoy", "envoy", "with --module: `name` of Envoy's container")
 	s.StringVar(&o.CPU, "cpu", "20m", "CPU requested")
 	s.StringVar(&o.MemoryRequest, "memory-request", "64Mi", "memory requested")
 	s.StringVar(&o.Memory, "memory", "256Mi", "memory limit; about 120 bytes for each key, see --max-keys of the sidecar")

@@ -137,6 +137,20 @@ func (s *LeaseSegment) Put(f Fingerprint, tokens uint32, expires int64) (slot ui
 	return 0, false
 }
 
+// Rivals calls see with each slot in which the lease of a descriptor could be, if all of them are taken. Otherwise, Put
+// succeeds.
+func (s *LeaseSegment) Rivals(f Fingerprint, see func(slot uint32)) {
+	slot := func(i uint32) uint32 { return (uint32(f.Lo) + i) & (s.slots - 1) }
+	for i := range uint32(neighbors) {
+		if s.mine[slot(i)].print == (Fingerprint{}) {
+			return
+		}
+	}
+	for i := range uint32(neighbors) {
+		see(slot(i))
+	}
+}
+
 // write makes a free slot one with a lease. Requests that have read the word before cannot spend the tokens, because the
 // epoch differs.
 func (s *LeaseSegment) write(slot uint32, f Fingerprint, tokens uint32, expires int64) {

@@ -139,7 +139,7 @@ func (s *QuotaServer) stream(number uint64) *quotaStream {
 var (
 	// ErrClosed is the error of Send on a stream that is over.
 	ErrClosed = errors.New("the stream is over")
-	// ErrBucket is the error of Send for a bucket that the stream does not have. Nothing was sent.
+	// ErrBucket is the error of Send for buckets that the stream does not have. Everything else was sent.
 	ErrBucket = errors.New("the stream has no such bucket")
 )
 

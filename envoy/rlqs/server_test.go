@@ -44,9 +44,13 @@ func TestStream(t *testing.T) {
 	}
 	c.hears("[0.api_key=k] 1m0s DENY_ALL", "[0.api_key=k 1.path=/pay] abandon")
 	r.book.expect(t, "acked 1 42")
-	if err := r.Send(1, 43, []Assignment{{Key: two.Key, Kind: AssignDeny}}); !errors.Is(err, ErrBucket) {
+	if err := r.Send(1, 43, []Assignment{
+		{Key: two.Key, Kind: AssignDeny}, {Key: one.Key, Kind: AssignDeny, TTL: time.Second},
+	}); !errors.Is(err, ErrBucket) {
 		t.Errorf("a bucket that was abandoned: %v", err)
 	}
+	c.hears("[0.api_key=k] 1s DENY_ALL")
+	r.book.expect(t, "acked 1 43")
 	c.report("", usage(0, 1, 0, "0.api_key", "k", "1.path", "/pay")) // the domain need not be repeated
 	r.book.expect(t, "1 api_key=k,path=/pay limited 0/1 in 0s")
 	if n := r.metric(t, "keyward_quota_streams", ""); n != 1 {

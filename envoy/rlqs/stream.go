@@ -231,12 +231,13 @@ func (k *quotaStream) send(serial uint64, assignments []Assignment) error {
 		return ErrClosed
 	}
 	var response quotaResponse
+	var unknown error
 	for _, a := range assignments {
-		b := k.buckets[a.Key]
-		if b == nil {
-			return ErrBucket
+		if b := k.buckets[a.Key]; b != nil {
+			response = response.add(b.wire, a)
+		} else {
+			unknown = ErrBucket // without effect in the Envoy, which does not have it
 		}
-		response = response.add(b.wire, a)
 	}
 	err := k.duplex.Send(response)
 	if err == nil {
@@ -251,7 +252,7 @@ func (k *quotaStream) send(serial uint64, assignments []Assignment) error {
 			k.forget(b)
 		}
 	}
-	return nil
+	return unknown
 }
 
 // PingAnswered implements h2.DuplexReceiver.

@@ -88,6 +88,9 @@ func (s *Service) buildRequests(c *Call, v *view) {
 		}
 		q.Whole = all
 		c.requests = append(c.requests, q)
+		if q.Op == owner.Take && l.match.Extension().Quota != nil {
+			s.called.add(&c.requests[l.request], q.Hits)
+		}
 	}
 	if c.reserves > 0 || c.set {
 		c.setVetoes(v)

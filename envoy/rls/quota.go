@@ -1,6 +1,8 @@
 package rls
 
 import (
+	"slices"
+
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/keyward/keyward/envoy/internal/h2"
@@ -102,6 +104,29 @@ func (m RuleMatcher) Leasable(r *RuleMatch) bool {
 		return false
 	}
 	return x.Fair == nil && x.Federation == nil && x.Identity == nil && x.Holds == nil && !x.Once && !x.AllOrNothing
+}
+
+// Unlimited reports whether every call admits a descriptor, which m has matched, and counts nothing for it: no rule limits it,
+// or one that is unlimited. The result of a call with other descriptors then depends on these alone.
+func (m RuleMatcher) Unlimited(domain string, entries []config.Entry, r *RuleMatch) bool {
+	if m.view == nil || m.view.switches.Shadow || m.view.switches.Quota {
+		return false
+	}
+	if rest, mark := cutHold(entries); mark.marked || len(rest) < len(entries) {
+		return false // a call matches other entries
+	}
+	if b := &m.service.limits; len(entries) > b.Entries || len(domain) > b.Value {
+		return false
+	} else if slices.ContainsFunc(entries, func(e config.Entry) bool { return max(len(e.Key), len(e.Value)) > b.Value }) {
+		return false
+	}
+	switch r.Match.Kind {
+	case config.NoRule:
+		return true
+	case config.Unlimited:
+		return len(r.Match.Rule.Replaces) == 0
+	}
+	return false // limited, or a call counts that its domain is unknown
 }
 
 // domainHash returns the hash of a domain, for the domain quotas of the counter table.

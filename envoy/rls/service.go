@@ -97,6 +97,7 @@ type Service struct {
 	limits    RequestLimits
 	additions Additions
 	callers   callers
+	called    callTally
 }
 
 // view is one version of the rules, with what belongs to it. It is immutable.

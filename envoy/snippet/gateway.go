@@ -46,13 +46,20 @@ func (k *Kube) fill() {
 func (o *Options) fillGateway() error {
 	gateway, k := o.Gateway, &o.Kube
 	k.fill()
-	o.Part = Part("for-" + string(gateway))
 	if err := o.checkGateway(); err != nil {
 		return err
 	}
+	o.Part = Part("for-" + string(gateway))
+	noCalls := o.Shape == RLQS || o.Shape == Module
+	if noCalls && gateway == gatewayEnvoyGateway {
+		o.Part += "-filters"
+	}
+	if o.Shape == Module {
+		setDefault(&o.Sidecar, "127.0.0.1:8081") // in the gateway's pod
+	}
 	service := "." + k.Namespace + ".svc"
 	setDefault(&o.Sidecar, net.JoinHostPort(k.Release+service, "8081"))
-	if o.Shape == Plain || o.Shape == "" && gateway != gatewayIstio && gateway != gatewayEnvoyGateway {
+	if noCalls || o.Shape == Plain || o.Shape == "" && gateway != gatewayIstio && gateway != gatewayEnvoyGateway {
 		return nil
 	}
 	xds := k.Release + "-xds" + service
@@ -82,6 +89,9 @@ func (o *Options) checkGateway() error {
 			return errors.New("shape routes requires an Envoy of your own")
 		}
 	case gatewayContour, gatewayKGateway:
+		if o.Shape == RLQS || o.Shape == Module {
+			return fmt.Errorf("%s has no resource that adds a filter to Envoy, so no Envoy of it can spend limits without calls: use shape plain", gateway)
+		}
 		if o.Shape != "" && o.Shape != Plain {
 			return fmt.Errorf("%s has no resource that lets Envoy call the owner of a key: use shape plain, in which members forward requests", gateway)
 		}
@@ -169,6 +179,12 @@ func (g *generator) Entry(e entry) (string, error) {
 	return "", fmt.Errorf("%s has no entry for the source of %s", g.Gateway, e.Key)
 }
 
+// InPod reports whether Envoy needs a sidecar in its pod.
+func (g *generator) InPod() bool { return g.module }
+
+// OwnPlain reports whether the cluster of shape plain is printed. Istio has one of each Service.
+func (g *generator) OwnPlain() bool { return g.Gateway != gatewayIstio || g.module }
+
 // OwnStream reports whether the cluster of owners has its own stream to the xDS server.
 func (g *generator) OwnStream() bool { return g.Gateway != "" }
 
@@ -178,11 +194,21 @@ func (g *generator) Selectors() string {
 	return "{" + quote(key) + ": " + quote(value) + "}"
 }
 
-// Ways returns comments about which requests go to owners directly and which are forwarded.
+// OwnRules reports whether the rules are the user's, not those that the gateway generates with its own filters.
+func (g *generator) OwnRules() bool {
+	return g.Gateway != gatewayEnvoyGateway || g.quotas || g.module
+}
+
+// Ways returns comments about which requests Envoy decides, which calls go to owners directly and which are forwarded.
 func (g *generator) Ways() string {
 	var b bytes.Buffer
+	for _, q := range g.Quotas {
+		fmt.Fprintf(&b, "# Domain %s: Envoy spends the limits of %s itself, without calls.\n", comment([]string{q.Domain}), comment(q.Rules))
+	}
 	for _, d := range g.Domains {
 		switch {
+		case d.Module != "":
+			fmt.Fprintf(&b, "# Domain %s: Envoy spends leases of the sidecar in its pod without calls. Other calls go to this sidecar, which forwards.\n", comment([]string{d.Name}))
 		case g.Shape == Plain:
 			fmt.Fprintf(&b, "# Domain %s: calls go to any member, which forwards requests that it does not own: (N-1)/N of them with N members.\n", comment([]string{d.Name}))
 		case d.Key.Format == "":
@@ -206,7 +232,7 @@ func (g *generator) Filters() ([]string, error) {
 		return nil, err
 	}
 	name := "filter.yaml"
-	if g.Gateway == gatewayEnvoyGateway {
+	if !g.OwnRules() {
 		name = "ecds.yaml" // the gateway's own filter makes the calls
 	}
 	var b bytes.Buffer

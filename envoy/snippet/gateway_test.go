@@ -48,16 +48,20 @@ func forGateways(t testing.TB) map[string]struct {
 		o       Options
 	}
 	return map[string]row{
-		"for-istio":             {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Rules: load(t, rich, other), From: all, FailureModeDeny: true}},
-		"for-istio-plaintext":   {gatewayIstio, Kube{Plaintext: true, Selector: "istio=edge", Release: "limits", Namespace: "edge"}, Options{Rules: load(t, simple), From: key}},
-		"for-istio-plain":       {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, EnvoyVersion: "1.40"}},
-		"for-istio-own":         {gatewayIstio, Kube{}, Options{Rules: load(t, simple), Envoy: []byte(ownPatch)}},
-		"for-istio-hot":         {gatewayIstio, Kube{}, Options{Rules: load(t, simple), From: key, HotECDS: true}},
-		"for-istio-caps":        {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, Caps: true}},
-		"for-envoy-gateway-hot": {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}, HotECDS: true}},
-		"for-envoy-gateway":     {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}}},
-		"for-contour":           {gatewayContour, Kube{Namespace: "projectcontour"}, Options{Rules: load(t, rich, other), From: all}},
-		"for-kgateway":          {gatewayKGateway, Kube{Namespace: "kgateway-system", Gateway: "http"}, Options{Rules: load(t, rich, other), From: all}},
+		"for-istio":                {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Rules: load(t, rich, other), From: all, FailureModeDeny: true}},
+		"for-istio-plaintext":      {gatewayIstio, Kube{Plaintext: true, Selector: "istio=edge", Release: "limits", Namespace: "edge"}, Options{Rules: load(t, simple), From: key}},
+		"for-istio-plain":          {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, EnvoyVersion: "1.40"}},
+		"for-istio-own":            {gatewayIstio, Kube{}, Options{Rules: load(t, simple), Envoy: []byte(ownPatch)}},
+		"for-istio-hot":            {gatewayIstio, Kube{}, Options{Rules: load(t, simple), From: key, HotECDS: true}},
+		"for-istio-caps":           {gatewayIstio, Kube{}, Options{Shape: Plain, Rules: load(t, simple), From: key, Caps: true}},
+		"for-envoy-gateway-hot":    {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}, HotECDS: true}},
+		"for-envoy-gateway":        {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", Listener: "default/eg/http"}, Options{From: map[string]string{"user": "header:x-user-id"}}},
+		"for-istio-rlqs":           {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Shape: RLQS, Rules: load(t, quotas, other), From: all, EnvoyVersion: "1.40"}},
+		"for-envoy-gateway-rlqs":   {gatewayEnvoyGateway, Kube{Gateway: "eg", GatewayNamespace: "default"}, Options{Shape: RLQS, Rules: load(t, quotas, other), From: all, EnvoyVersion: "1.40"}},
+		"for-istio-module":         {gatewayIstio, Kube{GatewayNamespace: "istio-ingress"}, Options{Shape: Module, Rules: load(t, simple, other), From: all, EnvoyVersion: "1.40"}},
+		"for-envoy-gateway-module": {gatewayEnvoyGateway, Kube{Namespace: "envoy-gateway-system", Gateway: "eg", GatewayNamespace: "default"}, Options{Shape: Module, Rules: load(t, simple, other), From: all, EnvoyVersion: "1.39"}},
+		"for-contour":              {gatewayContour, Kube{Namespace: "projectcontour"}, Options{Rules: load(t, rich, other), From: all}},
+		"for-kgateway":             {gatewayKGateway, Kube{Namespace: "kgateway-system", Gateway: "http"}, Options{Rules: load(t, rich, other), From: all}},
 	}
 }
 
@@ -92,6 +96,9 @@ func TestGatewayGolden(t *testing.T) {
 		}
 		for _, d := range objects(t, text) {
 			holdPatches(t, name, d)
+		}
+		if c.gateway == gatewayEnvoyGateway && bytes.Contains(text, []byte("enable_retry_after_header")) {
+			t.Errorf("%s has a field of Envoy 1.40, which Envoy Gateway 1.9 refuses", name)
 		}
 	}
 }
@@ -155,8 +162,10 @@ func holdPatches(t *testing.T, name string, d map[string]any) {
 	}
 	if patches, _ := spec["jsonPatches"].([]any); len(patches) > 0 {
 		hold(patches[0].(map[string]any)["operation"].(map[string]any)["value"], &cluster.Cluster{})
-		if len(patches) > 3 {
-			hold(patches[3].(map[string]any)["operation"].(map[string]any)["value"], &hcm.HttpFilter{})
+		for _, p := range patches[1:] {
+			if value, ok := p.(map[string]any)["operation"].(map[string]any)["value"].(map[string]any); ok && value["name"] != nil {
+				hold(value, &hcm.HttpFilter{})
+			}
 		}
 	}
 }
@@ -169,18 +178,22 @@ func TestGatewayFaults(t *testing.T) {
 		kube    Kube
 		o       Options
 	}{
-		"want envoy, istio":               {"nginx", Kube{}, Options{Rules: rules, From: key}},
-		"members forward":                 {gatewayContour, Kube{}, Options{Shape: OwnerDirect, Rules: rules, From: key}},
-		"an Envoy of your own":            {gatewayIstio, Kube{}, Options{Shape: Routes, Rules: rules, From: key}},
-		"needs no resources":              {gatewayEnvoyGateway, Kube{}, Options{Shape: Plain, From: key}},
-		"one --from":                      {gatewayEnvoyGateway, Kube{}, Options{}},
-		"want KEY=VALUE":                  {gatewayIstio, Kube{Selector: "edge"}, Options{Rules: rules, From: key}},
-		"must use this name, not api_key": {gatewayKGateway, Kube{}, Options{Rules: rules, From: key}},
-		"no rule is left":                 {gatewayContour, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "query:key"}}},
-		"contour has no resource":         {gatewayContour, Kube{}, Options{Rules: rules, From: key, HotECDS: true}},
-		"kgateway has no resource":        {gatewayKGateway, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "header:api_key"}, Caps: true}},
-		"envoy-gateway has no resource":   {gatewayEnvoyGateway, Kube{}, Options{From: key, Caps: true}},
-		"no calls are left":               {gatewayIstio, Kube{}, Options{Rules: rules}},
+		"want envoy, istio":                           {"nginx", Kube{}, Options{Rules: rules, From: key}},
+		"members forward":                             {gatewayContour, Kube{}, Options{Shape: OwnerDirect, Rules: rules, From: key}},
+		"an Envoy of your own":                        {gatewayIstio, Kube{}, Options{Shape: Routes, Rules: rules, From: key}},
+		"needs no resources":                          {gatewayEnvoyGateway, Kube{}, Options{Shape: Plain, From: key}},
+		"one --from":                                  {gatewayEnvoyGateway, Kube{}, Options{}},
+		"want KEY=VALUE":                              {gatewayIstio, Kube{Selector: "edge"}, Options{Rules: rules, From: key}},
+		"must use this name, not api_key":             {gatewayKGateway, Kube{}, Options{Rules: rules, From: key}},
+		"no rule is left":                             {gatewayContour, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "query:key"}}},
+		"contour has no resource that adds a filter":  {gatewayContour, Kube{}, Options{Shape: RLQS, Rules: load(t, quotas), From: key}},
+		"kgateway has no resource that adds a filter": {gatewayKGateway, Kube{}, Options{Shape: Module, Rules: rules, From: key}},
+		"shape rlqs needs the rules":                  {gatewayEnvoyGateway, Kube{}, Options{Shape: RLQS, From: key}},
+		"hot routes: the routes of these":             {gatewayIstio, Kube{}, Options{Shape: RLQS, Rules: load(t, hotQuotas), From: key, HotRoutes: true}},
+		"contour has no resource":                     {gatewayContour, Kube{}, Options{Rules: rules, From: key, HotECDS: true}},
+		"kgateway has no resource":                    {gatewayKGateway, Kube{}, Options{Rules: rules, From: map[string]string{"api_key": "header:api_key"}, Caps: true}},
+		"envoy-gateway has no resource":               {gatewayEnvoyGateway, Kube{}, Options{From: key, Caps: true}},
+		"no calls are left":                           {gatewayIstio, Kube{}, Options{Rules: rules}},
 	} {
 		c.o.Gateway, c.o.Kube = c.gateway, c.kube
 		text, _, err := Generate(c.o)

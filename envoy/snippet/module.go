@@ -71,8 +71,8 @@ func (g *generator) planModule() (faults []error) {
 	if !g.module {
 		return nil
 	}
-	if g.Gateway != "" || g.HotRoutes || g.HotECDS || g.Caps || g.Routed {
-		faults = append(faults, errors.New("shape module has no --for, --hot-routes, --hot-filters, --caps and --routed"))
+	if g.HotRoutes || g.HotECDS || g.Caps || g.Routed {
+		faults = append(faults, errors.New("shape module has no --hot-routes, --hot-filters, --caps and --routed"))
 	}
 	if _, err := moduleFor(g.minor); err != nil {
 		faults = append(faults, fmt.Errorf("shape module: --envoy-version: %w", err))

@@ -13,7 +13,7 @@ func TestModuleFaults(t *testing.T) {
 		o    Options
 		want string
 	}{
-		"caps":        {Options{Rules: load(t, simple), From: from, Caps: true}, "shape module has no --for"},
+		"caps":        {Options{Rules: load(t, simple), From: from, Caps: true}, "shape module has no --hot-routes"},
 		"Envoy 1.37":  {Options{Rules: load(t, simple), From: from, EnvoyVersion: "1.37.0"}, "no module for Envoy 1.37"},
 		"Envoy 1.41":  {Options{Rules: load(t, simple), From: from, EnvoyVersion: "1.41.0"}, "no module for Envoy 1.41"},
 		"only a hold": {Options{Rules: load(t, tokens), From: map[string]string{"streams": "header:x-tenant"}}, "no domain can have the module"},

@@ -38,7 +38,7 @@ type entry struct {
 
 // plan builds the domains from the rules.
 func (g *generator) plan() (faults []error) {
-	if g.Gateway == gatewayEnvoyGateway {
+	if !g.OwnRules() {
 		return append(g.planOwn(), g.planECDS()...)
 	}
 	if g.Rules != nil {

@@ -43,8 +43,8 @@ func (g *generator) planQuotas() (faults []error) {
 	if !g.quotas {
 		return nil
 	}
-	if g.Gateway != "" || g.HotECDS || g.Caps || g.Routed {
-		faults = append(faults, errors.New("shape rlqs has no --for, --hot-filters, --caps and --routed"))
+	if g.HotECDS || g.Caps || g.Routed {
+		faults = append(faults, errors.New("shape rlqs has no --hot-filters, --caps and --routed"))
 	}
 	if g.minor < 40 {
 		g.warn("Envoy marks its rate limit quota filter as work in progress before 1.40")

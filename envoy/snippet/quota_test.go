@@ -15,7 +15,7 @@ func TestQuotaFaults(t *testing.T) {
 		"no rules":   {Options{}, "needs the rules"},
 		"no quota":   {Options{Rules: load(t, simple), From: from}, "no rule has metadata.keyward: {mechanism: quota}"},
 		"metadata":   {Options{Rules: load(t, manyQuotas), From: from}, "a bucket of api.api_key.tenant cannot have tenant"},
-		"routed":     {Options{Rules: load(t, quotas), From: from, Routed: true}, "shape rlqs has no --for, --hot-filters"},
+		"routed":     {Options{Rules: load(t, quotas), From: from, Routed: true}, "shape rlqs has no --hot-filters"},
 		"hot routes": {Options{Rules: load(t, hotQuotas), From: from, HotRoutes: true}, "need the address of an xDS server"},
 		"hot alone":  {Options{Rules: load(t, hotQuotas), From: from}, "{hot_step: quota} with --hot-routes"},
 	} {

@@ -152,8 +152,9 @@ func (g *generator) KeepActions() bool {
 	return g.keepActions && (g.Part == partFilter || g.Gateway == gatewayIstio) && !g.HotRoutes && !g.Holds() && !g.module
 }
 
-// RetryAfter reports whether every supported Envoy version can write Retry-After.
-func (g *generator) RetryAfter() bool { return g.minor >= 40 }
+// RetryAfter reports whether every supported Envoy version can write Retry-After. Envoy Gateway 1.9 refuses patches with the field,
+// because it reads them by the schema of Envoy 1.39.
+func (g *generator) RetryAfter() bool { return g.minor >= 40 && g.Gateway != gatewayEnvoyGateway }
 
 // DelayHeader returns the header by which Envoy's fault filter delays a request.
 func (g *generator) DelayHeader() string { return "x-envoy-fault-delay-request" }
@@ -175,10 +176,13 @@ func (g *generator) Void() int { return g.Places() - len(g.Members) }
 
 // Owners returns the name of the cluster of rate limit services.
 func (g *generator) Owners() string {
-	if g.Gateway == gatewayIstio && g.Shape == Plain { // Istio's own cluster of the Service
+	switch {
+	case g.Shape != Plain || g.Gateway == "":
+		return names.OwnerCluster
+	case !g.OwnPlain(): // Istio's own cluster of the Service
 		return fmt.Sprintf("outbound|8081||%s.%s.svc.cluster.local", g.Kube.Release, g.Kube.Namespace)
 	}
-	return names.OwnerCluster
+	return g.Kube.Release + "-" + g.ShapeName() // next to that of calls to owners
 }
 
 // Pods returns the name of the cluster of the pods' Envoys.
@@ -226,6 +230,9 @@ func (g *generator) MembersType() string {
 func (g *generator) FilterName(d domain) string {
 	if d.Filter != "" {
 		return d.Filter
+	}
+	if g.Gateway == gatewayEnvoyGateway { // whose own filters, and their settings of routes, have Envoy's name
+		return "keyward.ratelimit/" + d.Name
 	}
 	if len(g.Domains) > 1 {
 		return "envoy.filters.http.ratelimit/" + d.Name

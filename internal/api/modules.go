@@ -33,7 +33,7 @@ type ModuleKey struct {
 	Domain  string  `json:"domain"`
 	Name    string  `json:"name"` // the descriptor
 	Digest  string  `json:"digest"`
-	Limit   uint32  `json:"limit"`
+	Limit   uint32  `json:"limit"` // 0: no rule limits it
 	Window  string  `json:"window"`
 	Rate    float64 `json:"rate"`     // requests per second
 	Given   uint32  `json:"given"`    // hits of the lease when it was last filled; 0: it has none

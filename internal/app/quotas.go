@@ -19,6 +19,7 @@ func (q *quotas) start(m *sidecar) {
 	q.assigner = assign.New(assign.Options{
 		Charger: m.peer,
 		Members: m.members,
+		Calls:   m.service.CollectCalls,
 		Send:    func(stream, serial uint64, as []rlqs.Assignment) error { return q.server.Send(stream, serial, as) },
 	})
 	q.server = rlqs.NewServer(rlqs.Options{Service: m.service, Book: q.assigner, Registerer: m.reg})

@@ -20,8 +20,11 @@ type Options struct {
 	Send func(stream, serial uint64, as []rlqs.Assignment) error
 	// Members returns the number of members of the ring.
 	Members func() int
-	Now     func() time.Time // default time.Now
-	IDs     int              // buckets of one Envoy, at most; default 1,000
+	// Calls calls see with the hits of calls for each key since it was called before, as rls.Service.CollectCalls does; nil:
+	// there are no calls.
+	Calls func(see func(r *owner.Request, hits uint64))
+	Now   func() time.Time // default time.Now
+	IDs   int              // buckets of one Envoy, at most; default 1,000
 }
 
 // Assigner assigns parts of limits to Envoys. It is safe for concurrent use.
@@ -29,6 +32,7 @@ type Assigner struct {
 	charger lots.Charger
 	send    func(stream, serial uint64, as []rlqs.Assignment) error
 	members func() int
+	calls   func(see func(r *owner.Request, hits uint64))
 	now     func() time.Time
 	wake    chan struct{}
 	stop    chan struct{}
@@ -44,6 +48,9 @@ type Assigner struct {
 	superseded []*counter
 	// waitsUntil is the Next for which run waits.
 	waitsUntil int64
+
+	callers  map[owner.Key]*caller
+	calledAt int64 // when calls were measured
 }
 
 // counter describes one key.
@@ -66,8 +73,8 @@ type superseded struct {
 // New returns an Assigner. The caller must Close it.
 func New(o Options) *Assigner {
 	a := &Assigner{
-		charger: o.Charger, send: o.Send, members: o.Members, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}),
-		ledger: quota.NewLedger(quota.Options{IDs: o.IDs, Shared: true}), keys: map[quota.Key]*counter{},
+		charger: o.Charger, send: o.Send, members: o.Members, calls: o.Calls, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}),
+		ledger: quota.NewLedger(quota.Options{IDs: o.IDs, Shared: true}), keys: map[quota.Key]*counter{}, callers: map[owner.Key]*caller{},
 	}
 	if a.now == nil {
 		a.now = time.Now
@@ -229,10 +236,17 @@ func (a *Assigner) run() {
 			sweep = now
 			a.sweep(now)
 		}
+		longest := sweepInterval
+		if a.calls != nil {
+			longest = callsInterval
+			if now-a.calledAt >= int64(callsInterval) {
+				a.measureCalls(now)
+			}
+		}
 		a.mu.Unlock()
 		wait := time.Duration(0)
 		if next > now { // it may be math.MinInt64
-			wait = min(time.Duration(next-now), sweepInterval)
+			wait = min(time.Duration(next-now), longest)
 		}
 		timer.Reset(wait)
 		select {

@@ -12,7 +12,11 @@ import (
 
 // demandsOf returns the number of open demands for the rig's key, and their sum.
 func (r *rig) demandsOf() (n uint32, parts uint64) {
-	q := lots.DemandRequest(&r.request, owner.DryRun, lots.Note{})
+	return r.notesOf(lots.DemandRequest(&r.request, owner.DryRun, lots.Note{}))
+}
+
+// notesOf returns the number of holds in the counter of q, and their sum.
+func (r *rig) notesOf(q owner.Request) (n uint32, parts uint64) {
 	q.Hold = nil
 	res := r.node.Decide(r.clock.Load(), &q)
 	return res.Holds, res.Held

@@ -57,9 +57,12 @@ func (a *Assigner) reserve(r *owner.Request, h quota.WindowHits) (got *lots.Held
 }
 
 // decide lets the owner decide r.
-func (a *Assigner) decide(now time.Time, r owner.Request) owner.Result {
+func (a *Assigner) decide(now time.Time, r owner.Request) owner.Result { return a.decideAll(now, r)[0] }
+
+// decideAll lets the owner decide rs at the same time.
+func (a *Assigner) decideAll(now time.Time, rs ...owner.Request) []owner.Result {
 	d := now.Add(chargeTimeout)
-	return lots.Decide(a.charger, policy.Deadline{Silent: d, Alive: d}, r)
+	return lots.DecideAll(a.charger, policy.Deadline{Silent: d, Alive: d}, rs...)
 }
 
 // giveBack returns hits to the owner.
@@ -94,43 +97,53 @@ func (a *Assigner) announce(now int64, d quota.KeyDemand) {
 	if c == nil || c.noting {
 		return
 	}
-	before := c.note
-	if before.Lapsed(now) {
-		before = lots.Note{}
-	}
+	before, next := c.note.Current(now), lots.NewNote(&c.request, d.Hits, now, newIdent())
 	c.noting = true
-	a.running.Add(1)
-	go a.exchangeNotes(c.request, d.Key, before, lots.NewNote(&c.request, d.Hits, now, newIdent()))
-}
-
-// exchangeNotes makes the hold next and then releases the one before, if there is one, or extends the one before.
-func (a *Assigner) exchangeNotes(r owner.Request, key quota.Key, before, next lots.Note) {
-	defer a.running.Done()
-	if before.At != 0 && before.Near(&next) {
-		res := a.decide(a.now(), lots.DemandRequest(&r, owner.Extend, before))
-		if !res.Over && res.Authority == owner.Full {
-			before.At = next.At
-			a.noted(key, before, lots.Demand(&r, max(before.Parts, res.After)))
-			return
-		}
-	}
-	res := a.decide(a.now(), lots.DemandRequest(&r, owner.Reserve, next))
-	all, kept, ended := uint64(0), before, next // it may exist, although there is no answer
-	if !res.Over && res.Authority == owner.Full {
-		all, kept, ended = lots.Demand(&r, max(next.Parts, res.After-min(res.After, before.Parts))), next, before
-	}
-	a.noted(key, kept, all)
-	if ended.At != 0 {
-		a.decide(a.now(), lots.DemandRequest(&r, owner.Release, ended))
-	}
-}
-
-// noted records a member's note, and gives the ledger the sum of all, 0 if it is not known.
-func (a *Assigner) noted(key quota.Key, n lots.Note, all uint64) {
-	a.step(func(now int64) {
-		if c := a.keys[key]; c != nil {
-			c.note, c.noting = n, false
-		}
-		a.ledger.Demanded(now, key, all)
+	r := c.request
+	a.running.Go(func() {
+		kept, sums := a.exchangeNotes(r, before, next, lots.DemandRequest)
+		a.step(func(now int64) {
+			if c := a.keys[d.Key]; c != nil {
+				c.note, c.noting = kept, false
+			}
+			a.ledger.CallsDemanded(now, d.Key, lots.Demand(&r, sums.calls))
+			a.ledger.Demanded(now, d.Key, lots.Demand(&r, sums.notes))
+		})
 	})
+}
+
+// noteSums are the parts of the demands of all members; 0: not known.
+type noteSums struct {
+	notes uint64 // those of the note's kind
+	calls uint64
+}
+
+// exchangeNotes makes the hold next, which request describes, and then releases the one before, if there is one, or extends the
+// one before. It returns the member's note and the sums.
+func (a *Assigner) exchangeNotes(r owner.Request, before, next lots.Note, request func(*owner.Request, owner.Op, lots.Note) owner.Request) (
+	kept lots.Note, sums noteSums,
+) {
+	calls := lots.CallsRequest(&r, owner.DryRun, lots.Note{})
+	calls.Hold = nil
+	do := func(op owner.Op, n lots.Note) (res owner.Result, ok bool) {
+		as := a.decideAll(a.now(), request(&r, op, n), calls)
+		if as[1].Authority == owner.Full {
+			sums.calls = as[1].After
+		}
+		return as[0], !as[0].Over && as[0].Authority == owner.Full
+	}
+	if before.At != 0 && before.Near(&next) {
+		if res, ok := do(owner.Extend, before); ok {
+			before.At, sums.notes = next.At, max(before.Parts, res.After)
+			return before, sums
+		}
+	}
+	kept, ended := before, next // it may exist, although there is no answer
+	if res, ok := do(owner.Reserve, next); ok {
+		kept, ended, sums.notes = next, before, max(next.Parts, res.After-min(res.After, before.Parts))
+	}
+	if ended.At != 0 {
+		a.decide(a.now(), request(&r, owner.Release, ended))
+	}
+	return kept, sums
 }

@@ -59,6 +59,7 @@ type leasedKey struct {
 	match   rls.RuleMatch
 	by      rls.RuleMatcher // that has matched it
 	lots    []lot
+	free    bool // nothing limits it: its leases are not charged
 	ended   bool // its rule has changed: it has no leases, but lots to return
 }
 
@@ -169,14 +170,18 @@ func (l *Lessor) newKey(i *module.Interest) *leasedKey {
 		k.entries = append(k.entries, config.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)})
 	}
 	k.match, k.by = l.matcher.Match(k.domain, k.entries), l.matcher
-	if !l.matcher.Leasable(&k.match) || !k.limit().Eligible() {
+	k.free = l.matcher.Unlimited(k.domain, k.entries, &k.match)
+	if !k.free && (!l.matcher.Leasable(&k.match) || !k.limit().Eligible()) {
 		return nil
 	}
 	return k
 }
 
-// limit returns the limit of a key that can be leased.
+// limit returns the limit of a key that can be leased: the zero value if nothing limits it.
 func (k *leasedKey) limit() sublease.Limit {
+	if k.free {
+		return sublease.Limit{}
+	}
 	return sublease.Limit{Hits: k.match.Match.Limit.Limit, Window: k.match.Match.Limit.Window}
 }
 
@@ -193,7 +198,7 @@ func (l *Lessor) refresh(now int64) {
 			continue
 		}
 		old, match := &k.match.Request, m.Match(k.domain, k.entries)
-		if m.Leasable(&match) && match.Request.Key == old.Key && match.Request.Rule == old.Rule {
+		if k.free && m.Unlimited(k.domain, k.entries, &match) || !k.free && m.Leasable(&match) && match.Request.Key == old.Key && match.Request.Rule == old.Rule {
 			k.match, k.by = match, m
 			continue
 		}
@@ -309,6 +314,11 @@ func (w words) Left(slot uint32) (uint32, bool) {
 func (w words) Add(slot, tokens uint32) (uint32, bool) {
 	left, err := w.segment.Add(slot, tokens)
 	return left, err == nil
+}
+
+// Rivals implements sublease.Words.
+func (w words) Rivals(p sublease.Print, see func(slot uint32)) {
+	w.segment.Rivals(module.Fingerprint{Lo: p[0], Hi: p[1]}, see)
 }
 
 // Remove implements sublease.Words.

@@ -290,6 +290,7 @@ func TestIneligible(t *testing.T) {
 	rules, yaml := map[string]string{
 		"shadow":         day + "\n  shadow_mode: true",
 		"unlimited":      "{unlimited: true}",
+		"frees":          "{unlimited: true, replaces: [{name: a}]}",
 		"small":          "{unit: day, requests_per_unit: 30}",
 		"quota_mode":     day + "\n  quota_mode: true",
 		"sliding_window": day + "\n  metadata: {keyward: {algorithm: sliding_window}}",
@@ -324,7 +325,7 @@ func TestIneligible(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	for key := range rules {
-		if want := key == "eligible" || key == "quota"; leased[key] != want {
+		if want := key == "eligible" || key == "quota" || key == "unlimited" || key == "unknown"; leased[key] != want {
 			t.Errorf("%s: leased: %v", key, leased[key])
 		}
 	}

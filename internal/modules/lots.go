@@ -26,13 +26,13 @@ const (
 	// silentTimeout is how long an owner that does not answer is waited for, and liveTimeout one that is live.
 	silentTimeout = 50 * time.Millisecond
 	liveTimeout   = time.Second
-	// lotLife is the life of a hold. What is not spent is given back long before; then the hold lapses, and its hits stay
-	// charged. So the owner has few open holds of a key.
-	lotLife = 10 * time.Second
+	// lotMargin is how much longer than its hits stay with Envoys a hold lives. Then it lapses, and its hits stay charged. So the
+	// owner has few open holds of a key.
+	lotMargin = time.Second
 )
 
 // ask asks the owner for hits, without waiting. l.mu is locked.
-func (l *Lessor) ask(h sublease.KeyHits) {
+func (l *Lessor) ask(h sublease.LotAsk) {
 	k := l.keys[h.Key]
 	if k != nil {
 		select {
@@ -77,11 +77,11 @@ func (l *Lessor) addLot(key string, k *leasedKey, got lot) {
 
 // reserve makes a hold of h at the owner, which replicates the charge before it answers. It returns the lot, or nil, and how
 // many hits are left of the limit, if that is known.
-func (l *Lessor) reserve(r *owner.Request, h sublease.KeyHits, limit sublease.Limit) (got *lot, left uint64, known bool) {
+func (l *Lessor) reserve(r *owner.Request, h sublease.LotAsk, limit sublease.Limit) (got *lot, left uint64, known bool) {
 	sent := l.now()
-	x := &lot{id: claim.Ident{rand.Uint64(), rand.Uint64()}, window: h.Window, hits: h.Hits, until: sent.Add(lotLife - time.Second).UnixNano(), by: *r}
+	x := &lot{id: claim.Ident{rand.Uint64(), rand.Uint64()}, window: h.Window, hits: h.Hits, until: sent.Add(h.Life).UnixNano(), by: *r}
 	q := *r
-	q.Op, q.Hits, q.Strict, q.Hold = owner.Reserve, h.Hits, true, &owner.Hold{ID: x.id, TTL: lotLife}
+	q.Op, q.Hits, q.Strict, q.Hold = owner.Reserve, h.Hits, true, &owner.Hold{ID: x.id, TTL: h.Life + lotMargin}
 	res := l.decide(sent, q)
 	byOwner := res.Authority.FromCounter()
 	known = byOwner && limit.ChargedTo(h.Window, sent.UnixNano(), l.now().UnixNano(), res.Reset)

@@ -41,6 +41,7 @@ func (l *Lessor) Collectors(s *module.SegmentServer) []prometheus.Collector {
 			nil, l.unreturned.Load),
 		hits("expired_hits_total", "Charged hits that were not spent when their windows ended.", func(t *sublease.BookTotals) uint64 { return t.Expired }),
 		hits("lost_hits_total", "Charged hits that count as spent because an Envoy's memory was corrupt.", func(t *sublease.BookTotals) uint64 { return t.Lost }),
+		hits("free_hits_total", "Hits that modules have spent of descriptors that no rule limits. No owner has charged them.", func(t *sublease.BookTotals) uint64 { return t.Free }),
 		hits("full_total", "Leases for which an Envoy's memory had no room.", func(t *sublease.BookTotals) uint64 { return t.Full }),
 		missed("no_lease", func(c *module.SpendCounters) uint64 { return c.Misses }),
 		missed("empty", func(c *module.SpendCounters) uint64 { return c.Empty }),

@@ -190,6 +190,13 @@ func (b *Ledger) Demanded(now int64, key Key, all uint64) {
 	}
 }
 
+// CallsDemanded records how many hits of a window callers would spend that the holder decides; 0 if it is not known.
+func (b *Ledger) CallsDemanded(_ int64, key Key, calls uint64) {
+	if a := b.allotments[key]; a != nil {
+		a.share.calls = float64(calls)
+	}
+}
+
 // Acked records that an Envoy has answered the PING behind a response, and so uses all responses up to it. It returns the
 // time since the response was sent, or 0 if it was acknowledged before.
 func (b *Ledger) Acked(now int64, id Stream, serial uint64) (took time.Duration) {

@@ -167,7 +167,8 @@ const (
 	nearEnd        = 6 * time.Second         // before the end of a window, nothing is kept back
 	allowTTL       = 24 * time.Hour
 
-	demandAge = 4 * time.Second // after which a demand is given again
+	// DemandAge is after which time a demand is given again.
+	DemandAge = 4 * time.Second
 	// DemandLife is how long a demand counts that is not given again.
 	DemandLife = 12 * time.Second
 

@@ -8,6 +8,7 @@ import (
 // share has the demand of the other sidecars for the key, and what the limit has room for.
 type share struct {
 	own, all float64 // the demand that was given last, and the sum of all sidecars' after that
+	calls    float64 // the demand of calls
 	knownAt  int64   // when all was reported; 0: never
 	givenAt  int64   // when own was given; 0: never
 	left     [2]windowLeft
@@ -49,16 +50,30 @@ func (a *allotment) learnLeft(now int64, g *AskResult) {
 // and otherwise the same as each other sidecar.
 func (a *allotment) part(now int64) float64 {
 	s, most := &a.share, float64(a.quota.Limit)*(1-1.0/callersPart)
-	if s.own > 0 && s.knownAt != 0 && now-s.knownAt < int64(DemandLife) {
-		return most * s.own / max(s.own, s.all)
+	if s.known(now) {
+		return most * s.own / (max(s.own, s.all) + s.calls)
 	}
 	return most / a.ledger.members
+}
+
+// known reports whether the demands of all sidecars are known.
+func (s *share) known(now int64) bool {
+	return s.own > 0 && s.knownAt != 0 && now-s.knownAt < int64(DemandLife)
+}
+
+// callers returns the part of the limit for calls, by their demand.
+func (a *allotment) callers(now int64) float64 {
+	if s := &a.share; s.known(now) {
+		return float64(a.quota.Limit) * (1 - 1.0/callersPart) * s.calls / (max(s.own, s.all) + s.calls)
+	}
+	return 0
 }
 
 // most returns how many hits of a window may be asked for now. Each sidecar may have its part of the limit at any time.
 // Parts that are not used are set free for the others at a steady rate until the window ends. So a sidecar whose Envoys
 // get all requests, which come evenly, has enough for them at each time, and if the Envoys of all sidecars get many, each
-// has its part.
+// has its part. Hits for calls are charged when the calls come, also at a steady rate, so what is charged for others is first
+// taken for calls.
 func (a *allotment) most(now, window int64) uint64 {
 	if !a.ledger.shared {
 		return math.MaxUint64
@@ -71,11 +86,13 @@ func (a *allotment) most(now, window int64) uint64 {
 	if l := &a.share.left[window&1]; l.at != 0 && l.window == window && now-l.at < leftLife(part-mine > limit/100) {
 		left = min(left, float64(l.hits))
 	}
+	calls, rest := a.callers(now), ahead/a.quota.Window.Seconds()
 	others := max(0, limit-left-mine) // charged for them
-	keep := max(0, (limit-part)*ahead/a.quota.Window.Seconds()-others)
+	others -= min(others, calls*(1-rest))
+	keep := calls*rest + max(0, (limit-part-calls)*rest-others)
 	most := max(math.Ceil(part)-mine, left-keep)
-	if a.roomy { // half of what the others' demands leave
-		most = max(most, (left-max(0, a.others(now)*ahead/a.quota.Window.Seconds()-others))/2)
+	if a.roomy { // half of what the demands of the others and of calls leave
+		most = max(most, (left-calls*rest-max(0, a.others(now)*rest-others))/2)
 	}
 	return uint64(max(0, min(left, most)))
 }
@@ -94,7 +111,7 @@ func (a *allotment) others(now int64) float64 {
 
 // look determines whether there is room for leases of lines whose load pauses.
 func (a *allotment) look(now int64) {
-	a.roomy = a.others(now)+a.demand(now) < roomyBelow*float64(a.quota.Limit)
+	a.roomy = a.others(now)+a.demand(now)+a.share.calls < roomyBelow*float64(a.quota.Limit)
 	a.short = a.short && !a.roomy
 }
 
@@ -148,7 +165,7 @@ func (a *allotment) shareOut(now int64) {
 	}
 	s, own := &a.share, a.demand(now)
 	changed := math.Abs(own-s.own) > s.own/5
-	if age := now - s.givenAt; own > 0 && (s.givenAt == 0 || age >= int64(demandAge) || changed && age >= int64(askAgain)) {
+	if age := now - s.givenAt; own > 0 && (s.givenAt == 0 || age >= int64(DemandAge) || changed && age >= int64(askAgain)) {
 		s.givenAt, s.own = now, own
 		a.ledger.demands = append(a.ledger.demands, KeyDemand{a.key, uint64(own)})
 		a.ledger.due(math.MinInt64)
@@ -176,8 +193,8 @@ func (a *allotment) scarce(window int64) bool {
 	return a.ledger.shared && l.at != 0 && l.window == window && l.hits < uint64(a.quota.Limit)/scarceBelow
 }
 
-// contended reports whether the demand of all sidecars exceeds what there is.
+// contended reports whether the demand of all sidecars and of calls exceeds what there is.
 func (a *allotment) contended(now int64) bool {
 	s := &a.share
-	return s.knownAt != 0 && now-s.knownAt < int64(DemandLife) && s.all > 0.95*float64(a.quota.Limit)
+	return s.knownAt != 0 && now-s.knownAt < int64(DemandLife) && s.all+s.calls > 0.95*float64(a.quota.Limit)
 }

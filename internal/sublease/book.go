@@ -19,6 +19,7 @@ type TokenBook struct {
 	accounts map[string]*account
 	conns    map[uint64]*envoy
 	order    []*account // those of accounts, in the order of their creation, and since the last look also dropped ones
+	serial   int64      // of the last account
 	touched  []*account // that have changed since the last Tick
 	undone   uint64     // of all accounts that were
 	work     BookWork   // for the next Tick
@@ -37,12 +38,19 @@ type account struct {
 	asking bool
 	retry  int64 // no lot is asked for before
 	left   uint64
-	known  bool   // the owner has reported left, for window
-	undone uint64 // hits that were reported as spent, and have come back
-	first  int    // index of the line that is served first
+	known  bool    // the owner has reported left, for window
+	leftAt int64   // when it was left
+	pace   float64 // hits per second of all callers that count in the limit, at the last reports; 0: unknown
+	lookAt int64   // when the next look is due
+	phase  int64   // the tick of fullTicks in which slow leases are looked at
+	undone uint64  // hits that were reported as spent, and have come back
+	first  int     // index of the line that is served first
 
 	touched, dropped bool
 }
+
+// free reports whether nothing limits the key.
+func (a *account) free() bool { return a.limit == Limit{} }
 
 // line is one Envoy's share of an account.
 type line struct {
@@ -59,8 +67,11 @@ type line struct {
 	lot      uint64 // of the last filling
 	usedAt   int64
 	lookedAt int64
-	renewAt  int64 // the lease is made again then
-	fullTo   int64 // there is no room for a lease until then
+	idle     time.Duration // after usedAt, the lease is idle
+	filledAt int64
+	renewAt  int64         // the lease is made again then
+	fullTo   int64         // there is no room for a lease until then
+	full     time.Duration // until the last one; 0: there was room
 
 	taken, noLease, empty uint64 // for LeaseView
 }
@@ -70,6 +81,7 @@ type envoy struct {
 	id         uint64
 	words      Words
 	lines      map[Print]*line
+	leases     map[uint32]*line // by slot
 	candidates map[Print]*candidate
 	period     int64 // in which candidates are counted
 	corrupt    bool
@@ -78,6 +90,7 @@ type envoy struct {
 // candidate is a descriptor without a lease.
 type candidate struct {
 	hits, before uint64 // of this period, and of the one before
+	since        int64  // when the first of them came, or the period before began
 	refused      int64  // it cannot be leased until then
 }
 
@@ -92,7 +105,7 @@ func NewBook(o Options) *TokenBook {
 
 // Opened adds a connection.
 func (b *TokenBook) Opened(conn uint64, w Words) {
-	b.conns[conn] = &envoy{id: conn, words: w, lines: map[Print]*line{}, candidates: map[Print]*candidate{}}
+	b.conns[conn] = &envoy{id: conn, words: w, lines: map[Print]*line{}, leases: map[uint32]*line{}, candidates: map[Print]*candidate{}}
 }
 
 // Closed removes a connection. What is unspent in its memory is free again.
@@ -118,6 +131,9 @@ func (b *TokenBook) Interest(now int64, conn uint64, p Print, hits uint32) bool 
 	}
 	if l := e.lines[p]; l != nil {
 		l.called += uint64(hits)
+		if l.has || now >= l.fullTo {
+			l.account.lookAt = now
+		}
 		if l.has {
 			l.empty += uint64(hits)
 		} else {
@@ -131,11 +147,11 @@ func (b *TokenBook) Interest(now int64, conn uint64, p Print, hits uint32) bool 
 		if len(e.candidates) >= maxCandidates {
 			return false
 		}
-		c = new(candidate)
+		c = &candidate{since: now}
 		e.candidates[p] = c
 	}
 	c.hits += uint64(hits)
-	return now >= c.refused && c.rate(now-e.period) >= MinRate
+	return now >= c.refused && c.hits+c.before >= hitsProved && c.rate(now) >= MinRate
 }
 
 // turn begins a new period for the candidates if it is time.
@@ -145,20 +161,23 @@ func (e *envoy) turn(now int64) {
 		return
 	case passed >= 2*int64(interestPeriod) || passed < 0:
 		maps.DeleteFunc(e.candidates, func(_ Print, c *candidate) bool { c.hits = 0; return c.refused <= now })
+		e.period = now
 	}
+	before := e.period
 	e.period = now
 	for p, c := range e.candidates {
 		if c.hits == 0 && c.refused <= now {
 			delete(e.candidates, p)
 			continue
 		}
-		c.before, c.hits = c.hits, 0
+		c.before, c.hits, c.since = c.hits, 0, max(c.since, before)
 	}
 }
 
-// rate returns the rate of a candidate, at that time of the period. The first hits of a descriptor prove none.
-func (c *candidate) rate(passed int64) float64 {
-	return float64(c.hits+c.before-min(1, c.hits+c.before)) / (float64(int64(interestPeriod)+passed) / float64(time.Second))
+// rate returns the rate of a candidate. The first hit of a descriptor proves none.
+func (c *candidate) rate(now int64) float64 {
+	n := c.hits + c.before
+	return float64(n-min(1, n)) / max(leastMeasure, time.Duration(now-c.since)).Seconds()
 }
 
 // Refuse makes Interest return false for the descriptor for some time.
@@ -177,7 +196,7 @@ func (b *TokenBook) Reconsider() {
 	}
 }
 
-// Lease begins to lease hits of a key to a connection.
+// Lease begins to lease hits of a key to a connection, without charges if the limit is the zero value.
 func (b *TokenBook) Lease(now int64, conn uint64, p Print, key string, limit Limit) {
 	e := b.conns[conn]
 	if e == nil || e.corrupt || e.lines[p] != nil {
@@ -185,15 +204,18 @@ func (b *TokenBook) Lease(now int64, conn uint64, p Print, key string, limit Lim
 	}
 	a := b.accounts[key]
 	if a == nil {
-		a = &account{key: key, limit: limit, window: math.MinInt64}
+		b.serial++
+		a = &account{key: key, limit: limit, window: math.MinInt64, phase: b.serial % fullTicks}
 		b.accounts[key] = a
 		b.order = append(b.order, a)
 	}
-	l := &line{account: a, envoy: e, print: p, usedAt: now, lookedAt: now, rate: MinRate}
+	l := &line{account: a, envoy: e, print: p, lookedAt: now, rate: MinRate}
 	if c := e.candidates[p]; c != nil {
-		l.rate = max(MinRate, c.rate(now-e.period))
+		l.rate = max(MinRate, c.rate(now))
 		delete(e.candidates, p)
 	}
+	l.used(now)
+	a.lookAt = now
 	e.lines[p] = l
 	a.lines = append(a.lines, l)
 	b.touch(a)
@@ -234,8 +256,13 @@ func (b *TokenBook) Granted(now int64, l Lot) {
 		return
 	}
 	a.asking, a.left, a.known = false, l.Left, l.Known
-	if l.Hits == 0 && !l.Known {
-		a.retry = now + int64(faultAfter)
+	if l.Known {
+		a.leftAt = now
+		if since := time.Duration(now - a.limit.rule().End(a.window-1)); since >= horizon {
+			a.pace = float64(uint64(a.limit.Hits)-min(uint64(a.limit.Hits), l.Left)) / since.Seconds()
+		}
+	} else if l.Hits == 0 {
+		a.retry = now + int64(inHits(1, a.rate(), faultAfter, longIdle))
 	}
 	a.stock += l.Hits
 }

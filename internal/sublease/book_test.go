@@ -16,6 +16,7 @@ type desk struct {
 	limit    Limit
 	left     uint64
 	returned uint64
+	lots     int
 	spent    uint64
 	corrupt  []uint64
 }
@@ -30,7 +31,7 @@ func newDesk(t *testing.T, l Limit) *desk {
 func (d *desk) lease(p Print) {
 	d.t.Helper()
 	for range 20 {
-		if d.Interest(d.now, 1, p, 10) {
+		if d.Interest(d.now, 1, p, 2) {
 			d.Lease(d.now, 1, p, key, d.limit)
 		}
 		d.tick(100 * time.Millisecond)
@@ -55,11 +56,12 @@ func (d *desk) tick(after time.Duration) {
 				d.spent += h.Hits
 			}
 			d.corrupt = append(d.corrupt, w.Corrupt...)
-			asks := append([]KeyHits(nil), w.Asks...)
+			asks := append([]LotAsk(nil), w.Asks...)
+			d.lots += len(asks)
 			for _, h := range asks {
 				h.Hits = min(h.Hits, d.left)
 				d.left -= h.Hits
-				d.Granted(d.now, Lot{KeyHits: h, Left: d.left, Known: true})
+				d.Granted(d.now, Lot{KeyHits: h.KeyHits, Left: d.left, Known: true})
 			}
 		}
 		if held := d.held(); held != d.Totals().Held {
@@ -86,9 +88,9 @@ func (d *desk) tokens() (n uint32) {
 func TestHotKeysOnly(t *testing.T) {
 	d := newDesk(t, Limit{1000, 10 * time.Second})
 	for range 100 {
-		d.tick(100 * time.Millisecond)
+		d.tick(1200 * time.Millisecond)
 		if d.Interest(d.now, 1, print, 1) {
-			t.Fatal("10 requests a second pay")
+			t.Fatal("5 requests in 6 seconds pay")
 		}
 	}
 	d.lease(print)
@@ -226,9 +228,9 @@ func TestCandidates(t *testing.T) {
 	if len(e.candidates) != maxCandidates {
 		t.Errorf("%d candidates", len(e.candidates))
 	}
-	d.Interest(d.now+2*second, 1, print, 1)
+	d.Interest(d.now+2*int64(interestPeriod), 1, print, 1)
 	if len(e.candidates) != 1 {
-		t.Errorf("%d candidates after two seconds", len(e.candidates))
+		t.Errorf("%d candidates after two periods", len(e.candidates))
 	}
 }
 

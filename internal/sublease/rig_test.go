@@ -9,6 +9,7 @@ import (
 // memory models the memory of an Envoy.
 type memory struct {
 	leases  map[uint32]*modelLease
+	prints  map[Print]uint32
 	next    uint32
 	room    int
 	corrupt bool // Left, Add and Remove fail
@@ -20,7 +21,9 @@ type modelLease struct {
 	expires int64
 }
 
-func newMemory() *memory { return &memory{leases: map[uint32]*modelLease{}, room: 1000} }
+func newMemory() *memory {
+	return &memory{leases: map[uint32]*modelLease{}, prints: map[Print]uint32{}, room: 1 << 14}
+}
 
 func (m *memory) Put(p Print, tokens uint32, expires int64) (uint32, bool) {
 	if len(m.leases) >= m.room {
@@ -28,6 +31,7 @@ func (m *memory) Put(p Print, tokens uint32, expires int64) (uint32, bool) {
 	}
 	m.next++
 	m.leases[m.next] = &modelLease{p, tokens, expires}
+	m.prints[p] = m.next
 	return m.next, true
 }
 
@@ -50,19 +54,27 @@ func (m *memory) Add(slot, tokens uint32) (uint32, bool) {
 
 func (m *memory) Remove(slot uint32) (uint32, bool) {
 	left, ok := m.Left(slot)
+	delete(m.prints, m.leases[slot].print)
 	delete(m.leases, slot)
 	return left, ok
 }
 
-// spend takes a token.
-func (m *memory) spend(now int64, p Print) (expires int64, ok bool) {
-	for _, l := range m.leases {
-		if l.print == p && now < l.expires && l.tokens > 0 {
-			l.tokens--
-			return l.expires, true
+func (m *memory) Rivals(_ Print, see func(slot uint32)) {
+	if len(m.leases) >= m.room {
+		for slot := range m.leases {
+			see(slot)
 		}
 	}
-	return 0, false
+}
+
+// spend takes a token.
+func (m *memory) spend(now int64, p Print) (expires int64, ok bool) {
+	l := m.leases[m.prints[p]]
+	if l == nil || now >= l.expires || l.tokens == 0 {
+		return 0, false
+	}
+	l.tokens--
+	return l.expires, true
 }
 
 // owner models the owner of one key, with a clock of its own.
@@ -98,20 +110,35 @@ type event struct {
 	do func()
 }
 
-// world runs sidecars, each with its Envoys, against one owner.
+// world runs sidecars, each with its Envoys, against one owner of each key.
 type world struct {
-	now      int64
-	events   []event
-	rng      *rand.Rand
+	*modelKey // the first of keys
+	now       int64
+	events    []event
+	rng       *rand.Rand
+	keys      []*modelKey
+	byName    map[string]*modelKey
+	pick      func() *modelKey // the key of the next request
+	sidecars  []*sidecar
+	without   uint64 // hits that were admitted without a call
+	asks      uint64
+	messages  uint64
+	stray     int // hits that were spent in another window than that in which they were charged
+	sabotage  func(*BookWork)
+	faults    []string
+}
+
+// modelKey is a key with its owner.
+type modelKey struct {
+	name     string
+	print    Print
 	owner    *owner
-	sidecars []*sidecar
 	admitted map[int64]uint64 // by the window of the world's time
 	offered  map[int64]uint64
-	without  uint64 // hits that were admitted without a call
-	asks     uint64
-	stray    int // hits that were spent in another window than that in which they were charged
-	sabotage func(*BookWork)
-	faults   []string
+}
+
+func newKey(name string, p Print, l Limit) *modelKey {
+	return &modelKey{name, p, &owner{limit: l, charged: map[int64]uint64{}}, map[int64]uint64{}, map[int64]uint64{}}
 }
 
 type sidecar struct {
@@ -123,12 +150,17 @@ type sidecar struct {
 }
 
 type modelEnvoy struct {
-	s        *sidecar
-	conn     uint64
-	memory   *memory // nil: not connected
-	rate     float64
-	interest uint32
-	sentAt   int64
+	s      *sidecar
+	conn   uint64
+	memory *memory // nil: not connected
+	rate   float64
+	paces  map[Print]*modelPace
+}
+
+// modelPace is when an Envoy has sent a message about a descriptor, as in interest.rs.
+type modelPace struct {
+	hits         uint32
+	hitAt, sends int64
 }
 
 var print = Print{1, 2}
@@ -137,9 +169,10 @@ const key = "key"
 
 func newWorld(seed uint64, l Limit, members int, rates ...float64) *world {
 	w := &world{
-		now: int64(1e18), rng: rand.New(rand.NewPCG(seed, 1)), owner: &owner{limit: l, charged: map[int64]uint64{}},
-		admitted: map[int64]uint64{}, offered: map[int64]uint64{},
+		modelKey: newKey(key, print, l), now: int64(1e18), rng: rand.New(rand.NewPCG(seed, 1)), byName: map[string]*modelKey{},
 	}
+	w.keys, w.byName[key] = []*modelKey{w.modelKey}, w.modelKey
+	w.pick = func() *modelKey { return w.modelKey }
 	for i := range members {
 		s := &sidecar{w: w, skew: w.rng.Int64N(int64(200*time.Millisecond)) - int64(100*time.Millisecond)}
 		w.sidecars = append(w.sidecars, s)
@@ -223,24 +256,24 @@ func (s *sidecar) tick() {
 		w.faults = append(w.faults, fmt.Sprintf("%d hits in leases and between them, of %+v", held, s.book.Totals()))
 	}
 	for _, h := range work.Returns {
-		w.after(w.delay(), func() { w.owner.giveBack(h.Window, h.Hits) })
+		w.after(w.delay(), func() { w.byName[h.Key].owner.giveBack(h.Window, h.Hits) })
 	}
 	for _, h := range work.Asks {
 		w.asks++
-		sent := s.clock()
+		sent, of := s.clock(), w.byName[h.Key].owner
 		w.after(w.delay(), func() {
-			ok, left, reset, window := w.owner.take(w.now, h.Hits, false)
+			ok, left, reset, window := of.take(w.now, h.Hits, false)
 			w.after(w.delay(), func() {
 				if boot != s.started {
 					return
 				}
 				l := Lot{KeyHits: KeyHits{Key: h.Key, Window: h.Window}, Left: left}
-				l.Known = w.owner.limit.ChargedTo(h.Window, sent, s.clock(), reset)
+				l.Known = of.limit.ChargedTo(h.Window, sent, s.clock(), reset)
 				switch {
 				case ok && l.Known:
 					l.Hits = h.Hits
 				case ok:
-					w.owner.giveBack(window, h.Hits)
+					of.giveBack(window, h.Hits)
 				}
 				s.book.Granted(s.clock(), l)
 				s.tick()
@@ -255,7 +288,7 @@ func (w *world) delay() time.Duration {
 
 func (e *modelEnvoy) connect() {
 	e.conn = e.s.w.rng.Uint64()
-	e.memory = newMemory()
+	e.memory, e.paces = newMemory(), map[Print]*modelPace{}
 	e.s.book.Opened(e.conn, e.memory)
 }
 
@@ -269,41 +302,56 @@ func (w *world) request(e *modelEnvoy) {
 
 func (e *modelEnvoy) ask() {
 	w := e.s.w
-	window := w.owner.limit.rule().Index(w.now)
-	w.offered[window]++
+	k := w.pick()
+	k.offered[k.owner.limit.rule().Index(w.now)]++
 	if e.memory != nil {
-		if expires, ok := e.memory.spend(e.s.clock(), print); ok {
-			w.spent(expires)
+		if expires, ok := e.memory.spend(e.s.clock(), k.print); ok {
+			w.spent(k, expires)
 			return
 		}
+		e.missed(k)
 	}
-	e.interest++
-	if e.memory != nil && w.now-e.sentAt > int64(100*time.Millisecond) {
-		if e.s.book.Interest(e.s.clock(), e.conn, print, e.interest) {
-			e.s.book.Lease(e.s.clock(), e.conn, print, key, w.owner.limit)
-		}
-		e.sentAt, e.interest = w.now, 0
+	w.call(k)
+}
+
+// missed counts a hit without a token, and sends a message if one is due.
+func (e *modelEnvoy) missed(k *modelKey) {
+	w, p := e.s.w, e.paces[k.print]
+	if p == nil {
+		p = new(modelPace)
+		e.paces[k.print] = p
 	}
-	w.call()
+	if w.now-p.hitAt > int64(time.Second) {
+		p.hits = 0
+	}
+	p.hits, p.hitAt = p.hits+1, w.now
+	if p.hits < 2 || w.now < p.sends {
+		return
+	}
+	w.messages++
+	if e.s.book.Interest(e.s.clock(), e.conn, k.print, p.hits) {
+		e.s.book.Lease(e.s.clock(), e.conn, k.print, k.name, k.owner.limit)
+	}
+	p.sends, p.hits = w.now+int64(100*time.Millisecond), 0
 }
 
 // spent counts a hit that was spent from a lease, in the window by which callers and owners count: the clocks of the world
 // differ, so near its ends the hit may also be one of the window next to it.
-func (w *world) spent(expires int64) {
-	r := w.owner.limit.rule()
+func (w *world) spent(k *modelKey, expires int64) {
+	r := k.owner.limit.rule()
 	charged := r.Index(expires)
 	if now := w.now; r.Index(now+int64(100*time.Millisecond)) != charged && r.Index(now-int64(100*time.Millisecond)) != charged {
 		w.stray++
 	}
-	w.admitted[charged]++
+	k.admitted[charged]++
 	w.without++
 }
 
 // call is a call of the rate limit service.
-func (w *world) call() {
+func (w *world) call(k *modelKey) {
 	w.after(w.delay(), func() {
-		if ok, _, _, window := w.owner.take(w.now, 1, true); ok {
-			w.admitted[window]++
+		if ok, _, _, window := k.owner.take(w.now, 1, true); ok {
+			k.admitted[window]++
 		}
 	})
 }
@@ -313,7 +361,9 @@ func (b *TokenBook) held() (n uint64) {
 	for _, a := range b.accounts {
 		n += a.stock
 		for _, l := range a.lines {
-			n += uint64(l.given - l.counted)
+			if !a.free() {
+				n += uint64(l.given - l.counted)
+			}
 		}
 	}
 	return n
@@ -326,9 +376,11 @@ func (w *world) check() []string {
 	if w.stray > 0 {
 		faults = append(faults, fmt.Sprintf("%d hits were spent in another window than that in which they were charged", w.stray))
 	}
-	for window, n := range w.admitted {
-		if n > uint64(w.owner.limit.Hits) || n > w.owner.charged[window] {
-			faults = append(faults, fmt.Sprintf("window %d admitted %d of %d, and %d are charged", window, n, w.owner.limit.Hits, w.owner.charged[window]))
+	for _, k := range w.keys {
+		for window, n := range k.admitted {
+			if n > uint64(k.owner.limit.Hits) || n > k.owner.charged[window] {
+				faults = append(faults, fmt.Sprintf("%s: window %d admitted %d of %d, and %d are charged", k.name, window, n, k.owner.limit.Hits, k.owner.charged[window]))
+			}
 		}
 	}
 	return faults

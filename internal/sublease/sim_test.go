@@ -49,7 +49,7 @@ func TestUsable(t *testing.T) {
 			for range c.windows * int(c.limit.Window/time.Second) * 5 { // callers of RLS
 				w.after(time.Duration(w.rng.Int64N(int64(c.limit.Window)*int64(c.windows))), func() {
 					w.offered[w.owner.limit.rule().Index(w.now)]++
-					w.call()
+					w.call(w.modelKey)
 				})
 			}
 			w.run(time.Duration(c.windows)*c.limit.Window + time.Second)

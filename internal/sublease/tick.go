@@ -11,12 +11,15 @@ func (b *TokenBook) Tick(now int64) *BookWork {
 	if elapsed := time.Duration(now - b.ticked); elapsed < 0 || elapsed >= TickInterval/2 {
 		b.order = slices.DeleteFunc(b.order, func(a *account) bool { return a.dropped })
 		for _, a := range b.order {
-			b.look(now, a)
-			b.touch(a)
+			if a.lookAt <= now || a.lookAt > now+fullTicks*int64(TickInterval) {
+				b.look(now, a)
+				b.touch(a)
+			}
 		}
 		b.ticked = now
 	}
-	for _, a := range b.touched {
+	for i := 0; i < len(b.touched); i++ { // fill may touch others
+		a := b.touched[i]
 		a.touched = false
 		switch {
 		case a.dropped:
@@ -48,27 +51,66 @@ func (b *TokenBook) look(now int64, a *account) {
 				b.lose(l, 0)
 			}
 		}
-		elapsed := min(max(TickInterval/2, time.Duration(now-l.lookedAt)), time.Second)
+		elapsed := min(max(TickInterval/2, time.Duration(now-l.lookedAt)), 2*time.Second)
 		l.rate, l.lookedAt = smooth(l.rate, float64(hits)/elapsed.Seconds(), elapsed), now
 		if hits > 0 {
-			l.usedAt = now
+			l.used(now)
 		}
-		switch idle := time.Duration(now - l.usedAt); {
-		case idle >= forgetAfter:
+		switch unused := time.Duration(now - l.usedAt); {
+		case unused >= forgetAfter:
 			b.end(l)
-		case l.has && (idle >= idleAfter || now >= l.renewAt || l.surplus()):
+		case l.has && (unused >= l.idle || now >= l.renewAt || now-l.filledAt >= int64(oldAfter) || l.surplus()):
 			b.takeBack(l)
 		}
 	}
+	a.setLook(now)
+}
+
+// setLook sets when the next look is due. Slow leases are looked at less often, and not all of them at the same time.
+func (a *account) setLook(now int64) {
+	a.lookAt = now
+	every := int64(fullTicks)
+	for _, l := range a.lines {
+		if l.rate >= slowRate/2 {
+			return
+		}
+		if l.has || now >= l.fullTo {
+			every = slowTicks
+		}
+	}
+	next := now/int64(TickInterval) + 1
+	slow := (next + ((a.phase-next)%every+every)%every) * int64(TickInterval)
+	if a.free() {
+		a.lookAt = slow
+	} else if end := a.limit.rule().End(a.window) - int64(EndMargin); now < end { // else the window ends now
+		a.lookAt = min(slow, end)
+	}
+}
+
+// used records that the line has hits.
+func (l *line) used(now int64) {
+	l.usedAt, l.idle = now, inHits(hitsIdle, l.rate, idleAfter, longIdle)
+}
+
+// rate returns the rate of all lines.
+func (a *account) rate() (sum float64) {
+	for _, l := range a.lines {
+		sum += l.rate
+	}
+	return sum
 }
 
 // surplus reports whether a line has far more tokens than its rate needs, because its rate has decreased.
 func (l *line) surplus() bool {
-	return uint64(l.left) > max(firstLot, uint64(l.rate*horizon.Seconds()))*surplusLots
+	return !l.account.free() && (uint64(l.left) > max(firstLot, uint64(l.rate*horizon.Seconds()))*surplusLots ||
+		l.left > firstLot && float64(l.left) > l.rate*surplusTime.Seconds())
 }
 
 // turn ends the leases of a window that has ended, or soon will.
 func (b *TokenBook) turn(now int64, a *account) {
+	if a.free() {
+		return
+	}
 	r := a.limit.rule()
 	w := r.Index(now)
 	if a.window == w && now < r.End(w)-int64(EndMargin) {
@@ -84,6 +126,9 @@ func (b *TokenBook) turn(now int64, a *account) {
 			b.totals.Expired += a.stock
 		}
 	}
+	if w != a.window && a.window != math.MinInt64 && a.leftAt < r.End(a.window-1) { // nothing was reported in the window that has ended
+		a.pace /= 2
+	}
 	a.window, a.stock, a.known, a.retry = w, 0, false, 0
 }
 
@@ -98,7 +143,9 @@ func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
 		l.taken += hits
 		again := min(hits, a.undone) // were reported before
 		b.undo(a, -int64(again))
-		if n := hits - again; n > 0 {
+		if n := hits - again; n > 0 && a.free() {
+			b.totals.Free += n
+		} else if n > 0 {
 			b.totals.Spent += n
 			b.work.Spent = append(b.work.Spent, KeyHits{a.key, a.window, n})
 		}
@@ -111,13 +158,17 @@ func (b *TokenBook) count(l *line, left uint32) (hits uint64) {
 // spent of the key are not reported again instead.
 func (b *TokenBook) undo(a *account, n int64) {
 	a.undone += uint64(n)
-	b.undone += uint64(n)
+	if !a.free() {
+		b.undone += uint64(n)
+	}
 }
 
 // lose counts all of a lease as spent, and more tokens that were added to it, because its memory is corrupt.
 func (b *TokenBook) lose(l *line, more uint32) {
-	b.totals.Lost += uint64(l.given-l.counted) + uint64(more)
-	l.has, l.given, l.counted, l.left = false, 0, 0, 0
+	if !l.account.free() {
+		b.totals.Lost += uint64(l.given-l.counted) + uint64(more)
+	}
+	l.over()
 	if e := l.envoy; !e.corrupt {
 		e.corrupt = true
 		b.work.Corrupt = append(b.work.Corrupt, e.id)
@@ -135,7 +186,15 @@ func (b *TokenBook) takeBack(l *line) {
 		return
 	}
 	b.count(l, left)
-	l.account.stock += uint64(left)
+	if !l.account.free() {
+		l.account.stock += uint64(left)
+	}
+	l.over()
+}
+
+// over records that the line has no lease any more.
+func (l *line) over() {
+	delete(l.envoy.leases, l.slot)
 	l.has, l.given, l.counted, l.left = false, 0, 0, 0
 }
 
@@ -149,8 +208,7 @@ func (b *TokenBook) end(l *line) {
 
 // drop removes an account that has no lines.
 func (b *TokenBook) drop(now int64, a *account) {
-	r := a.limit.rule()
-	if a.stock > 0 && now >= r.End(a.window) {
+	if a.stock > 0 && now >= a.limit.rule().End(a.window) {
 		b.totals.Expired += a.stock
 	} else {
 		b.giveBack(KeyHits{a.key, a.window, a.stock})
@@ -159,26 +217,16 @@ func (b *TokenBook) drop(now int64, a *account) {
 	delete(b.accounts, a.key)
 }
 
-// need returns how many more tokens a line should have, which has at most most then.
-func (l *line) need(now int64, most uint64) uint64 {
-	if l.envoy.corrupt || now < l.fullTo || l.rate < keepRate || time.Duration(now-l.usedAt) >= idleAfter {
-		return 0
-	}
-	want := min(l.want(), most)
-	if left := uint64(l.left); left <= want/2 {
-		return want - left
-	}
-	return 0
-}
-
-// want returns how many tokens a line should have after it was filled: enough for its rate, and at most twice as many as
-// the last time.
-func (l *line) want() uint64 {
-	return min(max(firstLot, uint64(l.rate*horizon.Seconds())), max(firstLot, 2*l.lot), maxLot)
-}
-
 // fill gives the lines of an account what they need, asks for more, and returns what they do not need.
 func (b *TokenBook) fill(now int64, a *account) {
+	if a.free() {
+		for _, l := range a.lines {
+			if n := b.need(now, l, maxLot); n > 0 {
+				b.give(now, l, n)
+			}
+		}
+		return
+	}
 	r := a.limit.rule()
 	if now >= r.End(a.window)-int64(EndMargin) || a.window == math.MinInt64 {
 		return // the leases have ended; the next look begins a new window
@@ -186,7 +234,7 @@ func (b *TokenBook) fill(now int64, a *account) {
 	most, missing := a.most(b.members()), uint64(0)
 	for i := range a.lines {
 		l := a.lines[(i+a.first)%len(a.lines)]
-		n := l.need(now, most)
+		n := b.need(now, l, most)
 		if given := min(n, a.stock); given > 0 {
 			b.give(now, l, given)
 			l.lot = uint64(l.left)
@@ -196,7 +244,7 @@ func (b *TokenBook) fill(now int64, a *account) {
 	}
 	a.first++
 	if most < minLot && a.known {
-		a.known, a.retry = false, now+int64(retryAfter)
+		a.known, a.retry = false, now+int64(inHits(firstLot, a.rate(), retryAfter, forgetAfter))
 	}
 	if missing > 0 {
 		if most >= minLot {
@@ -215,18 +263,23 @@ func (b *TokenBook) fill(now int64, a *account) {
 func (b *TokenBook) give(now int64, l *line, n uint64) {
 	a, tokens := l.account, uint32(n)
 	if !l.has {
-		expires := min(a.limit.rule().End(a.window)-int64(EndMargin), now+int64(leaseLife))
+		expires, life := now+int64(freeLife), freeLife
+		if !a.free() {
+			expires, life = min(a.limit.rule().End(a.window)-int64(EndMargin), now+int64(leaseLife)), leaseLife
+		}
 		slot, ok := l.envoy.words.Put(l.print, tokens, expires)
 		if !ok {
 			b.totals.Full++
-			l.fullTo = now + int64(time.Second)
+			l.noRoom(now)
 			return
 		}
-		a.stock -= n
-		l.has, l.slot, l.given, l.counted, l.left, l.renewAt = true, slot, tokens, 0, tokens, now+int64(leaseLife)/2
+		a.charge(n)
+		l.envoy.leases[slot] = l
+		l.has, l.slot, l.given, l.counted, l.left, l.filledAt, l.renewAt = true, slot, tokens, 0, tokens, now, now+int64(life)/2
 		return
 	}
-	a.stock -= n
+	a.charge(n)
+	l.filledAt = now
 	left, ok := l.envoy.words.Add(l.slot, tokens)
 	if !ok {
 		b.lose(l, tokens)
@@ -236,20 +289,22 @@ func (b *TokenBook) give(now int64, l *line, n uint64) {
 	l.given, l.counted, l.left = left+tokens, 0, left+tokens
 }
 
-// most returns the most hits that a lot, and a lease, may have now. It is small compared with what is left of the limit, so
-// that other members and the callers of the rate limit service can use nearly all of it.
-func (a *account) most(members int) uint64 {
-	left := uint64(a.limit.Hits)
-	if a.known {
-		left = a.left
+// charge takes hits of a key with a limit from its stock.
+func (a *account) charge(n uint64) {
+	if !a.free() {
+		a.stock -= n
 	}
-	return left / uint64(partsOfRest*max(1, members))
 }
 
 // ask asks the owner for a lot.
 func (b *TokenBook) ask(now int64, a *account, hits uint64) {
-	if !a.asking && now >= a.retry && a.limit.asks(a.window, now) {
-		a.asking = true
-		b.work.Asks = append(b.work.Asks, KeyHits{a.key, a.window, hits})
+	if a.asking || now < a.retry || !a.limit.asks(a.window, now) {
+		return
 	}
+	a.asking = true
+	life := busyLife
+	if slices.ContainsFunc(a.lines, func(l *line) bool { return l.rate < slowRate }) {
+		life = slowLife
+	}
+	b.work.Asks = append(b.work.Asks, LotAsk{KeyHits{a.key, a.window, hits}, life})
 }

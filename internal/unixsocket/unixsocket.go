@@ -22,6 +22,11 @@ type SocketListener struct {
 // Listen listens on a socket of that network, unix or unixpacket, with that mode. It replaces a socket whose process has
 // ended, and fails if the path has another file or if another process may listen on it.
 func Listen(network, path string, mode os.FileMode) (*SocketListener, error) {
+	unlock, err := lockFolder(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if err := CheckFree(network, path); err != nil {
 		return nil, err
 	}
@@ -45,6 +50,20 @@ func Listen(network, path string, mode os.FileMode) (*SocketListener, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return &SocketListener{l, path, own}, nil
+}
+
+// lockFolder makes processes that listen on a socket of one folder at the same moment do so one after the other. A file system
+// without locks does without.
+func lockFolder(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+			return func() { _ = f.Close() }, nil
+		}
+	}
 }
 
 // Close stops listening, and removes the file unless another process has replaced it.

@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +19,7 @@ var socketTypes = map[string]int{"unix": unix.SOCK_STREAM, "unixpacket": unix.SO
 func TestStopped(t *testing.T) {
 	for network, kind := range socketTypes {
 		path := filepath.Join(t.TempDir(), "s")
-		fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+		fd, err := unix.Socket(unix.AF_UNIX, kind, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,6 +67,35 @@ func TestEnded(t *testing.T) {
 		}
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: Close has left the file: %v", network, err)
+		}
+	}
+}
+
+// TestTogether requires that one of several listeners that start at the same moment gets the path, also if a socket of a process
+// that has ended is there.
+func TestTogether(t *testing.T) {
+	for network := range socketTypes {
+		for range 20 {
+			path := filepath.Join(t.TempDir(), "s")
+			old, err := Listen(network, path, 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = old.UnixListener.Close() // the file remains
+			var wg sync.WaitGroup
+			var got atomic.Int32
+			for range 8 {
+				wg.Go(func() {
+					if l, err := Listen(network, path, 0o600); err == nil {
+						got.Add(1)
+						t.Cleanup(func() { _ = l.Close() })
+					}
+				})
+			}
+			wg.Wait()
+			if n := got.Load(); n != 1 {
+				t.Fatalf("%s: %d listeners have the path", network, n)
+			}
 		}
 	}
 }

@@ -77,13 +77,15 @@ func (c *windowCount) certain(first, last int64) (n int64) {
 // fails the test if one has another answer than 200 or 429.
 type quotaLoad struct {
 	sent, admitted, failed atomic.Int64
-	windows                *windowCount // of all loads
+	windows                []*windowCount
 }
 
 // admit counts an admitted request.
 func (x *quotaLoad) admit(sent, answered time.Time) {
 	x.admitted.Add(1)
-	x.windows.admit(sent, answered)
+	for _, w := range x.windows {
+		w.admit(sent, answered)
+	}
 }
 
 func (x *quotaLoad) run(ctx context.Context, envoy, key string, perSecond int) {
@@ -132,6 +134,7 @@ func TestQuota(t *testing.T) {
 	start(t, l, names(3)...)
 	up := startUpstream(t)
 	const windows, learning = 4, 2 // until demands are known, each member has the same part
+	const callsPerSecond = 60      // a fifth of all requests
 	begin := time.Now().Truncate(quotaWindow).Add(quotaWindow - 2*time.Second)
 	if time.Until(begin) < 3*time.Second {
 		begin = begin.Add(quotaWindow)
@@ -143,10 +146,10 @@ func TestQuota(t *testing.T) {
 	time.Sleep(time.Until(begin))
 	ctx, cancel := context.WithDeadline(t.Context(), begin.Add(2*time.Second+windows*quotaWindow))
 	defer cancel()
-	var admitted windowCount
-	loads, calls := make([]quotaLoad, 3), quotaLoad{windows: &admitted}
+	var admitted, inCalls windowCount
+	loads, calls := make([]quotaLoad, 3), quotaLoad{windows: []*windowCount{&admitted, &inCalls}}
 	for i := range loads {
-		loads[i].windows = &admitted
+		loads[i].windows = []*windowCount{&admitted}
 	}
 	var wg sync.WaitGroup
 	for i, e := range envoys {
@@ -155,7 +158,7 @@ func TestQuota(t *testing.T) {
 	wg.Go(func() { // a caller of the rate limit service
 		c := dial(t, l.Sidecars[1].RLS, nil)
 		for ctx.Err() == nil {
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(time.Second / callsPerSecond)
 			calls.sent.Add(1)
 			at := time.Now()
 			if r, err := c.ShouldRateLimit(ctx, request("app", 1, "api_key", "hot")); err == nil && r.OverallCode == rlsv3.RateLimitResponse_OK {
@@ -177,7 +180,11 @@ func TestQuota(t *testing.T) {
 	first := begin.Add(2*time.Second).UnixNano() / int64(quotaWindow) // the first complete window
 	for w := first; w < first+windows; w++ {
 		n := admitted.certain(w, w)
-		t.Logf("window %d: %d to %d admitted, %.1f %%", w-first, n, n+admitted.across[w-1]+admitted.across[w], float64(n)/quotaLimit*100)
+		most, called := n+admitted.across[w-1]+admitted.across[w], inCalls.certain(w, w)
+		t.Logf("window %d: %d to %d admitted, %d of them calls, %.1f %%", w-first, n, most, called, float64(n)/quotaLimit*100)
+		if w >= first+learning && called < quotaLimit/8 {
+			t.Errorf("window %d: %d calls admitted, of %d requests: callers do not get their part", w-first, called, quotaLimit)
+		}
 		for last := w; last < first+windows; last++ {
 			if n, most := admitted.certain(w, last), (last-w+1)*quotaLimit; n > most {
 				t.Errorf("%d admitted in the windows %d to %d, which allow %d", n, w-first, last-first, most)

@@ -58,7 +58,8 @@ func TestEnvoyGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runGateway(t, g, "envoy-ratelimit", map[string]string{"certs": certs})
+	s := runGateway(t, g, "envoy-ratelimit", map[string]string{"certs": certs})
+	t.Run("limits without calls", func(t *testing.T) { testNoCalls(t, s, g) })
 	t.Run("the fault remains: cost as a number", func(t *testing.T) { testNumberPanics(t, g) })
 }
 
@@ -71,7 +72,9 @@ func TestEnvoyGatewayOnKubernetes(t *testing.T) {
 	if _, err := g.workload(); err != nil {
 		t.Fatal(err)
 	}
-	runGateway(t, g, "envoy-ratelimit", g.volumes)
+	s := runGateway(t, g, "envoy-ratelimit", g.volumes)
+	t.Run("limits without calls", func(t *testing.T) { testNoCalls(t, s, g) })
+	t.Run("limits with the module", func(t *testing.T) { testModule(t, s, g) })
 }
 
 func TestContour(t *testing.T) {
@@ -85,6 +88,8 @@ func TestIstio(t *testing.T) {
 	namespace = istioNamespace
 	g := newIstio()
 	s := runRelease(t, g, g.release)
+	t.Run("limits without calls", func(t *testing.T) { testNoCalls(t, s, g) })
+	t.Run("limits with the module", func(t *testing.T) { testModule(t, s, g) })
 	t.Run("actions in the filter", func(t *testing.T) { testIstioFilter(t, s, g) })
 }
 

@@ -34,9 +34,11 @@ func envoyGatewayRoute(route string, p *policy) []any {
 				"backendRefs": []any{object{"group": "gateway.envoyproxy.io", "kind": "Backend", "name": "application"}},
 			}},
 		}),
-		resource(envoyAPI, "BackendTrafficPolicy", route, object{
+	}
+	if len(rules) > 0 {
+		all = append(all, resource(envoyAPI, "BackendTrafficPolicy", route, object{
 			"targetRefs": target, "rateLimit": object{"type": "Global", "global": object{"rules": rules}},
-		}),
+		}))
 	}
 	if p.script != "" {
 		all = append(all, resource(envoyAPI, "EnvoyExtensionPolicy", route, object{

@@ -111,6 +111,8 @@ type workload struct {
 	mounts  map[string]string // names of volumes by paths
 	user    int
 
+	gossip string // Service by which members find each other; empty: keyward-gossip
+
 	readiness string // port and path that answer when a member is ready
 	metrics   string // port with metrics
 

@@ -61,9 +61,12 @@ func (r *release) path(parts ...string) string {
 
 // tool returns the objects that keyward envoy-config prints for a gateway and the rules.
 func (r *release) tool(gateway string, args ...string) ([]object, error) {
-	cmd := exec.Command(filepath.Join(programs, "keyward"), append([]string{
-		"envoy-config", "--for", gateway, "--rules", r.path("rules"), "--namespace", r.namespace, "--timeout", callTimeout,
-	}, args...)...)
+	return printObjects(append([]string{"--for", gateway, "--rules", r.path("rules"), "--namespace", r.namespace, "--timeout", callTimeout}, args...)...)
+}
+
+// printObjects returns the objects that keyward envoy-config prints.
+func printObjects(args ...string) ([]object, error) {
+	cmd := exec.Command(filepath.Join(programs, "keyward"), append([]string{"envoy-config"}, args...)...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	text, err := cmd.Output()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,7 +17,8 @@ import (
 )
 
 // TestCost measures what Envoy spends on a request: without a limit, with its own local_ratelimit, with calls to a sidecar,
-// with quotas (RLQS) of it, and with the module. Each has its turn in each round. KEYWARD_COST is the number of rounds.
+// with quotas (RLQS) of it, and with the module. Each has its turn in each round. KEYWARD_COST is the number of rounds, and
+// KEYWARD_COST_ROWS a regular expression of the rows; without it, all take part.
 func TestCost(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("KEYWARD_COST"))
 	if rounds == 0 {
@@ -32,17 +35,24 @@ func TestCost(t *testing.T) {
 		"domain: app, rlqs_server: {envoy_grpc: {cluster_name: keyward}}, bucket_matchers: {on_no_match: {action: {name: a, typed_config: "+settings+"}}}") + "}"
 	local := "{name: envoy.filters.http.local_ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
 		"stat_prefix: local, token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 1s}, filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}") + "}"
-	sites := []struct {
+	absent := t.TempDir() + "/s" // no sidecar serves it, so nothing has a lease
+	type row struct {
 		name string
 		*site
-	}{
+	}
+	sites := []row{
 		{"none", start(t, newest, setup{filters: []string{}})},
 		{"local_ratelimit", start(t, newest, setup{filters: []string{local}})},
 		{"RLS", start(t, newest, setup{bare: true, service: service})},
 		{"RLQS", start(t, newest, setup{filters: []string{quota}, service: service})},
 		{"module", module},
+		{"module, filter built", start(t, newest, setup{socket: f.pods[0].socket, service: service, built: true})},
+		{"calls behind the module", start(t, newest, setup{socket: absent, service: service})},
+		{"the same, filter built", start(t, newest, setup{socket: absent, service: service, built: true})},
 		{"module, no rate limit filter", start(t, newest, setup{socket: f.pods[0].socket, service: service, filters: []string{module.module(setup{socket: f.pods[0].socket, limits: byKey, abi: newest.abi})}})},
 	}
+	rowsOf := regexp.MustCompile(os.Getenv("KEYWARD_COST_ROWS"))
+	sites = slices.DeleteFunc(sites, func(s row) bool { return s.name != "none" && !rowsOf.MatchString(s.name) })
 	var all []*loadtest.Contender
 	for _, s := range sites {
 		var calls []loadtest.LoadCall
@@ -70,6 +80,15 @@ func TestCost(t *testing.T) {
 			m := row.Median()
 			fmt.Fprintf(&out, "  %-40s %9.1f %10.1f %12.1f %7.0f %10.0f %7.0f %10d\n", s.name, m.Proxy, paired(row, none, func(f *loadtest.Figures) float64 { return f.Proxy }), m.CPU,
 				m.P50, paired(row, none, func(f *loadtest.Figures) float64 { return f.P50 }), m.P99, m.Over+m.Errors)
+		}
+	}
+	for _, p := range plan.Phases {
+		for _, pair := range [][2]string{{"module, filter built", "module"}, {"the same, filter built", "calls behind the module"}} {
+			if !rowsOf.MatchString(pair[0]) || !rowsOf.MatchString(pair[1]) {
+				continue
+			}
+			fmt.Fprintf(&out, "%d in flight: %s less %s: %.1f us of Envoy's CPU\n", p.Inflight, pair[0], pair[1],
+				paired(loadtest.Find(rows, pair[0], p), loadtest.Find(rows, pair[1], p), func(f *loadtest.Figures) float64 { return f.Proxy }))
 		}
 	}
 	t.Log(out.String())

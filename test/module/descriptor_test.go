@@ -76,7 +76,7 @@ func (s *site) compare(p *peer, l *link, action string, headers [][]string, path
 	for _, h := range headers {
 		for _, path := range paths {
 			id++
-			s.get(path, append(slices.Clone(h), "x-id", strconv.Itoa(id))...)
+			s.twice(path, append(slices.Clone(h), "x-id", strconv.Itoa(id))...)
 			for _, call := range s.service.take() {
 				for _, d := range descriptors(call) {
 					if abstains(action, h, path, d) {
@@ -109,7 +109,7 @@ func (s *site) awaitInterest(p *peer, action string, headers [][]string, paths [
 	if err := lab.Await(ctx, "the module to ask for a lease", func(context.Context) error {
 		called := false
 		for _, h := range headers {
-			s.get(paths[0], append(slices.Clone(h), "x-id", "first")...)
+			s.twice(paths[0], append(slices.Clone(h), "x-id", "first")...)
 			for _, call := range s.service.take() {
 				for _, d := range descriptors(call) {
 					sent, called = append(sent, d), called || !abstains(action, h, paths[0], d)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -40,7 +41,7 @@ func (s *service) ShouldRateLimit(_ context.Context, r *ratelimit.RateLimitReque
 		s.admit--
 		code = ratelimit.RateLimitResponse_OK
 	}
-	return &ratelimit.RateLimitResponse{OverallCode: code}, nil
+	return &ratelimit.RateLimitResponse{OverallCode: code, ResponseHeadersToAdd: []*corev3.HeaderValue{{Key: "x-service", Value: "1"}}}, nil
 }
 
 // take returns the calls since the last take.
@@ -76,6 +77,7 @@ type setup struct {
 	limits  string   // JSON of the list of descriptors; empty: the header x-key as api_key
 	abi     string   // of the module's file; empty: that of the release
 	bare    bool     // without the module
+	built   bool     // the rate limit filter is built for each request, and skipped
 	filters []string // instead of the module and the rate limit filter
 	dynamic bool     // the listener comes from a file
 	route   string   // more of the route
@@ -229,16 +231,36 @@ func (s *site) limiter(o setup) string {
 	if o.bare {
 		return filter
 	}
+	const matcher, action = "envoy.extensions.common.matching.v3.ExtensionWithMatcher", "envoy.extensions.filters.common.matcher.action.v3.SkipFilter"
 	input := "{name: leased, typed_config: " + lab.TypedConfig("envoy.extensions.matching.common_inputs.network.v3.FilterStateInput", "key: keyward.leased/app") + "}"
-	skip := "{action: {name: skip, typed_config: " + lab.TypedConfig("envoy.extensions.filters.common.matcher.action.v3.SkipFilter", "") + "}}"
-	return "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.common.matching.v3.ExtensionWithMatcher", fmt.Sprintf(
-		`extension_config: %s, xds_matcher: {matcher_tree: {input: %s, exact_match_map: {map: {"1": %s}}}}`, filter, input, skip)) + "}"
+	tree := fmt.Sprintf(`matcher_tree: {input: %s, exact_match_map: {map: {"1": {action: {name: skip, typed_config: %s}}}}}`, input, lab.TypedConfig(action, ""))
+	if o.built {
+		return "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig(matcher, fmt.Sprintf(`extension_config: %s, xds_matcher: {%s}`, filter, tree)) + "}"
+	}
+	execute := "{action: {name: limit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.composite.v3.ExecuteFilterAction", "typed_config: "+filter) + "}}"
+	composite := "{name: composite, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.composite.v3.Composite", "") + "}"
+	return "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig(matcher, fmt.Sprintf(`extension_config: %s, xds_matcher: {%s, on_no_match: %s}`, composite, tree, execute)) + "}"
 }
 
 // get sends a request with headers, and returns the status.
 func (s *site) get(path string, headers ...string) int {
 	s.Helper()
 	return send(http.DefaultClient, "http://"+s.envoy.Listener+path, headers...)
+}
+
+// twice sends a request at least twice, the last two times within a second: then the module asks for its leases. It returns
+// the number of requests.
+func (s *site) twice(path string, headers ...string) (n int) {
+	s.Helper()
+	for {
+		begin := time.Now()
+		s.get(path, headers...)
+		s.get(path, headers...)
+		n += 2
+		if time.Since(begin) < time.Second {
+			return n
+		}
+	}
 }
 
 // send returns 0 without an answer.

@@ -248,7 +248,9 @@ func TestListenerIsReplaced(t *testing.T) {
 		s.await200("/direct")
 		lease := l.segment.lend(0, 100, time.Minute, "app", "api_key=k")
 		s.service.allow(1 << 30)
-		s.burst(2, 40, "x-key", "k")
+		awaitTrue(t, "a request with a lease", func() bool { s.get("/", "x-key", "k"); return lease.left() < 100 })
+		s.service.take()
+		s.burst(2, 39, "x-key", "k")
 		s.replace(setup{socket: p.path, route: `response_headers_to_add: [{header: {key: x-version, value: "2"}}]`})
 		awaitTrue(t, "the new listener", func() bool {
 			res, err := http.Get("http://" + s.envoy.Listener + "/") // without a key: no descriptor

@@ -1,14 +1,38 @@
 package module
 
 import (
+	"io"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
 
-// TestWithoutLeaseNothingChanges checks that the rate limit service and the application receive the same bytes from an
+// exchange sends a request with a body, and returns the answer without the headers that differ each time.
+func (s *site) exchange(body string, headers ...string) (status int, header http.Header) {
+	s.Helper()
+	req, err := http.NewRequest(http.MethodPost, "http://"+s.envoy.Listener+"/", strings.NewReader(body))
+	if err != nil {
+		s.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body)
+	header = res.Header.Clone()
+	header.Del("date")
+	header.Del("x-envoy-upstream-service-time")
+	return res.StatusCode, header
+}
+
+// TestWithoutLeaseNothingChanges checks that the rate limit service, the application and the client receive the same from an
 // Envoy with the module and from one without it, and that a client cannot skip the rate limit filter.
 func TestWithoutLeaseNothingChanges(t *testing.T) {
 	each(t, func(t *testing.T, r release) {
@@ -23,21 +47,33 @@ func TestWithoutLeaseNothingChanges(t *testing.T) {
 			{"x-key", "k", "x-envoy-dynamic-metadata", "keyward.leased/app=1", "baggage", "keyward.leased/app=1"},
 		} {
 			var calls [2][]string
-			var received [2]http.Header
+			var received, answered, refused [2]http.Header
+			body := strings.Repeat("body", 30_000)
 			for i, s := range []*site{with, without} {
 				s.service.allow(1)
 				s.headers.Store(nil)
-				s.want("status", s.get("/", headers...), http.StatusOK)
+				var status int
+				status, answered[i] = s.exchange(body, headers...)
+				s.want("status", status, http.StatusOK)
 				for _, call := range s.service.take() {
 					calls[i] = append(calls[i], bytesOf(call))
 				}
 				s.want("calls", len(calls[i]), 1)
 				received[i] = *s.headers.Load()
-				s.want("status of the next", s.get("/", headers...), http.StatusTooManyRequests)
+				status, refused[i] = s.exchange(body, headers...)
+				s.want("status of the next", status, http.StatusTooManyRequests)
+				if answered[i].Get("x-service") != "1" || refused[i].Get("x-service") != "1" {
+					t.Errorf("%q: the client receives %v and %v without the service's header", headers, answered[i], refused[i])
+				}
 				s.want("its calls", len(s.service.take()), 1)
 			}
 			if !slices.Equal(calls[0], calls[1]) {
 				t.Errorf("%q: calls %q with the module, %q without", headers, calls[0], calls[1])
+			}
+			for what, h := range map[string][2]http.Header{"admitted": answered, "refused": refused} {
+				if !maps.EqualFunc(h[0], h[1], slices.Equal) {
+					t.Errorf("%q, %s: the client receives %v with the module, %v without", headers, what, h[0], h[1])
+				}
 			}
 			if !maps.EqualFunc(received[0], received[1], slices.Equal) {
 				t.Errorf("%q: the application receives %v with the module, %v without", headers, received[0], received[1])

@@ -52,6 +52,12 @@ func expandQuota(seed uint64) options {
 	if r.IntN(4) == 0 {
 		q.Cuts += 5 * q.Envoys
 	}
+	switch r.IntN(6) {
+	case 0:
+		q.Window, o.Length = 20*time.Second, o.Length+30*time.Second
+	case 1:
+		q.Window, o.Length = time.Minute, o.Length+100*time.Second
+	}
 	return o
 }
 
@@ -171,7 +177,9 @@ const noTime = int64(1) << 62
 // drive does what is due, and schedules the rest.
 func (b *quotaBook) drive() {
 	m := b.m
-	b.ledger.SetMembers(m.view.Ring.Len())
+	if m.view.Ring != nil { // a member that has just started has none
+		b.ledger.SetMembers(m.view.Ring.Len())
+	}
 	for b.ledger.Next() <= m.clock() {
 		work := b.ledger.Tick(m.clock())
 		for _, r := range work.Responses {
@@ -271,6 +279,8 @@ func (b *quotaBook) announce(d quota.KeyDemand) {
 
 func (b *quotaBook) noted(n lots.Note, all uint64) {
 	b.note, b.noting = n, false
+	o := &b.m.w.o.Quota
+	b.ledger.CallsDemanded(b.m.clock(), quotaKey, uint64(o.Calls*float64(o.Limit)))
 	b.ledger.Demanded(b.m.clock(), quotaKey, all)
 	b.drive()
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// The members add up their demands in a counter of its own next to the key's, at the same owner. Its rule counts requests
+// The members add up the demands of their Envoys in a counter of its own next to the key's, at the same owner. Its rule counts requests
 // in flight, so the count is the sum of the holds that are open: one of each member, which is the member's demand. A
 // member that has failed is no longer part of the sum when its hold has lapsed. Owners of earlier versions need to know
 // nothing about this.
@@ -31,6 +31,7 @@ const (
 
 	noteKey0 = 0x9ae16a3b2f90404f // turn a key into that of its demands
 	noteKey1 = 0xc3a5c85c97cb3127
+	callKey0 = 0xb492b66fbe98f273 // turn that into the key of the demands of calls
 )
 
 // NewNote returns the note of a demand for the key of r.
@@ -49,6 +50,14 @@ func (n *Note) Lapsed(now int64) bool {
 	return n.At == 0 || now-n.At >= int64(quota.DemandLife-2*time.Second)
 }
 
+// Current returns n, or no note if n may have lapsed at the time now.
+func (n *Note) Current(now int64) Note {
+	if n.Lapsed(now) {
+		return Note{}
+	}
+	return *n
+}
+
 // Near reports whether n and next differ so little that extending n is better: while a member has two notes, others see
 // too much.
 func (n *Note) Near(next *Note) bool {
@@ -65,5 +74,13 @@ func DemandRequest(r *owner.Request, op owner.Op, n Note) owner.Request {
 	if op == owner.Reserve {
 		q.Hits = n.Parts
 	}
+	return q
+}
+
+// CallsRequest is DemandRequest for a note of the demand of calls, which has a counter of its own at the same owner: hits for
+// calls are charged when they come, and those for Envoys before.
+func CallsRequest(r *owner.Request, op owner.Op, n Note) owner.Request {
+	q := DemandRequest(r, op, n)
+	q.Key[0] ^= callKey0
 	return q
 }

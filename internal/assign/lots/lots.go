@@ -20,9 +20,14 @@ type Charger interface {
 
 // Decide lets c decide q.
 func Decide(c Charger, deadline policy.Deadline, q owner.Request) owner.Result {
-	qs, as := []owner.Request{q}, make([]owner.Result, 1)
+	return DecideAll(c, deadline, q)[0]
+}
+
+// DecideAll lets c decide qs at the same time.
+func DecideAll(c Charger, deadline policy.Deadline, qs ...owner.Request) []owner.Result {
+	as := make([]owner.Result, len(qs))
 	c.Decide(deadline, false, qs, as)
-	return as[0]
+	return as
 }
 
 // HeldLot is a number of hits that the owner has charged to a window at once. It is a hold: if the sidecar dies, it stays

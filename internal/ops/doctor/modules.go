@@ -69,7 +69,7 @@ func modulesOf(m *MemberReport, r *report) {
 			"the memory that %s shares with an Envoy was corrupt: %s", m.Name(), strings.Join(parts, ", "))
 	}
 	if n := p.Sum("keyward_module_full_total"); n > 0 {
-		r.warn("what has no lease is decided by calls. Are there many keys with 20 requests per second, or does a client create "+
+		r.warn("what has no lease is decided by calls. Are there many keys with a request per second or more, or does a client create "+
 			"them? /v1/modules lists used of slots", "%s had no room in an Envoy's memory for %s", m.Name(), number(int(n), "lease"))
 	}
 }

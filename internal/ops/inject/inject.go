@@ -36,6 +36,10 @@ type Options struct {
 	AuthoritySecrets []AuthoritySecret // the release's federation.authorities with a secretName
 	FederationPort   bool              // the release has federation.listen.enabled
 
+	Module      string // version of the pods' Envoy, which loads the dynamic module, such as 1.40; empty: no module
+	ModuleImage string // of deploy/module/Dockerfile
+	ModuleEnvoy string // name of Envoy's container; default envoy
+
 	EnvoyAdmin string   // host:port of the admin page of the pod's Envoy, which drains when the pod stops; empty: none
 	Args       []string // additional flags of the sidecar
 	Grace      int      // minimum termination grace period in seconds; default 60
@@ -84,7 +88,7 @@ func (o *Options) fill() error {
 		v  *string
 		or string
 	}{{&o.Release, "keyward"}, {&o.PullPolicy, "IfNotPresent"}, {&o.CPU, "20m"}, {&o.MemoryRequest, "64Mi"}, {&o.Memory, "256Mi"},
-		{&o.DataVolume, "emptyDir"}, {&o.DataSize, "2Gi"}, {&o.DataPath, "/var/lib/keyward"}} {
+		{&o.ModuleEnvoy, "envoy"}, {&o.DataVolume, "emptyDir"}, {&o.DataSize, "2Gi"}, {&o.DataPath, "/var/lib/keyward"}} {
 		if *d.v == "" {
 			*d.v = d.or
 		}
@@ -102,6 +106,9 @@ func (o *Options) fill() error {
 	}
 	if !slices.Contains([]string{"emptyDir", "hostPath", "claim", "none"}, o.DataVolume) {
 		return fmt.Errorf("data volume %q: want emptyDir, hostPath, claim or none", o.DataVolume)
+	}
+	if o.Module != "" && o.ModuleImage == "" {
+		return errors.New("no image of the module given")
 	}
 	_, err := o.GoMemLimit()
 	return err
@@ -180,6 +187,8 @@ func (in *injector) object(o *yaml.Node) (n int, err error) {
 		return in.template(get(o, "spec", "jobTemplate", "spec", "template"), kind+" "+name)
 	case "Pod":
 		return in.template(o, kind+" "+name)
+	case "EnvoyProxy":
+		return in.envoyProxy(o, kind+" "+name)
 	case "List":
 		items := get(o, "items")
 		if items == nil {
@@ -202,29 +211,49 @@ func (in *injector) template(t *yaml.Node, what string) (int, error) {
 	if spec == nil || spec.Kind != yaml.MappingNode {
 		return 0, fmt.Errorf("%s has no pod spec", what)
 	}
+	in.warn(spec, what)
+	in.setGracePeriod(spec, what)
+	first := child(spec, "initContainers", yaml.SequenceNode)
+	envoys := in.envoysOf(spec)
+	if in.Module != "" && len(envoys) == 0 {
+		return 0, fmt.Errorf("%s has no container %s that could load the module", what, in.ModuleEnvoy)
+	}
+	return 1, in.add(target{
+		labels: child(child(t, "metadata", yaml.MappingNode), "labels", yaml.MappingNode), first: first,
+		volumes: child(spec, "volumes", yaml.SequenceNode), envoys: envoys,
+	}, what)
+}
+
+// target is where a pod template has what the sidecar needs.
+type target struct {
+	labels, volumes *yaml.Node
+	first           *yaml.Node   // init containers
+	envoys          []*yaml.Node // containers of Envoy
+}
+
+// add adds the sidecar, and the module if there is one.
+func (in *injector) add(t target, what string) error {
 	container, err := in.parse("sidecar.yaml")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	volumes, err := in.parse("volumes.yaml")
 	if err != nil {
-		return 0, err
+		return err
 	}
-	in.warn(spec, what)
-	set(child(child(t, "metadata", yaml.MappingNode), "labels", yaml.MappingNode), memberLabel, scalar(in.Release))
-	in.setGracePeriod(spec, what)
-	first := child(spec, "initContainers", yaml.SequenceNode)
-	remove(first, containerName)
-	first.Content = slices.Insert(first.Content, 0, container)
-	first.Style &^= yaml.FlowStyle
-	last := child(spec, "volumes", yaml.SequenceNode)
-	remove(last, dataVolume)
+	set(t.labels, memberLabel, scalar(in.Release))
+	remove(t.first, containerName)
+	t.first.Content = slices.Insert(t.first.Content, 0, container)
+	t.first.Style &^= yaml.FlowStyle
+	for _, name := range []string{dataVolume, socketVolume, filesVolume} {
+		remove(t.volumes, name)
+	}
 	for _, v := range volumes.Content {
-		remove(last, text(get(v, "name")))
+		remove(t.volumes, text(get(v, "name")))
 	}
-	last.Content, last.Style = append(last.Content, volumes.Content...), last.Style&^yaml.FlowStyle
+	t.volumes.Content, t.volumes.Style = append(t.volumes.Content, volumes.Content...), t.volumes.Style&^yaml.FlowStyle
 	in.note("%s: sidecar added", what)
-	return 1, nil
+	return in.addModule(t.first, t.envoys, what)
 }
 
 // setGracePeriod gives a pod enough time to hand off its counters.

@@ -148,6 +148,49 @@ func TestJournal(t *testing.T) {
 	}
 }
 
+// TestModule checks that pods get the module and lose it again, in Deployments and in the EnvoyProxy of Envoy Gateway.
+func TestModule(t *testing.T) {
+	with := options
+	with.Module, with.ModuleImage = "1.40", "ghcr.io/keyward/keyward-module:v0.1.0"
+	for name, in := range map[string]string{
+		"Deployment":                 "kind: Deployment\nmetadata:\n  name: gateway\nspec:\n  template:\n    spec:\n      containers:\n      - name: envoy\n        env:\n        - {name: A, value: b}\n",
+		"EnvoyProxy":                 "apiVersion: gateway.envoyproxy.io/v1alpha1\nkind: EnvoyProxy\nmetadata:\n  name: eg\n",
+		"DaemonSet of an EnvoyProxy": "apiVersion: gateway.envoyproxy.io/v1alpha1\nkind: EnvoyProxy\nmetadata:\n  name: eg\nspec:\n  provider:\n    kubernetes:\n      envoyDaemonSet:\n        name: edge\n",
+	} {
+		out, _, err := Inject([]byte(in), with)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for part, want := range map[string]int{
+			"name: keyward-module\n": 2, "keyward, module, --envoy, \"1.40\", --to, /modules]": 1, "value: /run/keyward-module/module.sock": 1,
+			"{name: ENVOY_DYNAMIC_MODULES_SEARCH_PATH, value: /modules}": 1, "{name: keyward-modules, mountPath: /modules, readOnly: true}": 1,
+			"{name: keyward-module, mountPath: /run/keyward, readOnly: true}": 1, "{name: keyward-module, mountPath: /run/keyward-module}": 1,
+		} {
+			if n := strings.Count(string(out), part); n != want {
+				t.Errorf("%s: %d times %q, want %d\n%s", name, n, part, want, out)
+			}
+		}
+		if strings.Index(string(out), "name: keyward-module\n") > strings.Index(string(out), "name: keyward\n") {
+			t.Errorf("%s: the module's file is copied after the sidecar has started\n%s", name, out)
+		}
+		again, _, err := Inject(out, with)
+		if err != nil || !bytes.Equal(again, out) {
+			t.Errorf("%s, the second time: %v\n%s", name, err, again)
+		}
+		without, _, err := Inject(out, options)
+		if err != nil || strings.Contains(string(without), "odule") {
+			t.Errorf("%s, without the module again: %v\n%s", name, err, without)
+		}
+	}
+	other := with
+	other.ModuleEnvoy = "istio-proxy"
+	for want, o := range map[string]Options{"has no container istio-proxy": other, "no image of the module": {Image: "x", Module: "1.40"}} {
+		if _, _, err := Inject([]byte("kind: Pod\nspec: {containers: [{name: envoy}]}"), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 // FuzzInject checks that Inject either fails or is idempotent for any YAML.
 func FuzzInject(f *testing.F) {
 	in, _ := os.ReadFile("testdata/many.yaml")

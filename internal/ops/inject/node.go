@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-//go:embed sidecar.yaml volumes.yaml
+//go:embed module.yaml sidecar.yaml volumes.yaml
 var files embed.FS
 
 // parse executes a template and parses the result.

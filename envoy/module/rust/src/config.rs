@@ -15,7 +15,25 @@ pub struct Config {
     /// Name of the object in Envoy's filter state that marks a request whose leases were taken.
     pub state: String,
     /// Descriptors of the rate limit filter, all of them.
-    pub limits: Vec<Vec<Action>>,
+    pub limits: Vec<Limit>,
+}
+
+/// How a descriptor is made.
+#[derive(Debug, PartialEq)]
+pub struct Limit {
+    /// Makes the entries.
+    pub actions: Vec<Action>,
+    /// Makes the number of hits.
+    pub hits: Hits,
+}
+
+/// The hits of a request for a descriptor.
+#[derive(Debug, PartialEq)]
+pub enum Hits {
+    /// Always the same number.
+    Number(u32),
+    /// The number in a header.
+    Header(String),
 }
 
 /// An action of a descriptor.
@@ -30,6 +48,8 @@ pub enum Action {
     MaskedRemoteAddress { v4: u8, v6: u8 },
 }
 
+/// Most hits of a request for a descriptor, as in Envoy.
+pub const MOST_HITS: u32 = 1_000_000_000;
 /// Most descriptors of a filter, and most actions of a descriptor.
 const MOST: usize = 64;
 
@@ -56,11 +76,40 @@ impl Config {
     }
 }
 
-fn limit_of(limit: Value, path: &str) -> Result<Vec<Action>, String> {
+fn limit_of(limit: Value, path: &str) -> Result<Limit, String> {
     let mut fields = Fields::of(limit, path)?;
     let actions = fields.list("actions")?;
+    let hits = match fields.object("hits_addend")? {
+        Some(f) => hits_of(f)?,
+        None => Hits::Number(1),
+    };
     fields.end()?;
-    actions.into_iter().enumerate().map(|(i, a)| action_of(a, &format!("{path}.actions[{i}]"))).collect()
+    let actions = actions.into_iter().enumerate().map(|(i, a)| action_of(a, &format!("{path}.actions[{i}]")));
+    Ok(Limit { actions: actions.collect::<Result<_, _>>()?, hits })
+}
+
+fn hits_of(mut f: Fields) -> Result<Hits, String> {
+    let number = f.map.remove("number");
+    let hits = match (number.as_ref().map(Value::as_f64), f.optional_text("format")?) {
+        (Some(Some(n)), None) if n.fract() == 0.0 && (0.0..=f64::from(MOST_HITS)).contains(&n) => {
+            Hits::Number(n as u32)
+        }
+        (Some(_), None) => return f.fault(&format!("number: want a number from 0 to {MOST_HITS}")),
+        (None, Some(format)) => match header_of(&format) {
+            Some(header) => Hits::Header(header.to_ascii_lowercase()),
+            None => return f.fault("format: the module has no other than %REQ(header)%"),
+        },
+        _ => return f.fault("want one of number and format"),
+    };
+    f.end()?;
+    Ok(hits)
+}
+
+/// Returns the header of the format %REQ(header)%.
+fn header_of(format: &str) -> Option<&str> {
+    let name = format.strip_prefix("%REQ(")?.strip_suffix(")%")?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    (!name.is_empty() && name.bytes().all(plain)).then_some(name)
 }
 
 fn action_of(action: Value, path: &str) -> Result<Action, String> {
@@ -231,8 +280,40 @@ mod tests {
             Action::MaskedRemoteAddress { v4: 24, v6: 128 },
         ];
         let c = c.unwrap();
-        assert_eq!(c.limits, vec![want]);
+        assert_eq!(c.limits, vec![Limit { actions: want, hits: Hits::Number(1) }]);
         assert_eq!(c.state, "keyward.leased/app");
+    }
+
+    fn hits(addend: &str) -> Result<Hits, String> {
+        let text = format!(
+            r#"{{"socket":"/s","domain":"app","limits":[{{"actions":[{{"remote_address":{{}}}}],"hits_addend":{addend}}}]}}"#
+        );
+        Config::parse(text.as_bytes()).map(|mut c| c.limits.remove(0).hits)
+    }
+
+    #[test]
+    fn parses_hits() {
+        assert_eq!(hits(r#"{"number":3.0}"#), Ok(Hits::Number(3)));
+        assert_eq!(hits(r#"{"number":0}"#), Ok(Hits::Number(0)));
+        assert_eq!(hits(r#"{"format":"%REQ(X-Cost)%"}"#), Ok(Hits::Header("x-cost".into())));
+        for (addend, want) in [
+            ("{}", "limits[0].hits_addend: want one of number and format"),
+            (r#"{"number":1,"format":"%REQ(a)%"}"#, "want one of number and format"),
+            (r#"{"number":1.5}"#, "number: want a number"),
+            (r#"{"number":-1}"#, "number: want a number"),
+            (r#"{"number":"2"}"#, "number: want a number"),
+            (r#"{"number":1000000001}"#, "number: want a number"),
+            (r#"{"format":"%REQ(a?b)%"}"#, "format: the module has no other"),
+            (r#"{"format":"%REQ(a):9%"}"#, "format: the module has no other"),
+            (r#"{"format":"1%REQ(a)%"}"#, "format: the module has no other"),
+            (r#"{"format":"%REQ()%"}"#, "format: the module has no other"),
+            (r#"{"format":"%REQ(:path)%"}"#, "format: the module has no other"),
+            (r#"{"format":"%DYNAMIC_METADATA(a:b)%"}"#, "format: the module has no other"),
+            (r#"{"number":1,"is_negative_hits":true}"#, "no such field"),
+        ] {
+            let got = hits(addend).unwrap_err();
+            assert!(got.contains(want), "{addend}: {got}");
+        }
     }
 
     /// What the module cannot do exactly as Envoy is an error, which names the place.
@@ -262,8 +343,8 @@ mod tests {
             ("[]", "want an object"),
             (r#"{"domain":"app"}"#, "socket: missing or empty"),
             (
-                r#"{"socket":"/s","domain":"app","limits":[{"actions":[{"remote_address":{}}],"hits_addend":{"number":2}}]}"#,
-                "hits_addend",
+                r#"{"socket":"/s","domain":"app","limits":[{"actions":[{"remote_address":{}}],"limit":{}}]}"#,
+                "limits[0].limit: the module has no such field",
             ),
             (
                 r#"{"socket":"/s","domain":"app","limits":[{"actions":[{"remote_address":{}}]}],"stage":1}"#,

@@ -119,11 +119,20 @@ const ACTIONS: [&str; 14] = [
     r#"{"metadata":{}}"#,
 ];
 
+const ADDENDS: [&str; 6] = [
+    "",
+    "",
+    r#","hits_addend":{"number":2}"#,
+    r#","hits_addend":{"number":0}"#,
+    r#","hits_addend":{"format":"%REQ(a)%"}"#,
+    r#","hits_addend":{"format":"%REQ(c)%"}"#,
+];
+
 fn config(random: &mut Random) -> Option<Config> {
     let limits: Vec<String> = (0..1 + random.below(3))
         .map(|_| {
             let actions: Vec<&str> = (0..1 + random.below(4)).map(|_| *random.pick(&ACTIONS)).collect();
-            format!(r#"{{"actions":[{}]}}"#, actions.join(","))
+            format!(r#"{{"actions":[{}]{}}}"#, actions.join(","), *random.pick(&ADDENDS))
         })
         .collect();
     let mut text = format!(r#"{{"socket":"/s","domain":"app","limits":[{}]}}"#, limits.join(",")).into_bytes();
@@ -135,8 +144,11 @@ fn config(random: &mut Random) -> Option<Config> {
 }
 
 fn request(random: &mut Random) -> Fake {
-    let texts: [&[u8]; 12] = [
+    let texts: [&[u8]; 15] = [
         b"",
+        b"7",
+        b"0",
+        b"99999999999",
         b"x",
         b"Z",
         b"\xff\xfe",
@@ -176,9 +188,9 @@ fn random_requests() {
         for _ in 0..20 {
             let request = request(&mut random);
             let mut asked = None;
-            let charge = filter::take(&config, &request, &leases, NOW, |p, d| {
+            let charge = filter::take(&config, &request, &leases, NOW, |p, d, hits| {
                 asked = Some(p);
-                let _ = message::interest(b"app", d.entries(), 1);
+                let _ = message::interest(b"app", d.entries(), hits);
             });
             match (charge, asked) {
                 (Some(_), None) => admitted += 1,

@@ -131,8 +131,8 @@ fn request(handle: &Handle, stream: &calls::Stream) {
             return;
         }
         let now = session::now();
-        let charge: Option<Charge> = filter::take(config, stream, &leases, now, |print, d| {
-            session.interest(print, config.domain.as_bytes(), d.entries(), 1, now);
+        let charge: Option<Charge> = filter::take(config, stream, &leases, now, |print, d, hits| {
+            session.interest(print, config.domain.as_bytes(), d.entries(), hits, now);
         });
         if let Some(charge) = charge {
             if !stream.mark(&config.state) {

@@ -1,0 +1,68 @@
+package assign
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/keyward/keyward/internal/assign/lots"
+	"github.com/keyward/keyward/internal/quota"
+	"github.com/keyward/keyward/owner"
+)
+
+// TestDemandOfCalls checks that the demand of calls follows the calls, and lapses when they end, and that one below a fiftieth of the limit is not announced.
+func TestDemandOfCalls(t *testing.T) {
+	const limitOf = 6000
+	r := newRig(t, 1000*aMinute+int64(time.Second), limitOf)
+	var perSecond atomic.Uint64
+	r.Close() // the test measures itself
+	r.Assigner = New(Options{
+		Charger: r.cluster, Send: r.sent.send, Members: func() int { return 1 }, Now: r.cluster.now,
+	})
+	t.Cleanup(r.Assigner.Close)
+	r.calls = func(see func(q *owner.Request, hits uint64)) {
+		if n := perSecond.Load(); n > 0 {
+			see(&r.request, n)
+		}
+	}
+	r.calledAt = r.clock.Load()
+	run := func(seconds int) {
+		for range seconds {
+			r.clock.Add(int64(time.Second))
+			r.node.Tick(r.clock.Load())
+			r.mu.Lock()
+			r.measureCalls(r.clock.Load())
+			r.mu.Unlock()
+			for busy := true; busy; {
+				time.Sleep(time.Millisecond)
+				r.mu.Lock()
+				c := r.Assigner.callers[r.request.Key]
+				busy = c != nil && c.noting
+				r.mu.Unlock()
+			}
+		}
+	}
+	check := func(what string, least, most float64) {
+		t.Helper()
+		if _, parts := r.notesOf(lots.CallsRequest(&r.request, owner.DryRun, lots.Note{})); float64(parts) < least*lots.DemandUnit || float64(parts) > most*lots.DemandUnit {
+			t.Errorf("%s: a demand of %.3f limits, want %v to %v", what, float64(parts)/lots.DemandUnit, least, most)
+		}
+	}
+	perSecond.Store(1)
+	run(20)
+	check("below a fiftieth", 0, 0)
+	perSecond.Store(50)
+	run(20)
+	check("half of the limit", 0.45, 0.55)
+	perSecond.Store(200)
+	run(20)
+	check("twice the limit", 1.8, 2.2)
+	perSecond.Store(0)
+	run(40 + int(quota.DemandLife/time.Second))
+	check("no calls", 0, 0)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.Assigner.callers); n != 0 {
+		t.Errorf("%d keys are still measured", n)
+	}
+}
