@@ -27,6 +27,7 @@ type plan struct {
 	// Envoys pause for that long after each busy time: all at once, or if apart is set, one after the other.
 	pause, busy time.Duration
 	apart       bool
+	restarts    bool // a sidecar starts again in every third window, one after the other
 	windows     int
 	faults      bool
 	sabotage
@@ -155,10 +156,28 @@ func newWorld(t testing.TB, p plan) *world {
 	if p.rls > 0 {
 		w.call()
 	}
+	if p.restarts {
+		w.at(w.now+3*int64(p.window)+w.r.Int64N(int64(p.window)), func() { w.restart(0) })
+	}
 	if p.faults {
 		w.at(w.now+w.r.Int64N(120*second), w.outage)
 	}
 	return w
+}
+
+// restart makes a sidecar forget everything. Its Envoys open new streams with their next reports.
+func (w *world) restart(n int) {
+	s := w.sidecars[n%len(w.sidecars)]
+	s.ledger = NewLedger(Options{Shared: true})
+	s.ledger.SetMembers(len(w.sidecars))
+	for _, e := range w.envoys {
+		if e.sidecar == s && e.stream != 0 {
+			e.cut = true
+			e.proxy.EndStream(w.now)
+			e.after()
+		}
+	}
+	w.at(w.now+3*int64(w.window), func() { w.restart(n + 1) })
 }
 
 // share divides the load: one Envoy in five has ten times as much as each other, or with several sidecars, those of one
@@ -268,9 +287,10 @@ func (s *sidecar) asked(h WindowHits) {
 	}
 	h.Hits = min(h.Hits, most)
 	w.holder.lent[i] += h.Hits
+	ledger := s.ledger
 	g := AskResult{h, uint64(w.limit) - w.holder.lent[i] - w.holder.rls[i]}
 	w.at(w.now+w.delay(), func() {
-		s.ledger.Granted(w.now, g)
+		ledger.Granted(w.now, g)
 		s.drive()
 	})
 }
@@ -288,8 +308,9 @@ func (s *sidecar) demanded(d KeyDemand) {
 			all += n.hits
 		}
 	}
+	ledger := s.ledger
 	w.at(w.now+w.delay(), func() {
-		s.ledger.Demanded(w.now, d.Key, all)
+		ledger.Demanded(w.now, d.Key, all)
 		s.drive()
 	})
 }

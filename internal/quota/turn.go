@@ -25,6 +25,7 @@ func (a *allotment) step(now int64) {
 	}
 	if !a.shut && now-a.scannedAt >= int64(scanInterval) {
 		a.look(now)
+		a.shedCover(now)
 		if now-a.nextAsked >= int64(coverWait) {
 			a.endAwaits()
 		}
@@ -179,6 +180,17 @@ func (a *allotment) giveBackNext(now int64, needed uint64) {
 	if needed = max(needed, a.ahead); (a.contended(now) || a.scarce(a.window+1)) && a.next > needed+uint64(a.quota.Limit)/100 {
 		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - needed})
 		a.next = needed
+	}
+}
+
+// shedCover returns hits of the next window that covered what is spent by now. They would be lost with this process.
+func (a *allotment) shedCover(now int64) {
+	if a.lotAsked || !a.ledger.shared || !a.contended(now) {
+		return
+	}
+	if kept := max(a.ahead, a.alive()); a.next > kept+uint64(a.quota.Limit)/shedPart {
+		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - kept})
+		a.next = kept
 	}
 }
 
