@@ -85,37 +85,32 @@ func (a *allotment) scan(now int64) {
 		if !a.roomy && !much && (!a.short || !a.ledger.shared || available <= max(2, a.base()/200)) {
 			return
 		}
-		if l.kind != Pair || !l.rate.known || l.idle() || l.want != 0 || !l.acked || l.stream.stalled(now) {
+		if l.kind != Pair || !l.rate.known || l.idle() || l.want != 0 || !l.acked || l.stream.stalled(now) ||
+			l.expected(now) >= l.rate.need(0.5, 2) {
 			continue
 		}
-		expected := l.expected(now)
-		if expected >= l.rate.need(0.5, 2) {
-			continue
-		}
-		if a.roomy {
-			a.refill(now, l)
-			continue
-		}
-		margin := 2.0
-		if a.short && a.end-now < int64(nearEnd) { // what is not spent is lost
-			margin = 0
-		}
-		lot := uint64(l.rate.need(min(a.seconds(now), reportInterval.Seconds()), margin))
 		switch {
+		case a.roomy:
+			a.refill(now, l)
 		case much:
-			lot = min(lot, available/4)
-		case !l.spentUp(now):
-			continue
-		default:
-			lot = min(lot, available)
+			a.prolong(now, l, available/4)
+		case l.spentUp(now):
 			a.scanFrom = (a.scanFrom + i + 1) % len(a.lines)
-		}
-		if float64(lot) > expected+2 {
-			a.order(l, Pair, lot)
-		}
-		if !much {
+			a.prolong(now, l, available)
 			return
 		}
+	}
+}
+
+// prolong offers a line that has nearly spent its lease hits until its next report, at most as many.
+func (a *allotment) prolong(now int64, l *line, most uint64) {
+	margin := 2.0
+	if a.short && a.end-now < int64(nearEnd) { // what is not spent is lost
+		margin = 0
+	}
+	lot := min(most, uint64(l.rate.need(min(a.seconds(now), reportInterval.Seconds()), margin)))
+	if float64(lot) > l.expected(now)+2 {
+		a.order(l, Pair, lot)
 	}
 }
 
@@ -133,28 +128,31 @@ func (a *allotment) ask(now int64) {
 	if a.held >= uint64(a.quota.Limit) || a.askedAt != 0 && now-a.askedAt < int64(askAgain) {
 		return
 	}
-	left := a.seconds(now)
-	target := float64(a.charged) + a.margin()
-	scant := a.dealt && a.contended(now)
-	if scant {
-		target = float64(a.charged)
+	target, scant := float64(a.charged), a.dealt && a.contended(now)
+	if !scant {
+		target += a.margin()
 	}
 	for _, l := range a.lines {
-		rest := float64(l.rest())
-		if a.roomy && l.hungry {
-			rest = 0 // until it is credited, what a larger lease replaces is charged as well
-		}
-		if scant && l.rate.known && !l.idle() {
-			if l.spentUp(now) {
-				target += l.rate.perSecond * left
-			}
-			continue
-		}
-		target += max(0, a.ledger.wanted(a.wish(now, l, left))-rest)
+		target += a.lacks(now, l, scant)
 	}
 	if target = min(math.Ceil(target), float64(a.quota.Limit)); uint64(target) > a.held {
 		a.request(now, a.window, uint64(target)-a.held, &a.askedAt)
 	}
+}
+
+// lacks returns how many hits the line needs in addition until the window ends. If all are scant, those are asked for that will
+// be spent: others need the rest.
+func (a *allotment) lacks(now int64, l *line, scant bool) float64 {
+	left, rest := a.seconds(now), float64(l.rest())
+	switch {
+	case scant && l.rate.known && !l.idle() && l.spentUp(now):
+		return l.rate.perSecond * left
+	case scant && l.rate.known && !l.idle():
+		return 0
+	case a.roomy && l.hungry: // until it is credited, what a larger lease replaces is charged as well
+		rest = 0
+	}
+	return max(0, a.ledger.wanted(a.wish(now, l, left))-rest)
 }
 
 // giveBack returns hits of the window that would not be needed if the load doubled, or if others need them, that are not

@@ -38,3 +38,18 @@ func TestRestarts(t *testing.T) {
 		}
 	}
 }
+
+// restart makes a sidecar forget everything. Its Envoys open new streams with their next reports.
+func (w *world) restart(n int) {
+	s := w.sidecars[n%len(w.sidecars)]
+	s.ledger = NewLedger(Options{Shared: true})
+	s.ledger.SetMembers(len(w.sidecars))
+	for _, e := range w.envoys {
+		if e.sidecar == s && e.stream != 0 {
+			e.cut = true
+			e.proxy.EndStream(w.now)
+			e.after()
+		}
+	}
+	w.at(w.now+3*int64(w.window), func() { w.restart(n + 1) })
+}

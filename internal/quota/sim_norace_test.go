@@ -165,21 +165,6 @@ func newWorld(t testing.TB, p plan) *world {
 	return w
 }
 
-// restart makes a sidecar forget everything. Its Envoys open new streams with their next reports.
-func (w *world) restart(n int) {
-	s := w.sidecars[n%len(w.sidecars)]
-	s.ledger = NewLedger(Options{Shared: true})
-	s.ledger.SetMembers(len(w.sidecars))
-	for _, e := range w.envoys {
-		if e.sidecar == s && e.stream != 0 {
-			e.cut = true
-			e.proxy.EndStream(w.now)
-			e.after()
-		}
-	}
-	w.at(w.now+3*int64(w.window), func() { w.restart(n + 1) })
-}
-
 // share divides the load: one Envoy in five has ten times as much as each other, or with several sidecars, those of one
 // sidecar have skew times as much.
 func (w *world) share(shift int) {
