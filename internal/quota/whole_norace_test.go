@@ -53,11 +53,11 @@ func testWhole(t *testing.T, p plan) {
 }
 
 // TestLayouts requires that Envoys of which one in five has ten times the load use nearly the complete limit, however they
-// are divided between sidecars.
+// are divided between sidecars. KEYWARD_LONG adds seeds and windows of a minute.
 func TestLayouts(t *testing.T) {
-	runs := uint64(1)
+	runs, windows := uint64(1), []time.Duration{10 * time.Second}
 	if os.Getenv("KEYWARD_LONG") != "" {
-		runs = 5
+		runs, windows = 5, append(windows, time.Minute)
 	}
 	for _, c := range []struct{ sidecars, each int }{{1, 50}, {10, 5}, {50, 1}, {10, 1}} {
 		m := c.sidecars * c.each
@@ -66,7 +66,7 @@ func TestLayouts(t *testing.T) {
 			load        float64
 			mean, worst float64
 		}{{100, 1.2, 0.98, 0.96}, {400, 1.2, 0.98, 0.96}, {400, 2, 0.98, 0.96}, {400, 1, 0.96, 0.93}, {400, 0.5, 0.995, 0.98}} {
-			for _, window := range []time.Duration{10 * time.Second, time.Minute} {
+			for _, window := range windows {
 				for seed := range runs {
 					p := plan{
 						seed: seed, limit: uint32(x.hits * m), window: window, envoys: m, load: x.load, windows: 9, sidecars: c.sidecars, fifth: true,
