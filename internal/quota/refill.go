@@ -4,7 +4,7 @@ import "math"
 
 // refill offers a line a larger or a smaller lease, if it needs one.
 func (a *allotment) refill(now int64, l *line) {
-	if a.shut || l.stream.stalled(now) || l.serial != 0 && !l.acked {
+	if a.closing(now) || l.stream.stalled(now) || l.serial != 0 && !l.acked {
 		return
 	}
 	if l.forced {
@@ -31,6 +31,10 @@ func (a *allotment) refill(now int64, l *line) {
 		a.shrink(now, l, need, next)
 	}
 }
+
+// closing reports whether leases that the next window has no room for are about to be ended, or were. A lease that is pushed
+// now would delay that until after the window.
+func (a *allotment) closing(now int64) bool { return a.shut || a.end-now <= int64(denyBefore+spacing) }
 
 // enlarge offers a larger lease.
 func (a *allotment) enlarge(now int64, l *line, need float64, available uint64) {
@@ -75,7 +79,7 @@ func (a *allotment) scan(now int64) {
 	if a.end-now < int64(lotBefore) {
 		a.endExpiring(now)
 	}
-	if !a.dealt {
+	if !a.dealt || a.closing(now) {
 		return
 	}
 	for i := range a.lines {
