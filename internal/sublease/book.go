@@ -54,24 +54,27 @@ func (a *account) free() bool { return a.limit == Limit{} }
 
 // line is one Envoy's share of an account.
 type line struct {
-	account  *account
-	envoy    *envoy
-	print    Print
-	has      bool // a lease, in slot
-	slot     uint32
-	given    uint32 // tokens of the lease when it was last written
-	left     uint32 // of them, at the last look
-	counted  uint32 // of them, that BookWork.Spent has reported
-	called   uint64 // hits without a token since the last look
-	rate     float64
-	lot      uint64 // of the last filling
-	usedAt   int64
-	lookedAt int64
-	idle     time.Duration // after usedAt, the lease is idle
-	filledAt int64
-	renewAt  int64         // the lease is made again then
-	fullTo   int64         // there is no room for a lease until then
-	full     time.Duration // until the last one; 0: there was room
+	account   *account
+	envoy     *envoy
+	print     Print
+	has       bool // a lease, in slot
+	slot      uint32
+	given     uint32  // tokens of the lease when it was last written
+	left      uint32  // of them, at the last look
+	counted   uint32  // of them, that BookWork.Spent has reported
+	called    uint64  // hits without a token since the last look
+	rate      float64 // hits per second
+	clump     float64 // hits that a look has found, if there were some, smoothed
+	size      float64 // hits of a request, at least 1, estimated
+	lot       uint64  // of the last filling
+	usedAt    int64
+	messageAt int64 // of the last message about hits without a token
+	lookedAt  int64
+	idle      time.Duration // after usedAt, the lease is idle
+	filledAt  int64
+	renewAt   int64         // the lease is made again then
+	fullTo    int64         // there is no room for a lease until then
+	full      time.Duration // until the last one; 0: there was room
 
 	taken, noLease, empty uint64 // for LeaseView
 }
@@ -131,6 +134,12 @@ func (b *TokenBook) Interest(now int64, conn uint64, p Print, hits uint32) bool 
 	}
 	if l := e.lines[p]; l != nil {
 		l.called += uint64(hits)
+		// A message after a pause has the hits of one request or two, and those that had no tokens just before the pause.
+		const recent = 2 * messageInterval
+		if size := float64(hits) / 2; now-l.messageAt > int64(recent) && size > l.rate*recent.Seconds() {
+			l.clump = max(l.clump, size)
+		}
+		l.messageAt = now
 		if l.has || now >= l.fullTo {
 			l.account.lookAt = now
 		}
@@ -209,7 +218,7 @@ func (b *TokenBook) Lease(now int64, conn uint64, p Print, key string, limit Lim
 		b.accounts[key] = a
 		b.order = append(b.order, a)
 	}
-	l := &line{account: a, envoy: e, print: p, lookedAt: now, rate: MinRate}
+	l := &line{account: a, envoy: e, print: p, lookedAt: now, messageAt: now, rate: MinRate, clump: 1, size: 1}
 	if c := e.candidates[p]; c != nil {
 		l.rate = max(MinRate, c.rate(now))
 		delete(e.candidates, p)

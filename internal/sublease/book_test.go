@@ -300,7 +300,10 @@ func TestTrickle(t *testing.T) {
 	d := newDesk(t, Limit{100_000, time.Hour})
 	d.lease(print)
 	for range 100 { // 2 s, at up to 10,000 a second
-		d.spend(min(200, d.tokens()))
+		n := min(200, d.tokens())
+		if d.spend(n); n < 200 {
+			d.Interest(d.now, 1, print, 200-n)
+		}
 		d.tick(TickInterval)
 	}
 	busy := d.tokens()

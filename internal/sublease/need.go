@@ -1,19 +1,22 @@
 package sublease
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // need returns how many more tokens a line should have, which has at most most then.
 func (b *TokenBook) need(now int64, l *line, most uint64) uint64 {
-	if l.envoy.corrupt || now < l.fullTo || l.rate < keepRate || time.Duration(now-l.usedAt) >= l.idle {
+	if l.envoy.corrupt || now < l.fullTo || l.rate < keepRate*l.size || time.Duration(now-l.usedAt) >= l.idle {
 		return 0
 	}
 	want := min(l.want(), most)
 	// The lines of a slow key are filled when they are nearly empty: then a lot spares most calls.
 	refill := want / 2
 	if !l.account.free() {
-		refill = min(refill, 1+uint64(l.rate*1.5*horizon.Seconds()))
+		refill = min(refill, uint64(l.size+l.rate*1.5*horizon.Seconds()))
 	}
-	if left := uint64(l.left); left > refill || !l.pays(now) {
+	if left := uint64(l.left); left > refill || !l.pays(now, want) {
 		return 0
 	} else if l.has || b.room(now, l) {
 		return want - left
@@ -22,17 +25,23 @@ func (b *TokenBook) need(now int64, l *line, most uint64) uint64 {
 }
 
 // pays reports whether enough of a lot will be spent before the window ends, and before others have spent the limit: a lot
-// of a slow line is not out for longer than a part of the time that the limit lasts.
-func (l *line) pays(now int64) bool {
+// of a slow line is not out for longer than a part of the time that the limit lasts, and is enough for several requests.
+func (l *line) pays(now int64, lot uint64) bool {
 	a := l.account
 	if a.free() {
 		return true
 	}
 	rest := time.Duration(a.limit.rule().End(a.window) - int64(EndMargin) - now).Seconds()
-	if l.rate*rest < minSpent {
+	if l.rate*rest < minSpent*l.size {
 		return false
 	}
-	if l.rate >= slowRate || a.pace == 0 {
+	if !l.slow() {
+		return true
+	}
+	if float64(lot) < leastLot*l.size {
+		return false
+	}
+	if a.pace == 0 {
 		return true
 	}
 	left, since := float64(a.limit.Hits), a.limit.rule().End(a.window-1)
@@ -40,16 +49,45 @@ func (l *line) pays(now int64) bool {
 		left, since = float64(a.left), a.leftAt
 	}
 	lasts := left/a.pace - time.Duration(now-since).Seconds()
-	return min(rest, firstLot/l.rate)*partsOfRest <= lasts
+	return min(rest, float64(lot)/l.rate)*partsOfRest <= lasts
+}
+
+// measure updates the rate and the size of requests after a look that has found hits of calls, and hits that were taken.
+//
+// If requests come independently, a look at an interval finds none with the probability exp(-n), where n is the number of
+// requests that come in it on average. That probability follows from the hits that looks find on average, and those that
+// looks find which find some.
+func (l *line) measure(called, taken uint64, elapsed time.Duration) {
+	if taken > 0 {
+		l.clump = max(1, l.clump+(float64(taken)-l.clump)/hitsMeasured)
+	}
+	mean := l.rate * elapsed.Seconds()
+	l.size = 1
+	if size := mean / -math.Log1p(-min(mean/l.clump, 0.99)); size >= sureSize {
+		l.size = size
+	}
+	l.rate = smooth(l.rate, float64(called+taken)/elapsed.Seconds(), elapsed, l.size)
+}
+
+// slow reports whether a line has so few requests that its lots last for a number of them, instead of a time.
+func (l *line) slow() bool { return l.rate < slowRate*l.size }
+
+// enough returns how many tokens are enough for some time, or for some requests.
+func (l *line) enough() uint64 {
+	return max(firstLot, uint64(min(firstLot*l.size, l.rate*lotTime.Seconds())), uint64(l.rate*horizon.Seconds()))
 }
 
 // want returns how many tokens a line should have after it was filled: enough for its rate, and at most twice as many as
 // the last time.
 func (l *line) want() uint64 {
 	if l.account.free() {
-		return min(max(freeLot, uint64(l.rate*freeTime.Seconds())), maxLot)
+		return min(max(freeLot, uint64(max(l.rate*freeTime.Seconds(), firstLot*l.size))), maxLot)
 	}
-	return min(max(firstLot, uint64(l.rate*horizon.Seconds())), max(firstLot, 2*l.lot), maxLot)
+	first := firstLot
+	if l.slow() {
+		first = int(firstLot * l.size)
+	}
+	return min(l.enough(), max(uint64(first), 2*l.lot), maxLot)
 }
 
 // room reports whether there is room for a lease. If others have all slots in which it could be, it ends that with the lowest

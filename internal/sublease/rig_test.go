@@ -67,13 +67,13 @@ func (m *memory) Rivals(_ Print, see func(slot uint32)) {
 	}
 }
 
-// spend takes a token.
-func (m *memory) spend(now int64, p Print) (expires int64, ok bool) {
+// spend takes n tokens.
+func (m *memory) spend(now int64, p Print, n uint32) (expires int64, ok bool) {
 	l := m.leases[m.prints[p]]
-	if l == nil || now >= l.expires || l.tokens == 0 {
+	if l == nil || now >= l.expires || l.tokens < n {
 		return 0, false
 	}
-	l.tokens--
+	l.tokens -= n
 	return l.expires, true
 }
 
@@ -119,6 +119,7 @@ type world struct {
 	keys      []*modelKey
 	byName    map[string]*modelKey
 	pick      func() *modelKey // the key of the next request
+	cost      func() uint32    // its hits
 	sidecars  []*sidecar
 	without   uint64 // hits that were admitted without a call
 	asks      uint64
@@ -173,6 +174,7 @@ func newWorld(seed uint64, l Limit, members int, rates ...float64) *world {
 	}
 	w.keys, w.byName[key] = []*modelKey{w.modelKey}, w.modelKey
 	w.pick = func() *modelKey { return w.modelKey }
+	w.cost = func() uint32 { return 1 }
 	for i := range members {
 		s := &sidecar{w: w, skew: w.rng.Int64N(int64(200*time.Millisecond)) - int64(100*time.Millisecond)}
 		w.sidecars = append(w.sidecars, s)
@@ -302,30 +304,31 @@ func (w *world) request(e *modelEnvoy) {
 
 func (e *modelEnvoy) ask() {
 	w := e.s.w
-	k := w.pick()
-	k.offered[k.owner.limit.rule().Index(w.now)]++
+	k, n := w.pick(), w.cost()
+	k.offered[k.owner.limit.rule().Index(w.now)] += uint64(n)
 	if e.memory != nil {
-		if expires, ok := e.memory.spend(e.s.clock(), k.print); ok {
-			w.spent(k, expires)
+		if expires, ok := e.memory.spend(e.s.clock(), k.print, n); ok {
+			w.spent(k, expires, n)
 			return
 		}
-		e.missed(k)
+		e.missed(k, n)
 	}
-	w.call(k)
+	w.call(k, n)
 }
 
-// missed counts a hit without a token, and sends a message if one is due.
-func (e *modelEnvoy) missed(k *modelKey) {
+// missed counts hits without a token, and sends a message if one is due.
+func (e *modelEnvoy) missed(k *modelKey, n uint32) {
 	w, p := e.s.w, e.paces[k.print]
 	if p == nil {
 		p = new(modelPace)
 		e.paces[k.print] = p
 	}
-	if w.now-p.hitAt > int64(time.Second) {
+	first := w.now-p.hitAt > int64(time.Second)
+	if first {
 		p.hits = 0
 	}
-	p.hits, p.hitAt = p.hits+1, w.now
-	if p.hits < 2 || w.now < p.sends {
+	p.hits, p.hitAt = p.hits+n, w.now
+	if first || w.now < p.sends {
 		return
 	}
 	w.messages++
@@ -337,21 +340,21 @@ func (e *modelEnvoy) missed(k *modelKey) {
 
 // spent counts a hit that was spent from a lease, in the window by which callers and owners count: the clocks of the world
 // differ, so near its ends the hit may also be one of the window next to it.
-func (w *world) spent(k *modelKey, expires int64) {
+func (w *world) spent(k *modelKey, expires int64, n uint32) {
 	r := k.owner.limit.rule()
 	charged := r.Index(expires)
 	if now := w.now; r.Index(now+int64(100*time.Millisecond)) != charged && r.Index(now-int64(100*time.Millisecond)) != charged {
 		w.stray++
 	}
-	k.admitted[charged]++
-	w.without++
+	k.admitted[charged] += uint64(n)
+	w.without += uint64(n)
 }
 
 // call is a call of the rate limit service.
-func (w *world) call(k *modelKey) {
+func (w *world) call(k *modelKey, n uint32) {
 	w.after(w.delay(), func() {
-		if ok, _, _, window := k.owner.take(w.now, 1, true); ok {
-			k.admitted[window]++
+		if ok, _, _, window := k.owner.take(w.now, uint64(n), true); ok {
+			k.admitted[window] += uint64(n)
 		}
 	})
 }

@@ -23,7 +23,8 @@ func (w *world) usable(least float64) (mean, worst float64) {
 }
 
 // TestUsable has three sidecars, with Envoys of unequal load, and callers of the rate limit service spend one limit. Nothing
-// is admitted above it, and all of it is used when enough is offered.
+// is admitted above it, and nearly all of it is used when enough is offered: with other seeds, up to 0.6 % of a window come back
+// from an Envoy after the calls that would have used them.
 func TestUsable(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit   Limit
@@ -49,7 +50,7 @@ func TestUsable(t *testing.T) {
 			for range c.windows * int(c.limit.Window/time.Second) * 5 { // callers of RLS
 				w.after(time.Duration(w.rng.Int64N(int64(c.limit.Window)*int64(c.windows))), func() {
 					w.offered[w.owner.limit.rule().Index(w.now)]++
-					w.call(w.modelKey)
+					w.call(w.modelKey, 1)
 				})
 			}
 			w.run(time.Duration(c.windows)*c.limit.Window + time.Second)
@@ -69,7 +70,7 @@ func TestUsable(t *testing.T) {
 				if mean < 0.97 {
 					t.Errorf("used %.4f, worst %.4f, when the limit is offered", mean, worst)
 				}
-			} else if worst < 1 {
+			} else if mean < 0.998 || worst < 0.99 {
 				t.Errorf("used %.4f, worst window %.4f", mean, worst)
 			}
 			if part < c.without {

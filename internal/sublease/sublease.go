@@ -1,10 +1,10 @@
 // Package sublease divides hits that the owners of keys have charged between the Envoys of one pod, which spend them from
 // memory that they share with their sidecar.
 //
-// A [TokenBook] has an account of each key. It asks for small lots, which last for a fraction of a second, or for seconds if a
-// key has few requests, gives them to the connections of Envoys that need them, takes back what is not used, and returns it. Each hit that can be spent was
-// charged before to the window that it can be spent in. The package has no clock and no I/O: times are nanoseconds since
-// the Unix epoch and come from the caller.
+// A [TokenBook] has an account of each key. It asks for small lots, which last for a fraction of a second, or for seconds if
+// a key has few requests, gives them to the connections of Envoys that need them, takes back what is not used, and returns
+// it. Each hit that can be spent was charged before to the window that it can be spent in, unless nothing limits its key.
+// The package has no clock and no I/O: times are nanoseconds since the Unix epoch and come from the caller.
 package sublease
 
 import (
@@ -111,22 +111,28 @@ const (
 
 	// MinRate is the number of requests per second of one Envoy from which a lease pays.
 	MinRate  = 1
-	keepRate = MinRate / 2.0 // below, a lease is not filled again
-	// slowRate is the rate at which the first lot lasts for 2 horizons. Below it, rates are measured over a number of hits, and
-	// lots last for a number of hits, instead of a time.
+	keepRate = MinRate / 2.0 // of requests; below, a lease is not filled again
+	// slowRate is the rate of requests at which the first lot lasts for 2 horizons. Below it, rates are measured over a
+	// number of requests instead of a time, and lots last for a number of them.
 	slowRate = firstLot / (2 * 0.2)
 
-	hitsMeasured = 4               // over which a low rate is an average
-	longMeasure  = 8 * time.Second // over which a rate is measured at most
-	hitsIdle     = 4               // a lease is idle if that many hits would have come
-	longIdle     = 4 * time.Second // after which a lease is idle in any case
+	hitsMeasured = 4 // requests over which a low rate, and their size, are averages
+	sureSize     = 3 // of requests; a lower estimate may be an error, and is taken as 1
+
+	// messageInterval is the least time between two messages of a module about a descriptor.
+	messageInterval = 100 * time.Millisecond
+	longMeasure     = 8 * time.Second // over which a rate is measured at most
+	hitsIdle        = 4               // a lease is idle if that many requests would have come
+	longIdle        = 4 * time.Second // after which a lease is idle in any case
 
 	firstLot = 8 // hits of a lease whose demand is not known yet; later lots at most double
 	minLot   = 8 // a smaller lot is not worth a request
-	minSpent = 4 // no lot is asked for if fewer hits will probably be spent before the window ends
+	leastLot = 3 // requests; a lot that is enough for fewer spares too few calls
+	minSpent = 4 // no lot is asked for if fewer requests will probably be made before the window ends
 	maxLot   = 1 << 29
 
 	surplusLots = 8               // a lease that would last for that many lots is taken back: then the rate has decreased for about 400 ms
+	lotTime     = 3 * time.Second // for which a lot lasts at most, if it has more than firstLot
 	surplusTime = 4 * time.Second // and so is one that would last for that long, if it has more than firstLot
 
 	freeLot  = 64               // tokens of a key without a limit, at least
@@ -182,9 +188,9 @@ func (l Limit) asks(window, now int64) bool {
 	return now >= start && now < end-int64(clockMargin)
 }
 
-// smooth is an average rate that follows changes within horizon, or within hitsMeasured hits if that is longer.
-func smooth(rate, now float64, elapsed time.Duration) float64 {
-	return now + (rate-now)*math.Exp(-float64(elapsed)/float64(inHits(hitsMeasured, rate, horizon, longMeasure)))
+// smooth is an average rate that follows changes within horizon, or within hitsMeasured requests of that size if that is longer.
+func smooth(rate, now float64, elapsed time.Duration, size float64) float64 {
+	return now + (rate-now)*math.Exp(-float64(elapsed)/float64(inHits(hitsMeasured*size, rate, horizon, longMeasure)))
 }
 
 // inHits returns the time in which that many hits come, but at least and at most a time.

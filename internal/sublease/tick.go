@@ -8,6 +8,9 @@ import (
 
 // Tick looks at all leases, and returns what has to be done. It has to be called at Next, and may be called at any time.
 func (b *TokenBook) Tick(now int64) *BookWork {
+	if now < b.ticked {
+		b.rewind(b.ticked - now)
+	}
 	if elapsed := time.Duration(now - b.ticked); elapsed < 0 || elapsed >= TickInterval/2 {
 		b.order = slices.DeleteFunc(b.order, func(a *account) bool { return a.dropped })
 		for _, a := range b.order {
@@ -42,18 +45,19 @@ func (b *TokenBook) look(now int64, a *account) {
 	b.turn(now, a)
 	for i := len(a.lines) - 1; i >= 0; i-- { // end removes from the list
 		l := a.lines[i]
-		hits := l.called
+		called, taken := l.called, uint64(0)
 		l.called = 0
 		if l.has {
 			if left, ok := l.envoy.words.Left(l.slot); ok {
-				hits += b.count(l, left)
+				taken = b.count(l, left)
 			} else {
 				b.lose(l, 0)
 			}
 		}
 		elapsed := min(max(TickInterval/2, time.Duration(now-l.lookedAt)), 2*time.Second)
-		l.rate, l.lookedAt = smooth(l.rate, float64(hits)/elapsed.Seconds(), elapsed), now
-		if hits > 0 {
+		l.lookedAt = now
+		l.measure(called, taken, elapsed)
+		if called+taken > 0 {
 			l.used(now)
 		}
 		switch unused := time.Duration(now - l.usedAt); {
@@ -71,7 +75,7 @@ func (a *account) setLook(now int64) {
 	a.lookAt = now
 	every := int64(fullTicks)
 	for _, l := range a.lines {
-		if l.rate >= slowRate/2 {
+		if l.rate >= slowRate/2*l.size {
 			return
 		}
 		if l.has || now >= l.fullTo {
@@ -89,7 +93,7 @@ func (a *account) setLook(now int64) {
 
 // used records that the line has hits.
 func (l *line) used(now int64) {
-	l.usedAt, l.idle = now, inHits(hitsIdle, l.rate, idleAfter, longIdle)
+	l.usedAt, l.idle = now, inHits(hitsIdle*l.size, l.rate, idleAfter, longIdle)
 }
 
 // rate returns the rate of all lines.
@@ -102,7 +106,7 @@ func (a *account) rate() (sum float64) {
 
 // surplus reports whether a line has far more tokens than its rate needs, because its rate has decreased.
 func (l *line) surplus() bool {
-	return !l.account.free() && (uint64(l.left) > max(firstLot, uint64(l.rate*horizon.Seconds()))*surplusLots ||
+	return !l.account.free() && (uint64(l.left) > l.enough()*surplusLots ||
 		l.left > firstLot && float64(l.left) > l.rate*surplusTime.Seconds())
 }
 
@@ -126,8 +130,8 @@ func (b *TokenBook) turn(now int64, a *account) {
 			b.totals.Expired += a.stock
 		}
 	}
-	if w != a.window && a.window != math.MinInt64 && a.leftAt < r.End(a.window-1) { // nothing was reported in the window that has ended
-		a.pace /= 2
+	if w != a.window && a.window != math.MinInt64 && a.leftAt < r.End(a.window-1) {
+		a.pace /= 2 // nothing was reported in the window that has ended
 	}
 	a.window, a.stock, a.known, a.retry = w, 0, false, 0
 }
@@ -303,7 +307,7 @@ func (b *TokenBook) ask(now int64, a *account, hits uint64) {
 	}
 	a.asking = true
 	life := busyLife
-	if slices.ContainsFunc(a.lines, func(l *line) bool { return l.rate < slowRate }) {
+	if slices.ContainsFunc(a.lines, func(l *line) bool { return l.slow() }) {
 		life = slowLife
 	}
 	b.work.Asks = append(b.work.Asks, LotAsk{KeyHits{a.key, a.window, hits}, life})

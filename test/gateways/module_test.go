@@ -156,22 +156,21 @@ func (s *suite) startWithSidecar(t *testing.T, g podded, manifest object, folder
 			t.Fatal(err)
 		}
 	}
-	neighbor := *c
-	neighbor.env, neighbor.extra, neighbor.mounts, neighbor.members = slices.Clone(w.env), []string{"PORT=18080"}, map[string]string{}, nil // the gateway may listen on 8080
+	inPod := *c
+	inPod.service, inPod.gossip, inPod.found, inPod.members = "unused", "unused-gossip", nil, nil
+	inPod.env, inPod.extra, inPod.mounts = slices.Clone(w.env), []string{"PORT=18080"}, map[string]string{} // the gateway may listen on 8080
 	for _, v := range sidecar.Env {
 		if strings.HasPrefix(v.Name, "KEYWARD_MODULE_") {
-			neighbor.env = append(neighbor.env, v)
+			inPod.env = append(inPod.env, v)
 		}
 	}
 	for _, m := range sidecar.VolumeMounts {
-		neighbor.mounts[m.MountPath] = m.Name
+		inPod.mounts[m.MountPath] = m.Name
 		if dir, ok := folders[m.Name]; ok {
-			neighbor.volumes[m.Name] = dir
+			inPod.volumes[m.Name] = dir
 		}
 	}
-	neighbor.service = "unused"
-	neighbor.gossip, neighbor.found = "unused-gossip", nil
-	m, err := neighbor.addTo(noCallRelease+"-sidecar", g.envoyHost())
+	m, err := inPod.addTo(noCallRelease+"-sidecar", g.envoyHost())
 	if err != nil {
 		t.Fatal(err)
 	}

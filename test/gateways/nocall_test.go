@@ -227,6 +227,9 @@ func startWindows(s *suite, begin time.Time, windows int) *windowed {
 				}
 				time.Sleep(time.Until(next))
 				sent := time.Now()
+				if !sent.Before(end) {
+					break
+				}
 				a, err := s.get(client, noCallRoute, clientHeader, "alice")
 				l.record(sent, time.Now(), a.status, err)
 			}
@@ -234,6 +237,10 @@ func startWindows(s *suite, begin time.Time, windows int) *windowed {
 	}
 	return l
 }
+
+// clockMargin is how far a member's clock may be behind that of the tests: it counts a request that is sent as a window begins in the one
+// before.
+const clockMargin = 50 * time.Millisecond
 
 // record counts an answer. Of an answered request, Envoy has decided between sent and at.
 func (l *windowed) record(sent, at time.Time, status int, err error) {
@@ -248,16 +255,17 @@ func (l *windowed) record(sent, at time.Time, status int, err error) {
 	if status != http.StatusOK {
 		return
 	}
-	if w := int(sent.Sub(l.begin) / noCallWindow); w == int(at.Sub(l.begin)/noCallWindow) {
+	w := int(at.Sub(l.begin) / noCallWindow)
+	if turn := l.begin.Add(time.Duration(w) * noCallWindow); sent.Before(turn.Add(clockMargin)) {
+		l.turns[min(w, len(l.admitted))]++
+	} else if w < len(l.admitted) {
 		l.admitted[w]++
-	} else {
-		l.turns[w+1]++
 	}
 }
 
 func (l *windowed) wait() { l.done.Wait() }
 
-// check requires that no window has more than the limit, and that windows [from, to) have 95 % of it.
+// check requires that no window has more than the limit, and that windows [from, to) together have 95 % of it.
 func (l *windowed) check(t *testing.T, from, to int) {
 	t.Helper()
 	for code, n := range l.codes {
@@ -268,18 +276,21 @@ func (l *windowed) check(t *testing.T, from, to int) {
 	if err := errors.Join(l.errors...); err != nil {
 		t.Error(err)
 	}
-	total := 0
+	total, used := 0, 0
 	for w, n := range l.admitted {
 		total += n + l.turns[w]
 		t.Logf("window %d: %d admitted, and %d at its begin", w, n, l.turns[w])
 		if n > noCallLimit {
 			t.Errorf("window %d: %d admitted, above the limit of %d", w, n, noCallLimit)
 		}
-		if w >= from && w < to && n+l.turns[w] < noCallLimit*95/100 {
-			t.Errorf("window %d: only %d admitted of a limit of %d", w, n, noCallLimit)
+		if w >= from && w < to {
+			used += n + l.turns[w]
 		}
 	}
-	if limit := noCallLimit * len(l.admitted); total > limit {
+	if limit := noCallLimit * (to - from); used < limit*95/100 {
+		t.Errorf("only %d admitted in windows %d to %d with limits of %d in all", used, from, to-1, limit)
+	}
+	if limit := noCallLimit*len(l.admitted) + l.turns[0]; total > limit { // the first ones may count in the window before
 		t.Errorf("%d admitted in %d windows of %d", total, len(l.admitted), noCallLimit)
 	}
 }
