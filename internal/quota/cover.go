@@ -50,8 +50,8 @@ func (a *allotment) planned(now int64) uint64 {
 	return uint64(total + a.addPauses(now, a.seconds(now), math.Inf(1)))
 }
 
-// awaitCover reports whether a lease of the line waits for hits of the next window, which were asked for: after is what
-// would be alive of the line. Otherwise it would be extended later, or if little is left of the window, end before it.
+// awaitCover reports whether a lease of the line waits for hits of the next window, which were asked for. With the lease, after
+// hits of the line would be alive. A lease that does not wait is extended later, or if little is left of the window, ends before it.
 func (a *allotment) awaitCover(now int64, l *line, after uint64) bool {
 	if l.awaits >= awaitsMost || a.end-now > int64(lateCover) || a.shut {
 		return false

@@ -215,7 +215,7 @@ func (l *line) expected(now int64) float64 {
 	return float64(l.live) - max(float64(l.known), l.guess) - l.rate.over(now-max(l.sentAt, l.reportedAt))
 }
 
-// spentUp reports whether the lease is spent, as far as reports prove it or the load lets expect it.
+// spentUp reports whether the lease is spent: reports prove it, or the load since them makes it very likely.
 func (l *line) spentUp(now int64) bool {
 	since := l.rate.over(now - max(l.sentAt, l.reportedAt))
 	return l.rest() == 0 || l.expected(now)+math.Sqrt(max(0, since)) < 0
