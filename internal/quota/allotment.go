@@ -26,6 +26,7 @@ type allotment struct {
 	short      bool  // a line was offered less than it needs in this window
 	dealt      bool  // the window's lots were offered
 	dealAt     int64 // when they are offered, although leases may not reach into the next window
+	gaveBack   bool  // hits of the window were given back
 	lotAsked   bool  // the next window's lot was asked for
 	shut       bool  // leases that may not reach into the next window were ended
 	askedAt    int64 // time of the last ask for the window
@@ -54,7 +55,7 @@ func newAllotment(l *Ledger, now int64, key Key, q KeyQuota) *allotment {
 // open sets the current window.
 func (a *allotment) open(window int64) {
 	a.window, a.end = window, a.quota.rule().End(window)
-	a.short, a.dealt, a.lotAsked, a.shut = false, false, false, false
+	a.short, a.dealt, a.gaveBack, a.lotAsked, a.shut = false, false, false, false, false
 	a.askedAt, a.nextAsked = 0, 0
 }
 

@@ -93,17 +93,6 @@ func (a *allotment) giveBackNext(now int64, needed uint64) {
 	}
 }
 
-// shedCover returns hits of the next window that covered what is spent by now. They would be lost with this process.
-func (a *allotment) shedCover(now int64) {
-	if a.lotAsked || !a.ledger.shared || !a.contended(now) {
-		return
-	}
-	if kept := max(a.ahead, a.alive()); a.next > kept+uint64(a.quota.Limit)/shedPart {
-		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - kept})
-		a.next = kept
-	}
-}
-
 // alive returns what all Envoys may admit from now on with the leases that they have.
 func (a *allotment) alive() (hits uint64) {
 	for _, l := range a.lines {

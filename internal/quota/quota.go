@@ -179,7 +179,6 @@ const (
 	peakFades   = 0.97 // with each report with hits
 	steadyAbove = 0.95 // part of a line's peak, above which its load does not pause
 	lowLease    = 0.92 // part of what a lease should have for a load that pauses, below which it is enlarged
-	shedPart    = 20   // 1/shedPart of the limit is the least that is given back of the next window
 	lotPart     = 1.03 // part of a sidecar's part of the limit that a lot may have, while the demands are below
 	roomyBelow  = 0.75 // part of the limit: while all demands are below, lines keep leases for loads that pause
 

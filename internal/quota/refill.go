@@ -164,7 +164,7 @@ func (a *allotment) lacks(now int64, l *line, scant bool) float64 {
 func (a *allotment) giveBack(now int64) {
 	limit, left := uint64(a.quota.Limit), a.seconds(now)
 	part := limit / 8
-	if a.contended(now) || a.scarce(a.window) {
+	if a.contended(now) || a.scarce(a.window) && !a.gaveBack { // a lot of which a part was given back cannot be given back again
 		part = limit / 100
 	}
 	if !a.dealt && len(a.lines) > 0 || a.free() <= 2*part || left < lotBefore.Seconds() {
@@ -180,6 +180,7 @@ func (a *allotment) giveBack(now int64) {
 	}
 	if hits := a.free() - min(a.free(), uint64(kept)); hits > part {
 		a.held -= hits
+		a.gaveBack = true
 		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window, Hits: hits})
 	}
 }

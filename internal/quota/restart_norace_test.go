@@ -30,7 +30,7 @@ func TestRestarts(t *testing.T) {
 			t.Logf("W %v, %d Envoys each: windows of restarts %.4f, the next ones %.4f, those after them %.4f", window, each, used[0], used[1], used[2])
 			next := 0.95
 			if window < shortWindow {
-				next = 0.65
+				next = 0.6
 			}
 			if used[0] < 0.9 || used[1] < next || used[2] < 0.98 {
 				t.Errorf("W %v, %d Envoys each: %.4f", window, each, used)

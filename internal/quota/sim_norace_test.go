@@ -82,7 +82,19 @@ type sidecar struct {
 	w      *world
 	index  int
 	ledger *Ledger
+	lots   map[slot][]uint64 // that the holder has charged and that can be given back
 	tickAt int64
+}
+
+// settle takes hits from the newest lots of a window, as lots.Return does, and returns how many are given back: a lot is
+// settled once, so the rest of one of which a part is given back stays charged.
+func (s *sidecar) settle(i slot, hits uint64) (back uint64) {
+	for all := s.lots[i]; len(all) > 0 && hits > back; all = s.lots[i] {
+		last := all[len(all)-1]
+		s.lots[i] = all[:len(all)-1]
+		back += min(last, hits-back)
+	}
+	return back
 }
 
 // holder charges hits of windows for the sidecar and for the callers that it decides itself.
@@ -135,7 +147,7 @@ func newWorld(t testing.TB, p plan) *world {
 		holder: holder{lent: map[slot]uint64{}, rls: map[slot]uint64{}, demands: map[demander]demandNote{}},
 	}
 	for i := range max(1, p.sidecars) {
-		s := &sidecar{w: w, index: i, ledger: NewLedger(Options{Shared: p.sidecars > 0}), tickAt: math.MaxInt64}
+		s := &sidecar{w: w, index: i, ledger: NewLedger(Options{Shared: p.sidecars > 0}), lots: map[slot][]uint64{}, tickAt: math.MaxInt64}
 		s.ledger.SetMembers(p.sidecars)
 		w.sidecars = append(w.sidecars, s)
 	}
@@ -272,6 +284,9 @@ func (s *sidecar) asked(h WindowHits) {
 	}
 	h.Hits = min(h.Hits, most)
 	w.holder.lent[i] += h.Hits
+	if h.Hits > 0 {
+		s.lots[i] = append(s.lots[i], h.Hits)
+	}
 	ledger := s.ledger
 	g := AskResult{h, uint64(w.limit) - w.holder.lent[i] - w.holder.rls[i]}
 	w.at(w.now+w.delay(), func() {
@@ -323,7 +338,8 @@ func (s *sidecar) drive() {
 			s.messageLater(func() { s.asked(h) })
 		}
 		for _, h := range work.Returns {
-			s.messageLater(func() { w.holder.lent[slot{h.Key, h.Window}] -= h.Hits })
+			back := s.settle(slot{h.Key, h.Window}, h.Hits)
+			s.messageLater(func() { w.holder.lent[slot{h.Key, h.Window}] -= back })
 		}
 		for _, d := range work.Demands {
 			s.messageLater(func() { s.demanded(d) })

@@ -24,7 +24,6 @@ func (a *allotment) step(now int64) {
 	}
 	if !a.shut && now-a.scannedAt >= int64(scanInterval) {
 		a.look(now)
-		a.shedCover(now)
 		if now-a.nextAsked >= int64(coverWait) {
 			a.endAwaits()
 		}

@@ -65,7 +65,7 @@ func TestLayouts(t *testing.T) {
 			hits        int // limit for each Envoy
 			load        float64
 			mean, worst float64
-		}{{100, 1.2, 0.98, 0.96}, {400, 1.2, 0.98, 0.96}, {400, 2, 0.98, 0.96}, {400, 1, 0.96, 0.93}, {400, 0.5, 0.995, 0.98}} {
+		}{{100, 1.2, 0.98, 0.96}, {400, 1.2, 0.98, 0.96}, {400, 2, 0.98, 0.96}, {400, 1, 0.96, 0.93}, {400, 0.5, 0.99, 0.96}} {
 			for _, window := range windows {
 				for seed := range runs {
 					p := plan{
@@ -74,7 +74,11 @@ func TestLayouts(t *testing.T) {
 					r := simulate(t, p)
 					t.Logf("%d x %d, W %v, L %d, load %v: usable %.4f, worst %.4f, %.4f messages", c.sidecars, c.each, window, p.limit, x.load, r.mean,
 						r.worst, r.messages)
-					if len(r.over) > 0 || r.mean < x.mean || r.worst < x.worst {
+					worst := x.worst
+					if m < 50 {
+						worst -= 0.01
+					}
+					if len(r.over) > 0 || r.mean < x.mean || r.worst < worst {
 						t.Errorf("%+v: %+v", p, r)
 					}
 				}
