@@ -297,7 +297,7 @@ func (o *oracle) sent(m *member, msg *protocol.Message) {
 			known := o.written[at]
 			over := m.stepped || c.Rule.End(s.At) <= m.clock() // a counter that was dropped may return
 			if s.Writer != self && s.Writer != self&^1 {
-				if !over && !o.w.fromJournal(s.Writer) && (s.Charged > known.Charged || s.Refunded > known.Refunded && !o.w.o.Holds.On) {
+				if !over && !o.w.fromJournal(s.Writer) && (s.Charged > known.Charged || s.Refunded > known.Refunded && !o.w.o.Holds.On && !o.w.o.Quota.On) {
 					o.w.fail("I1: %s reports that %x charged %d-%d in window %d of %04x; that writer has reported %d-%d",
 						m.name(), s.Writer, s.Charged, s.Refunded, s.At, c.Key[0]>>48, known.Charged, known.Refunded)
 				}
