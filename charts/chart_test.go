@@ -304,7 +304,7 @@ func TestRefused(t *testing.T) {
 		{"mode=sidecar,networkPolicy.appPorts={80,8082}", "8082 is a port of the sidecar"},
 		{"quota.enabled=true,preset=contour", "Contour cannot add a rate limit quota filter"},
 		{"quota.enabled=maybe", "quota"},
-		{"module.enabled=true", "with mode deployment there is none, so set mode to sidecar\n* module.enabled: set module.image, an image of deploy/module/Dockerfile"},
+		{"module.enabled=true", "with mode deployment there is none, so set mode to sidecar"},
 		{"mode=sidecar,module.enabled=true,module.image=m,quota.enabled=true", "the demo Envoy has one of them: set one"},
 		{"mode=sidecar,module.enabled=true,module.image=m,module.envoyVersion=1.38.0", "module.envoyVersion is 1.38.0, and the demo Envoy's configuration is for 1.40"},
 		{"module.envoyVersion=latest", "envoyVersion"},

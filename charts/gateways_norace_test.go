@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/keyward/keyward/internal/ops/inject"
 )
 
 // TestCustomResources validates the custom resources of every rendering against the projects' definitions.
@@ -81,6 +83,24 @@ func TestGatewayConfigs(t *testing.T) {
 				t.Errorf("%s: %s", f, fault)
 			}
 		}
+	}
+}
+
+// TestInjectedEnvoyProxy validates an EnvoyProxy with the sidecar and the dynamic module against Envoy Gateway's definition.
+func TestInjectedEnvoyProxy(t *testing.T) {
+	all := loadSchemas(t)
+	out, _, err := inject.Inject([]byte("{apiVersion: gateway.envoyproxy.io/v1alpha1, kind: EnvoyProxy, metadata: {name: eg, namespace: default}}"), inject.Options{
+		Image: "ghcr.io/keyward/keyward:v0.1.0", TLS: true, Module: "1.39", ModuleImage: "ghcr.io/keyward/keyward-module:v0.1.0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := documents(t, "", out)[0]
+	if len(list(at(d, "spec", "provider", "kubernetes", "envoyDeployment", "initContainers"))) != 2 {
+		t.Errorf("the init containers are not those of the sidecar and the module:\n%s", out)
+	}
+	for _, fault := range all.check(d) {
+		t.Error(fault)
 	}
 }
 

@@ -101,6 +101,17 @@ func staysFlat(expr string) bool {
 	return flat[named.FindString(expr)] != ""
 }
 
+// unseen are the metrics of queries without a result in the stack of docker-compose.yml, with the reason.
+var unseen = map[string]string{
+	"ratelimit_service_rate_limit_shadow_mode": "its rules have no shadow mode",
+	"keyward_handoff_seconds_bucket":           "its members start at the same time",
+	"keyward_lease_size_sum":                   "it has no hot keys",
+	"keyward_xds_ack_seconds_bucket":           "its endpoints change only when it starts",
+}
+
+// machine is the reason of alerts that may fire on a busy machine.
+const machine = "depends on the machine"
+
 // silent are the alerts that do not fire in this test, with the reason.
 var silent = map[string]string{
 	"KeywardRingDisagreement":        moments,
@@ -110,7 +121,7 @@ var silent = map[string]string{
 	"KeywardLeaseHoldersUnreachable": moments,
 	"KeywardRulesDisagreement":       moments,
 	"KeywardJournalDown":             "needs a disk that fails; see the tests of durable",
-	"KeywardJournalSlow":             "depends on the machine",
+	"KeywardJournalSlow":             machine,
 	"KeywardJournalFull":             "needs more counters than this load has",
 	"KeywardJournalMissing":          "needs the loss of all members and of a volume; see the tests of test/e2e",
 	"KeywardJournalCorrupt":          "needs a faulty disk; see the tests of journal",
@@ -128,8 +139,8 @@ var silent = map[string]string{
 	"KeywardMisrouted":               "Envoy follows xDS",
 	"KeywardFallback":                "takes five minutes",
 	"KeywardLeaseViolation":          "needs a clock that steps",
-	"KeywardSlowDecisions":           "depends on the machine",
-	"KeywardNearCapacity":            "depends on the machine",
+	"KeywardSlowDecisions":           machine,
+	"KeywardNearCapacity":            machine,
 	"KeywardCertificateExpiring":     "demo certificates are valid for a year",
 	"KeywardCertificateNotReloaded":  "certificates do not change here; see the security tests",
 	"KeywardNameCollision":           "needs two members with one name",
@@ -230,7 +241,8 @@ func healthy(t *testing.T, base string) {
 		}
 		open = append(open, queriesOf(b)...)
 	}
-	open = slices.DeleteFunc(open, func(q asking) bool { return q.Fault })
+	compose := os.Getenv("KEYWARD_PROMETHEUS") != ""
+	open = slices.DeleteFunc(open, func(q asking) bool { return q.Fault || compose && unseen[named.FindString(q.Expr)] != "" })
 	_ = lab.Await(within(t, 20*time.Second), "all queries to have results", func(context.Context) error {
 		open = slices.DeleteFunc(open, func(q asking) bool { return q.finds(ctx, t, base) })
 		if len(open) > 0 {
@@ -244,6 +256,9 @@ func healthy(t *testing.T, base string) {
 	for _, a := range readAlerts(t) {
 		if _, err := queryPrometheus(ctx, base, a.Expr, time.Time{}); err != nil {
 			t.Errorf("%s: %v", a.Alert, err)
+		}
+		if compose && silent[a.Alert] == machine {
+			continue // it may be busy
 		}
 		if all, err := queryPrometheus(ctx, base, fmt.Sprintf(`ALERTS{alertname=%q,alertstate="firing"}`, a.Alert), time.Time{}); err != nil || len(all) > 0 {
 			t.Errorf("%s: fires in a healthy cluster: %v, %v", a.Alert, all, err)

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/keyward/keyward/envoy/snippet"
 )
 
 // dist is the folder of a dry run.
@@ -33,8 +35,16 @@ func TestDryRun(t *testing.T) {
 	t.Run("licenses", func(t *testing.T) { testLicenses(t, notices) })
 	d := dist(filepath.Join(dir, "dist"))
 	tag := "v" + chartVersion(t)
-	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "scripts", "release-dry-run"), tag,
-		"-platforms=linux/"+runtime.GOARCH, "-licenses="+notices, "-out="+string(d))
+	flags := []string{}
+	if hasModule() {
+		modules := filepath.Join(dir, "modules")
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "scripts", "module"), "release", modules).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		flags = append(flags, "-modules="+modules)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "scripts", "release-dry-run"), append([]string{tag,
+		"-platforms=linux/" + runtime.GOARCH, "-licenses=" + notices, "-out=" + string(d)}, flags...)...)
 	cmd.Env = append(os.Environ(), "KEYWARD_NO_VULN=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -43,6 +53,9 @@ func TestDryRun(t *testing.T) {
 	t.Run("files", func(t *testing.T) { d.testFiles(t, base, tag[1:]) })
 	t.Run("archive", func(t *testing.T) { d.testArchive(t, base) })
 	t.Run("image", d.testImage)
+	if hasModule() {
+		t.Run("module", d.testModuleImage)
+	}
 	t.Run("names", func(t *testing.T) { d.testNames(t, tag) })
 	t.Run("provenance", func(t *testing.T) { d.testProvenance(t, tag) })
 	t.Run("repeat", func(t *testing.T) { d.testRepeat(t, notices) })
@@ -69,6 +82,12 @@ func (d dist) read(t *testing.T, name ...string) []byte {
 	return b
 }
 
+// hasModule reports whether the dry run builds the dynamic module.
+func hasModule() bool {
+	_, err := exec.LookPath("cargo")
+	return err == nil
+}
+
 // testFiles requires exactly the files of a release of one platform, notes, and a bill of materials with all programs.
 func (d dist) testFiles(t *testing.T, base, version string) {
 	list, err := os.ReadDir(filepath.Join(string(d), "files"))
@@ -80,6 +99,10 @@ func (d dist) testFiles(t *testing.T, base, version string) {
 		got = append(got, f.Name())
 	}
 	want := []string{"checksums.txt", "images.txt", "keyward-" + version + ".tgz", "keyward-lib-" + version + ".tgz", base + ".cdx.json", base + ".deb", base + ".rpm", base + ".tar.gz"}
+	if hasModule() {
+		want = append(want, strings.Replace(base, "keyward_", "keyward-module_", 1)+".tar.gz")
+		slices.Sort(want)
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the files are %q, want %q", got, want)
 	}
@@ -210,6 +233,31 @@ func (d dist) testImage(t *testing.T) {
 	}
 }
 
+// testModuleImage requires that the module's image is that of the members with the module's files, which its command lists.
+func (d dist) testModuleImage(t *testing.T) {
+	blob := func(of descriptor) string {
+		return d.path("oci", "keyward-module", "blobs", "sha256", strings.TrimPrefix(of.Digest, "sha256:"))
+	}
+	layout := unmarshal[manifest](t, d.path("oci", "keyward-module", "index.json"))
+	image := unmarshal[manifest](t, blob(unmarshal[manifest](t, blob(layout.Manifests[0])).Manifests[0]))
+	config := unmarshal[struct{ Config struct{ Cmd []string } }](t, blob(image.Config)).Config
+	if want := []string{"/bin/keyward", "module", "--list"}; !slices.Equal(config.Cmd, want) || !strings.Contains(read(t, "deploy/module/Dockerfile"), `CMD ["/bin/keyward", "module", "--list"]`) {
+		t.Errorf("the command is %v, want %v", config.Cmd, want)
+	}
+	all := map[string]string{}
+	for _, l := range image.Layers {
+		maps.Copy(all, contents(t, blob(l)))
+	}
+	for _, f := range snippet.ModuleFiles() {
+		if got := all["module/"+f.Name()]; got != "-rw-r--r-- 0/0" {
+			t.Errorf("%s: %q", f.Name(), got)
+		}
+	}
+	if all["bin/keyward"] == "" || !slices.ContainsFunc(slices.Collect(maps.Keys(all)), func(name string) bool { return strings.HasPrefix(name, "licenses/crates.io/rustix-") }) {
+		t.Error("no keyward, or no license of rustix")
+	}
+}
+
 // published matches names in the registry.
 var published = regexp.MustCompile(`ghcr\.io/keyward/[a-z/-]*[a-z]`)
 
@@ -220,8 +268,15 @@ func (d dist) testNames(t *testing.T, tag string) {
 		name, _, _ := strings.Cut(image, "@")
 		names = append(names, name)
 	}
-	if want := []string{"ghcr.io/keyward/charts/keyward", "ghcr.io/keyward/charts/keyward-lib", "ghcr.io/keyward/keyward"}; !slices.Equal(names, want) {
+	want := []string{"ghcr.io/keyward/charts/keyward", "ghcr.io/keyward/charts/keyward-lib", "ghcr.io/keyward/keyward", "ghcr.io/keyward/keyward-module"}
+	if !hasModule() {
+		want = want[:3]
+	}
+	if !slices.Equal(names, want) {
 		t.Errorf("published are %q, want %q", names, want)
+	}
+	if !hasModule() {
+		names = append(names, "ghcr.io/keyward/keyward-module") // the pages name it all the same
 	}
 	for _, page := range []string{"README.md", "docs/releasing.md", "charts/keyward/README.md", "charts/keyward/Chart.yaml"} {
 		for _, name := range published.FindAllString(read(t, page), -1) {
@@ -289,12 +344,15 @@ func (d dist) testProvenance(t *testing.T, tag string) {
 }
 
 // testRepeat requires the same bytes of a release that is made again from a copy of the sources in another folder, with another umask,
-// time zone, home folder and locale. Only with KEYWARD_LONG are its programs linked and its licenses collected again; make reproduce builds
-// one program twice.
+// time zone, home folder and locale. Only with KEYWARD_LONG are its programs and the module linked and its licenses collected again;
+// make reproduce builds one program twice.
 func (d dist) testRepeat(t *testing.T, notices string) {
 	args := []string{string(d)}
 	if os.Getenv("KEYWARD_LONG") == "" {
 		args = append(args, "-programs="+d.path("work", "programs"), "-licenses="+notices)
+		if hasModule() {
+			args = append(args, "-modules="+d.path("..", "modules"))
+		}
 	}
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "scripts", "release-again"), args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

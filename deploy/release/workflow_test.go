@@ -181,7 +181,7 @@ func TestWorkflowRunsTheDryRun(t *testing.T) {
 			t.Errorf("the dry run runs %s, the workflow does not: %v", c, published)
 		}
 	}
-	if len(published) != 7 {
+	if len(published) != 8 {
 		t.Errorf("the workflow runs %v", published)
 	}
 	if !strings.Contains(read(t, "Makefile"), "scripts/release-dry-run") {
@@ -259,7 +259,7 @@ func TestAttestations(t *testing.T) {
 			subjects[what] = true
 		}
 	}
-	want := []string{"dist/files/checksums.txt", "ghcr.io/keyward/charts/keyward", "ghcr.io/keyward/charts/keyward-lib", "ghcr.io/keyward/keyward", "materials of ", "materials of ghcr.io/keyward/keyward"}
+	want := []string{"dist/files/checksums.txt", "ghcr.io/keyward/charts/keyward", "ghcr.io/keyward/charts/keyward-lib", "ghcr.io/keyward/keyward", "ghcr.io/keyward/keyward-module", "materials of ", "materials of ghcr.io/keyward/keyward"}
 	if got := slices.Sorted(maps.Keys(subjects)); !slices.Equal(got, want) {
 		t.Errorf("attested are %q, want %q", got, want)
 	}

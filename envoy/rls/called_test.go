@@ -39,3 +39,19 @@ func TestCallTally(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestCallsThatFitNoWindow checks that a call with more hits than the limit is no demand: one would keep the limit from Envoys
+// for minutes.
+func TestCallsThatFitNoWindow(t *testing.T) {
+	r := newRig(t, "domain: app\ndescriptors:\n- key: k\n  rate_limit: {unit: minute, requests_per_unit: 100}\n  metadata: {keyward: {mechanism: quota}}\n")
+	for hits, want := range map[uint32]uint64{1: 1, 100: 100, 101: 0, 1_000_000_000: 0} {
+		q := request("app", descriptor("k", "v"))
+		q.HitsAddend = hits
+		r.ask(t, q)
+		got := uint64(0)
+		r.CollectCalls(func(_ *owner.Request, hits uint64) { got += hits })
+		if got != want {
+			t.Errorf("%d hits: a demand of %d, want %d", hits, got, want)
+		}
+	}
+}

@@ -88,7 +88,7 @@ func (s *Service) buildRequests(c *Call, v *view) {
 		}
 		q.Whole = all
 		c.requests = append(c.requests, q)
-		if q.Op == owner.Take && l.match.Extension().Quota != nil {
+		if q.Op == owner.Take && l.match.Extension().Quota != nil && q.Hits <= uint64(q.Rule.Depth()) { // else it is never admitted
 			s.called.add(&c.requests[l.request], q.Hits)
 		}
 	}

@@ -152,8 +152,9 @@ func (g *generator) KeepActions() bool {
 	return g.keepActions && (g.Part == partFilter || g.Gateway == gatewayIstio) && !g.HotRoutes && !g.Holds() && !g.module
 }
 
-// RetryAfter reports whether every supported Envoy version can write Retry-After.
-func (g *generator) RetryAfter() bool { return g.minor >= 40 }
+// RetryAfter reports whether every supported Envoy version can write Retry-After. Envoy Gateway 1.9 refuses patches with the field,
+// because it reads them by the schema of Envoy 1.39.
+func (g *generator) RetryAfter() bool { return g.minor >= 40 && g.Gateway != gatewayEnvoyGateway }
 
 // DelayHeader returns the header by which Envoy's fault filter delays a request.
 func (g *generator) DelayHeader() string { return "x-envoy-fault-delay-request" }

@@ -239,7 +239,7 @@ func (a *Assigner) run() {
 		longest := sweepInterval
 		if a.calls != nil {
 			longest = callsInterval
-			if now-a.calledAt >= int64(callsInterval) {
+			if a.callsDue(now) {
 				a.measureCalls(now)
 			}
 		}

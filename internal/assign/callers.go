@@ -31,9 +31,14 @@ const (
 	maxCallers = 256
 )
 
+// callsDue reports whether the calls of an interval have to be measured. The clock may have been set back.
+func (a *Assigner) callsDue(now int64) bool {
+	return now < a.calledAt || now-a.calledAt >= int64(callsInterval)
+}
+
 // measureCalls brings the rates of calls up to date, and announces the demands.
 func (a *Assigner) measureCalls(now int64) {
-	elapsed := time.Duration(now - a.calledAt).Seconds()
+	elapsed := max(callsInterval, time.Duration(now-a.calledAt)).Seconds()
 	a.calledAt = now
 	a.calls(func(r *owner.Request, hits uint64) {
 		c := a.callers[r.Key]

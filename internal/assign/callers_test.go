@@ -66,3 +66,26 @@ func TestDemandOfCalls(t *testing.T) {
 		t.Errorf("%d keys are still measured", n)
 	}
 }
+
+// TestCallsAfterClockSetBack checks that the demand of calls is still measured and announced when the clock was set back.
+func TestCallsAfterClockSetBack(t *testing.T) {
+	now := 1000*aMinute + int64(time.Second)
+	r := newRig(t, now, 6000)
+	r.Close() // the test measures itself
+	r.calls = func(see func(q *owner.Request, hits uint64)) { see(&r.request, 50) }
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calledAt = now
+	c := &caller{request: r.request, rate: 50, seenAt: now, note: lots.Note{Parts: lots.DemandUnit / 2, At: now}}
+	r.callers[r.request.Key] = c
+	now -= int64(time.Hour)
+	if !r.callsDue(now) {
+		t.Error("no measurement is due for an hour")
+	}
+	c.noting = true // announces nothing
+	r.measureCalls(now)
+	c.noting = false
+	if next := lots.NewNote(&r.request, c.demand(), now, newIdent()); c.rate != 50 || !c.stale(now, &next) {
+		t.Errorf("a rate of %v, and the note is not extended", c.rate)
+	}
+}

@@ -134,7 +134,9 @@ func (l *Lessor) Interested(c *module.EnvoyConn, i *module.Interest) {
 		return
 	}
 	x, now := l.conns[c], l.now().UnixNano()
-	l.refresh(now)
+	if l.refresh(now) {
+		l.tick(now) // first: what was spent counts in the statistics of the former rule
+	}
 	f := c.Segment.Fingerprint(l.key)
 	p := sublease.Print{f.Lo, f.Hi}
 	if !l.book.Interest(now, x.id, p, i.Hits) {
@@ -148,7 +150,7 @@ func (l *Lessor) Interested(c *module.EnvoyConn, i *module.Interest) {
 			l.book.Refuse(now, x.id, p)
 			return
 		}
-		if k != nil {
+		if k != nil && k.match.Request.Key == made.match.Request.Key { // else they cannot be given back for hits of the new counter
 			made.lots = k.lots
 		}
 		k, l.keys[key] = made, made
@@ -185,11 +187,11 @@ func (k *leasedKey) limit() sublease.Limit {
 	return sublease.Limit{Hits: k.match.Match.Limit.Limit, Window: k.match.Match.Limit.Window}
 }
 
-// refresh matches all keys again if the rules have changed.
-func (l *Lessor) refresh(now int64) {
+// refresh matches all keys again if the rules have changed. It reports whether leases have ended.
+func (l *Lessor) refresh(now int64) (ended bool) {
 	m := l.rules()
 	if m == l.matcher {
-		return
+		return false
 	}
 	l.matcher = m
 	l.book.Reconsider()
@@ -202,9 +204,10 @@ func (l *Lessor) refresh(now int64) {
 			k.match, k.by = match, m
 			continue
 		}
-		k.ended = true
+		k.ended, ended = true, true
 		l.book.Forget(now, key)
 	}
+	return ended
 }
 
 // tick does what is due.

@@ -51,6 +51,12 @@ func (l *Lessor) ask(h sublease.LotAsk) {
 		<-l.asks
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		if now := l.keys[h.Key]; now != nil && now.match.Request.Key != r.Key { // the rules have changed, and it has another counter
+			if x := got; x != nil {
+				l.running.Go(func() { l.settle(x.by, owner.Release, 0, x.id) })
+			}
+			got, left, known = nil, 0, false
+		}
 		granted := sublease.Lot{KeyHits: sublease.KeyHits{Key: h.Key, Window: h.Window}, Left: left, Known: known}
 		if got != nil {
 			granted.Hits = got.hits

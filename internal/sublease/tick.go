@@ -8,6 +8,9 @@ import (
 
 // Tick looks at all leases, and returns what has to be done. It has to be called at Next, and may be called at any time.
 func (b *TokenBook) Tick(now int64) *BookWork {
+	if now < b.ticked {
+		b.rewind(b.ticked - now)
+	}
 	if elapsed := time.Duration(now - b.ticked); elapsed < 0 || elapsed >= TickInterval/2 {
 		b.order = slices.DeleteFunc(b.order, func(a *account) bool { return a.dropped })
 		for _, a := range b.order {

@@ -52,15 +52,20 @@ func Listen(network, path string, mode os.FileMode) (*SocketListener, error) {
 	return &SocketListener{l, path, own}, nil
 }
 
+// lockTimeout is how long a lock of another process is waited for.
+const lockTimeout = 2 * time.Second
+
 // lockFolder makes processes that listen on a socket of one folder at the same moment do so one after the other. A file system
-// without locks does without.
+// without locks does without, and so does a process if another one holds the lock for longer than lockTimeout: every process
+// that can read the folder can take it.
 func lockFolder(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	for {
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+	for end := time.Now().Add(lockTimeout); ; time.Sleep(5 * time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EINTR) && !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
 			return func() { _ = f.Close() }, nil
 		}
 	}

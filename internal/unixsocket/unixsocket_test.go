@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -98,4 +99,23 @@ func TestTogether(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLocked requires that a process which keeps the folder locked, as any that can read it may, does not keep others from
+// listening.
+func TestLocked(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Skip(err)
+	}
+	l, err := Listen("unix", filepath.Join(dir, "s"), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
 }

@@ -74,6 +74,7 @@ func TestEnvoyGatewayOnKubernetes(t *testing.T) {
 	}
 	s := runGateway(t, g, "envoy-ratelimit", g.volumes)
 	t.Run("limits without calls", func(t *testing.T) { testNoCalls(t, s, g) })
+	t.Run("limits with the module", func(t *testing.T) { testModule(t, s, g) })
 }
 
 func TestContour(t *testing.T) {
@@ -88,6 +89,7 @@ func TestIstio(t *testing.T) {
 	g := newIstio()
 	s := runRelease(t, g, g.release)
 	t.Run("limits without calls", func(t *testing.T) { testNoCalls(t, s, g) })
+	t.Run("limits with the module", func(t *testing.T) { testModule(t, s, g) })
 	t.Run("actions in the filter", func(t *testing.T) { testIstioFilter(t, s, g) })
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -28,6 +29,8 @@ type envoyGatewayKube struct {
 	applied map[string]object // of routes and of calls to owners, by paths
 	control string            // address of the control plane
 	running bool              // the control plane runs
+
+	podFolders map[string]string // of the volumes that keyward inject adds to Envoy's pod
 
 	generation int // of Envoy's Deployment before an upgrade
 }
@@ -249,6 +252,7 @@ func (g *envoyGatewayKube) startEnvoy(ctx context.Context, host string) (*pod, e
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(volumes, g.podFolders)
 	ip, err := addHost(host)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -24,10 +25,12 @@ type istio struct {
 	data      *pod         // Envoy
 	host      atomic.Value // of the Envoy that requests are sent to, a string
 	controlIP string
-	source    string   // option by which the tool finds the sources of values: virtual hosts that have rate_limits, or a list
-	owners    bool     // Envoy calls owners
-	extra     []object // of extend
-	forgotten string   // a route whose objects the next call of apply removes
+	source    string            // option by which the tool finds the sources of values: virtual hosts that have rate_limits, or a list
+	owners    bool              // Envoy calls owners
+	extra     []object          // of extend
+	podEnv    []string          // variables that keyward inject adds to Envoy's container
+	podMounts map[string]string // and folders by their paths there
+	forgotten string            // a route whose objects the next call of apply removes
 }
 
 const (
@@ -143,6 +146,8 @@ func (g *istio) startEnvoy(ctx context.Context, host string) (*pod, error) {
 			"/envoy": g.envoy, "/bootstrap": g.path("bootstrap", host), "/etc/keyward/tls": volumes["keyward-envoy-tls"], "/etc/keyward/sds": volumes["keyward-sds"],
 		},
 	}
+	maps.Copy(envoy.Mounts, g.podMounts)
+	envoy.Env = append(envoy.Env, g.podEnv...)
 	addition, err := g.bootstrapAddition()
 	if err != nil {
 		return nil, err

@@ -55,12 +55,15 @@ func (c *cluster) add() (*member, error) {
 }
 
 // addNamed starts a member with a name that no running one has.
-func (c *cluster) addNamed(name string) (*member, error) {
-	ip, err := addHost(name)
+func (c *cluster) addNamed(name string) (*member, error) { return c.addTo(name, name) }
+
+// addTo starts a member with the network of a host, on which other containers of its pod may run.
+func (c *cluster) addTo(name, host string) (*member, error) {
+	ip, err := addHost(host)
 	if err != nil {
 		return nil, err
 	}
-	p := &pod{Name: name, Host: name, Command: c.command, User: c.user, Mounts: map[string]string{c.command[0]: filepath.Join(c.programs, "sidecar")}}
+	p := &pod{Name: name, Host: host, Command: c.command, User: c.user, Mounts: map[string]string{c.command[0]: filepath.Join(c.programs, "sidecar")}}
 	if len(c.preStop) > 0 {
 		p.Mounts[c.preStop[0]] = filepath.Join(c.programs, "keyward")
 	}
@@ -76,7 +79,7 @@ func (c *cluster) addNamed(name string) (*member, error) {
 		p.Env = append(p.Env, line)
 	}
 	p.Env = append(p.Env, c.extra...)
-	m := &member{pod: p, ip: ip, readiness: c.readiness, inside: &http.Client{Transport: &http.Transport{DialContext: dialerIn(name)}}}
+	m := &member{pod: p, ip: ip, readiness: c.readiness, inside: &http.Client{Transport: &http.Transport{DialContext: dialerIn(host)}}}
 	c.members = append(c.members, m)
 	return m, errors.Join(c.publish(), p.start())
 }

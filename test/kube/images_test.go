@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +25,7 @@ const (
 	podImage     = "localhost/pod:1"
 	keywardImage = "ghcr.io/keyward/keyward:test"
 	envoyImage   = "docker.io/envoyproxy/envoy:test"
+	moduleImage  = "ghcr.io/keyward/keyward-module:test" // as deploy/module/Dockerfile has it
 )
 
 // image is one layer of files and how the container starts.
@@ -48,15 +50,25 @@ func pictures(ctx context.Context) ([]image, error) {
 	for _, path := range library.FindAllString(libraries, -1) {
 		envoyFiles[strings.TrimPrefix(path, "/")] = path
 	}
+	keyward := image{
+		name: keywardImage, // as the Dockerfile has it
+		files: map[string]string{
+			"bin/sidecar": filepath.Join(images, "sidecar"), "bin/xds": filepath.Join(images, "xds"), "bin/keyward": filepath.Join(images, "keyward"),
+		},
+		links: map[string]string{"bin/ratelimit": "sidecar", "bin/ratelimit_config_check": "keyward"},
+	}
+	module := keyward
+	module.name, module.files = moduleImage, maps.Clone(keyward.files)
+	libraryFiles, err := filepath.Glob(filepath.Join(modules, "*.so"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range libraryFiles {
+		module.files["module/"+filepath.Base(path)] = path
+	}
 	return []image{
 		{name: podImage, files: map[string]string{"pod": filepath.Join(images, "pod")}, entrypoint: []string{"/pod"}},
-		{
-			name: keywardImage, // as the Dockerfile has it
-			files: map[string]string{
-				"bin/sidecar": filepath.Join(images, "sidecar"), "bin/xds": filepath.Join(images, "xds"), "bin/keyward": filepath.Join(images, "keyward"),
-			},
-			links: map[string]string{"bin/ratelimit": "sidecar", "bin/ratelimit_config_check": "keyward"},
-		},
+		keyward, module,
 		{name: envoyImage, files: envoyFiles, entrypoint: []string{"/usr/local/bin/envoy"}},
 	}, nil
 }

@@ -33,6 +33,8 @@ var (
 	images   = os.Getenv("KEYWARD_KUBE_IMAGES")
 	work     = os.Getenv("KEYWARD_KUBE_WORK")
 
+	modules = os.Getenv("KEYWARD_MODULES") // folder of the dynamic module's files; empty if there is none
+
 	definitions = os.Getenv("KEYWARD_DEFINITIONS") // folder of the gateways' CustomResourceDefinitions
 )
 

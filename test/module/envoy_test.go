@@ -113,8 +113,11 @@ func tryStart(t *testing.T, r release, o setup) *site {
 	ratelimit.RegisterRateLimitServiceServer(server, s.service)
 	go func() { _ = server.Serve(ln) }()
 	t.Cleanup(server.Stop)
-	app := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.served.Add(1)
+		if r.URL.Path == "/redirect" {
+			http.Redirect(w, r, "http://"+r.Host+"/", http.StatusFound)
+		}
 		h := r.Header.Clone()
 		s.headers.Store(&h)
 	}))
@@ -211,7 +214,7 @@ func (s *site) listener(o setup) string {
 	}
 	filters = append(slices.Clone(filters), router)
 	manager := lab.TypedConfig("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", fmt.Sprintf(
-		`stat_prefix: in, generate_request_id: false, route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /direct}, direct_response: {status: 200}}, {match: {prefix: /}, route: {cluster: app, timeout: 0s}, %s}]}]}, http_filters: [%s]`,
+		`stat_prefix: in, generate_request_id: false, route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /direct}, direct_response: {status: 200}}, {match: {path: /redirect}, route: {cluster: app, internal_redirect_policy: {}}}, {match: {prefix: /}, route: {cluster: app, timeout: 0s}, %s}]}]}, http_filters: [%s]`,
 		o.route, strings.Join(filters, ", ")))
 	return fmt.Sprintf(`name: in, address: {socket_address: {address: @HOST@, port_value: @PORT@}}, filter_chains: [{filters: [{name: hcm, typed_config: %s}]}]`, manager)
 }

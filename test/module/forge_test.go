@@ -116,3 +116,22 @@ func TestOnlyWhatTheFilterLimits(t *testing.T) {
 		s.want("left", int(lease.left()), want)
 	})
 }
+
+// TestInternalRedirect checks that a request which Envoy redirects itself takes a lease each time, as the rate limit filter
+// makes a call each time.
+func TestInternalRedirect(t *testing.T) {
+	each(t, func(t *testing.T, r release) {
+		p := listen(t, ordinary(64))
+		s := start(t, r, setup{socket: p.path})
+		l := p.link(0)
+		for _, c := range []struct{ tokens, left, calls int }{{0, 0, 2}, {1, 0, 1}, {10, 8, 0}} {
+			lease := l.segment.lend(0, uint32(c.tokens), time.Minute, "app", "api_key=k")
+			s.service.allow(c.calls)
+			before := s.served.Load()
+			s.want("status", s.get("/redirect", "x-key", "k"), http.StatusOK)
+			s.want("requests to the application", int(s.served.Load()-before), 2)
+			s.want("calls", len(s.service.take()), c.calls)
+			s.want("left", int(lease.left()), c.left)
+		}
+	})
+}

@@ -177,7 +177,9 @@ const noTime = int64(1) << 62
 // drive does what is due, and schedules the rest.
 func (b *quotaBook) drive() {
 	m := b.m
-	b.ledger.SetMembers(m.view.Ring.Len())
+	if m.view.Ring != nil { // a member that has just started has none
+		b.ledger.SetMembers(m.view.Ring.Len())
+	}
 	for b.ledger.Next() <= m.clock() {
 		work := b.ledger.Tick(m.clock())
 		for _, r := range work.Responses {

@@ -294,6 +294,7 @@ func (e *quotaEnvoy) stop(d time.Duration) {
 	}
 	w.stats.count("quota: Envoy stopped")
 	e.proxy.Pause(w.now)
+	until := e.lease.until
 	e.stopped, e.lease = true, quotaLease{}
 	w.after(d, nil, func() {
 		e.stopped = false
@@ -302,7 +303,7 @@ func (e *quotaEnvoy) stop(d time.Duration) {
 		}
 		known := e.book != nil && !e.book.m.gone && e.book.open[e.stream] != nil
 		for ; e.waiting > 0; e.waiting-- {
-			if !known {
+			if !known || w.now >= until { // a lease that has ended may be charged in part
 				w.quota.excess[w.quota.request.Rule.Index(e.now())]++
 			}
 			e.hit()

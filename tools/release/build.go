@@ -32,6 +32,7 @@ type release struct {
 
 	root, out string
 	programs  string // folder of the compiled programs, with a folder for each platform
+	modules   string // folder of the dynamic module's files, with a folder for each platform; empty: there is no module
 	licenses  tree
 	manuals   tree
 }
@@ -96,6 +97,9 @@ func start(ctx context.Context, o options) (*release, error) {
 		return nil, fmt.Errorf("tag %q: want v1.2.3 or v1.2.3-rc.1", o.tag)
 	}
 	r := &release{Tag: o.tag, Version: m[1], DryRun: o.dryRun, Digests: map[string]string{}, Manifests: map[string]string{}, root: o.root, out: o.out}
+	if r.modules = o.modules; r.modules == "" && !o.dryRun {
+		return nil, errors.New("-modules is missing: scripts/module release DIR builds the dynamic module")
+	}
 	if r.programs = o.programs; r.programs == "" {
 		r.programs = r.work("programs")
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -46,8 +47,8 @@ func (r *release) labels() map[string]string {
 	}
 }
 
-// images builds an image for each Linux platform, and the index of them, in the OCI layout dist/oci/keyward. It has no
-// base image, so that all of its content is in the sources and in the modules of go.sum.
+// images builds an image for each Linux platform, and the index of them, in the OCI layout dist/oci/keyward, and the same with the
+// dynamic module in dist/oci/keyward-module. They have no base image, so that all of its content is in the sources and in the modules of go.sum.
 func (r *release) images(ctx context.Context) error {
 	system, err := r.system(ctx)
 	if err != nil {
@@ -57,20 +58,39 @@ func (r *release) images(ctx context.Context) error {
 	if err := r.rootsLicense(ctx, notices); err != nil {
 		return err
 	}
+	if err := r.index(imageName, func(p platform) (v1.Image, error) { return r.image(p, system, notices) }); err != nil || r.modules == "" {
+		return err
+	}
+	return r.index(moduleImageName, func(p platform) (v1.Image, error) {
+		files, err := r.moduleFiles(p, "module/")
+		if err != nil || len(files) == 0 {
+			return nil, err
+		}
+		return r.image(p, system, notices, files)
+	})
+}
+
+// index writes the index of the images that build returns for the Linux platforms. It leaves out those without an image.
+func (r *release) index(name string, build func(platform) (v1.Image, error)) error {
 	var all []mutate.IndexAddendum
 	for _, p := range r.Platforms {
 		if p.OS != "linux" {
 			continue
 		}
-		img, err := r.image(p, system, notices)
+		img, err := build(p)
 		if err != nil {
 			return err
+		}
+		if img == nil {
+			continue
 		}
 		digest, err := img.Digest()
 		if err != nil {
 			return err
 		}
-		r.Manifests[p.String()] = digest.String()
+		if name == imageName {
+			r.Manifests[p.String()] = digest.String()
+		}
 		d := v1.Descriptor{Platform: &v1.Platform{OS: p.OS, Architecture: p.Arch}}
 		all = append(all, mutate.IndexAddendum{Add: img, Descriptor: d})
 	}
@@ -79,10 +99,11 @@ func (r *release) images(ctx context.Context) error {
 	}
 	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), all...)
 	index = mutate.Annotations(index, r.labels()).(v1.ImageIndex) //nolint:errcheck // it returns what it got
-	return r.writeLayout(imageName, index)
+	return r.writeLayout(name, index)
 }
 
-// image builds the image of one platform.
+// image builds the image of one platform from the programs and these trees: system files, licenses and, in the module's image, the
+// module's files. The module's image prints its files if it has no command.
 func (r *release) image(p platform, trees ...tree) (v1.Image, error) {
 	built, err := r.compiled(p, "bin")
 	if err != nil {
@@ -91,14 +112,15 @@ func (r *release) image(p platform, trees ...tree) (v1.Image, error) {
 	for name, to := range links {
 		built.link(name, to)
 	}
+	comments := []string{"system files", "licenses", "programs", "module"}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	created := v1.Time{Time: r.Time}
-	for i, t := range append(trees, built) {
+	for i, t := range slices.Insert(slices.Clone(trees), 2, built) {
 		layer, err2 := r.layer(t)
 		if err2 != nil {
 			return nil, err2
 		}
-		h := v1.History{Created: created, CreatedBy: "tools/release", Comment: []string{"system files", "licenses", "programs"}[i]}
+		h := v1.History{Created: created, CreatedBy: "tools/release", Comment: comments[i]}
 		if img, err = mutate.Append(img, mutate.Addendum{Layer: layer, History: h}); err != nil {
 			return nil, err
 		}
@@ -109,6 +131,9 @@ func (r *release) image(p platform, trees ...tree) (v1.Image, error) {
 	}
 	c = c.DeepCopy()
 	c.OS, c.Architecture, c.Created, c.Config = p.OS, p.Arch, created, r.config()
+	if len(trees) == len(comments)-1 {
+		c.Config.Cmd = []string{"/bin/keyward", "module", "--list"}
+	}
 	if img, err = mutate.ConfigFile(img, c); err != nil {
 		return nil, err
 	}

@@ -28,6 +28,7 @@ type options struct {
 	platforms string
 	licenses  string
 	programs  string
+	modules   string
 	registry  string
 	helm      string
 	dryRun    bool
@@ -58,6 +59,7 @@ func run(ctx context.Context, args []string) error {
 	s.StringVar(&o.platforms, "platforms", strings.Join(allPlatforms, ","), "platforms to build for, OS/ARCH")
 	s.StringVar(&o.licenses, "licenses", "", "folder that scripts/licenses has written (default: run it)")
 	s.StringVar(&o.programs, "programs", "", "folder work/programs of a former build (default: compile them)")
+	s.StringVar(&o.modules, "modules", "", "folder in the repository that scripts/module release has written; a dry run can leave the module out")
 	s.StringVar(&o.registry, "registry", defaultRegistry, "registry and folder to push to")
 	s.StringVar(&o.helm, "helm", "", "Helm programs for try, separated by commas")
 	s.BoolVar(&o.dryRun, "dry-run", false, "accept a commit without the tag, changed files, and notes that are called Unreleased")
@@ -71,8 +73,10 @@ func run(ctx context.Context, args []string) error {
 	if o.root, err = filepath.Abs(o.root); err != nil {
 		return err
 	}
-	if !filepath.IsAbs(o.out) {
-		o.out = filepath.Join(o.root, o.out)
+	for _, dir := range []*string{&o.out, &o.modules} {
+		if *dir != "" && !filepath.IsAbs(*dir) {
+			*dir = filepath.Join(o.root, *dir)
+		}
 	}
 	return commands[args[0]](ctx, o)
 }

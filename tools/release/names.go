@@ -11,7 +11,8 @@ const (
 	project         = "keyward"
 	source          = "https://github.com/keyward/keyward"
 	defaultRegistry = "ghcr.io/keyward"
-	imageName       = "keyward" // in the registry
+	imageName       = "keyward"        // in the registry
+	moduleImageName = "keyward-module" // the image with the files of Envoy's dynamic module
 	description     = "A rate-limit service for Envoy that counts each key on one member, without Redis."
 	license         = "Apache-2.0"
 	versionVariable = "github.com/keyward/keyward/internal/app.Version"
@@ -46,6 +47,9 @@ func parsePlatforms(list string) (all []platform, err error) {
 
 // tagged matches tags of releases: a semantic version with v, without build metadata, which image tags cannot contain.
 var tagged = regexp.MustCompile(`^v((\d+)\.(\d+)\.\d+(-[0-9A-Za-z.-]+)?)$`)
+
+// isImage reports whether a name in the registry is that of an image, not of a chart.
+func isImage(repository string) bool { return repository == imageName || repository == moduleImageName }
 
 // imageTags returns the tags of the image. A pre-release gets only its own two.
 func imageTags(tag string) []string {

@@ -26,6 +26,9 @@ func (r *release) publish(ctx context.Context, p platform) error {
 	if p.OS != "linux" {
 		return nil
 	}
+	if err := r.moduleArchive(p); err != nil {
+		return err
+	}
 	content := r.packageTree(built)
 	deb, err := r.deb(p.Arch, content)
 	if err != nil {

@@ -30,7 +30,7 @@ func (r *release) pushAll(ctx context.Context, registry string, how ...remote.Op
 			return err
 		}
 		tags := []string{r.Version} // Helm's versions have no v
-		if repository == imageName {
+		if isImage(repository) {
 			tags = imageTags(r.Tag)
 		}
 		for _, tag := range tags {
@@ -57,7 +57,7 @@ func (r *release) stored(repository string) (remote.Taggable, error) {
 	if err != nil {
 		return nil, err
 	}
-	if repository == imageName {
+	if isImage(repository) {
 		return index.ImageIndex(digest)
 	}
 	return index.Image(digest)

@@ -45,8 +45,10 @@ func try(ctx context.Context, o options) error {
 	if err := r.pushAll(ctx, prefix, remote.WithContext(ctx)); err != nil {
 		return err
 	}
-	if err := r.tryImage(ctx, prefix); err != nil {
-		return fmt.Errorf("image: %w", err)
+	for _, name := range []string{imageName, moduleImageName} {
+		if err := r.tryImage(ctx, prefix, name); err != nil {
+			return fmt.Errorf("image %s: %w", name, err)
+		}
 	}
 	if o.helm == "" {
 		fmt.Fprintln(os.Stderr, "NOT TRIED: no Helm; scripts/release-dry-run finds the one of test/kube/tools/build helm")
@@ -142,12 +144,12 @@ func (r *release) tryProgram(ctx context.Context, file string, body []byte) erro
 
 // tryImage pulls the index by its digest and by its tags, checks all digests in it, and starts the programs of this
 // machine's image.
-func (r *release) tryImage(ctx context.Context, prefix string) error {
-	digest, ok := r.Digests[imageName]
+func (r *release) tryImage(ctx context.Context, prefix, repository string) error {
+	digest, ok := r.Digests[repository]
 	if !ok {
 		return nil
 	}
-	ref, err := name.NewDigest(prefix + "/" + imageName + "@" + digest)
+	ref, err := name.NewDigest(prefix + "/" + repository + "@" + digest)
 	if err != nil {
 		return err
 	}
@@ -176,6 +178,9 @@ func (r *release) tryImage(ctx context.Context, prefix string) error {
 	}
 	files := mutate.Extract(img)
 	defer files.Close()
+	if repository == moduleImageName {
+		return r.tryModule(ctx, files)
+	}
 	return r.tryPrograms(ctx, files, "bin/")
 }
 

@@ -45,6 +45,14 @@ app.kubernetes.io/component: {{ . }}
 {{- if $i.digest }}@{{ $i.digest }}{{ else }}:{{ $i.tag | default (printf "v%s" .Chart.AppVersion) }}{{ end -}}
 {{- end }}
 
+{{/* Image with the dynamic module's files. */}}
+{{- define "keyward.moduleImage" -}}
+{{- $i := .Values.image -}}
+{{- if .Values.module.image }}{{ .Values.module.image }}{{ else -}}
+{{- with $i.registry }}{{ . }}/{{ end }}{{ $i.repository }}-module:{{ $i.tag | default (printf "v%s" .Chart.AppVersion) }}
+{{- end -}}
+{{- end }}
+
 {{- define "keyward.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default (include "keyward.fullname" .) -}}
 {{- end }}

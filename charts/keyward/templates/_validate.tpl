@@ -48,9 +48,6 @@
 {{- if .Values.quota.enabled -}}
 {{- $faults = append $faults "quota.enabled and module.enabled are two ways to spend limits without calls, and the demo Envoy has one of them: set one" -}}
 {{- end -}}
-{{- if not $m.image -}}
-{{- $faults = append $faults "module.enabled: set module.image, an image of deploy/module/Dockerfile" -}}
-{{- end -}}
 {{- if and (not .Values.envoy.config) (not (regexMatch "^v?1\\.40(\\.|$)" $m.envoyVersion)) -}}
 {{- $faults = append $faults (printf "module.envoyVersion is %s, and the demo Envoy's configuration is for 1.40: set envoy.image, and envoy.config to the output of keyward envoy-config --shape module --envoy-version %s" $m.envoyVersion $m.envoyVersion) -}}
 {{- end -}}

@@ -47,7 +47,7 @@ func Demand(r *owner.Request, parts uint64) uint64 {
 
 // Lapsed reports whether n may have lapsed at the time now, or exists no longer.
 func (n *Note) Lapsed(now int64) bool {
-	return n.At == 0 || now-n.At >= int64(quota.DemandLife-2*time.Second)
+	return n.At == 0 || now < n.At || now-n.At >= int64(quota.DemandLife-2*time.Second)
 }
 
 // Current returns n, or no note if n may have lapsed at the time now.

@@ -31,7 +31,7 @@ Each takes a dict:
   dataSize        sizeLimit of the emptyDir                     default 2Gi
   dataPath        directory of the node, with hostPath          default /var/lib/keyward
   moduleEnvoy     version of the pod's Envoy, such as "1.40", that spends leases with the dynamic module; see "keyward.module"   default none
-  moduleImage     image of deploy/module/Dockerfile, with moduleEnvoy
+  moduleImage     image with the module's files               default ghcr.io/keyward/keyward-module:v<appVersion>
   args            list of additional flags of the sidecar
   env             list of additional variables
   volumeMounts    list of additional mounts
@@ -61,7 +61,7 @@ Envoy of a pod with the sidecar. Envoy's container also needs "keyward.module.en
 {{- define "keyward.module" -}}
 {{- if not (kindIs "string" .moduleEnvoy) }}{{ fail "keyward-lib: moduleEnvoy: want a version in quotes, because YAML reads 1.40 as 1.4" }}{{ end -}}
 - name: keyward-module
-  image: {{ required "keyward-lib: moduleImage is missing: want an image of deploy/module/Dockerfile" .moduleImage }}
+  image: {{ .moduleImage | default (printf "ghcr.io/keyward/keyward-module:v%s" "0.1.0") }}
   imagePullPolicy: {{ .pullPolicy | default "IfNotPresent" }}
   command: [/bin/keyward, module, --envoy, {{ .moduleEnvoy | quote }}, --to, /modules]
   resources:
