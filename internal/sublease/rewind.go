@@ -9,7 +9,7 @@ func (b *TokenBook) rewind(by int64) {
 		a.leftAt -= by
 		a.lookAt = 0
 		for _, l := range a.lines {
-			for _, at := range []*int64{&l.usedAt, &l.lookedAt, &l.filledAt, &l.renewAt, &l.fullTo} {
+			for _, at := range []*int64{&l.usedAt, &l.messageAt, &l.lookedAt, &l.filledAt, &l.renewAt, &l.fullTo} {
 				*at -= by
 			}
 		}
