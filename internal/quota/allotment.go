@@ -20,8 +20,9 @@ type allotment struct {
 	charged uint64 // sum of the charges of the lines, and gone
 	ahead   uint64 // what may be spent in the next window: what is alive of leases that reach into it
 	gone    uint64 // charge of lines that are closed
-	closed  []closedLease
+	closed  []*closedLease
 
+	roomy      bool  // all demands are well below the limit
 	short      bool  // a line was offered less than it needs in this window
 	dealt      bool  // the window's lots were offered
 	dealAt     int64 // when they are offered, although leases may not reach into the next window
@@ -115,9 +116,13 @@ func (a *allotment) nextEnd() int64 { return a.end + int64(a.quota.Window) }
 func (a *allotment) firstLease(now int64) float64 {
 	envoys := max(1, float64(a.quota.Envoys))
 	if a.quota.Envoys == 0 {
-		envoys = max(envoys, float64(len(a.lines)), float64(len(a.ledger.streams)))
+		envoys = a.ledger.members * max(envoys, float64(len(a.lines)), float64(len(a.ledger.streams)))
 	}
-	part := 2 * float64(a.quota.Limit) / envoys * a.seconds(now) / a.quota.Window.Seconds()
+	left := a.seconds(now)
+	if a.ledger.shared { // others may need more; this one gets more when its load is known
+		left = max(min(left, pauseLease.Seconds()), left/4) * 0.6
+	}
+	part := 2 * float64(a.quota.Limit) / envoys * left / a.quota.Window.Seconds()
 	return max(idleLease, min(part, float64(a.quota.Limit)/2))
 }
 
@@ -127,7 +132,7 @@ func (a *allotment) reserve(total float64) float64 {
 	if a.quota.Window < shortWindow && total > 1.1*base {
 		return 0
 	}
-	return base / 50
+	return base / 50 * float64(len(a.lines)-1) / float64(len(a.lines))
 }
 
 // deal offers the window's lots.
@@ -136,6 +141,9 @@ func (a *allotment) deal(now int64) {
 	budget := max(0, float64(a.free())-a.reserve(total))
 	for i, l := range a.lines {
 		l.hungry = total > budget && a.needs[i] > 0
+	}
+	if total <= budget {
+		total += a.addPauses(now, a.seconds(now), budget-total)
 	}
 	switch {
 	case total <= budget && a.ledger.shared: // hits that are not needed here are needed elsewhere
@@ -154,7 +162,8 @@ func (a *allotment) deal(now int64) {
 		}
 	}
 	a.dealt = true
-	if a.short = total > budget; a.short {
+	if total > budget {
+		a.short = !a.roomy
 		a.ask(now)
 	}
 }
@@ -185,6 +194,7 @@ func (a *allotment) granted(now, window int64, hits uint64) {
 		a.serve(now)
 	case a.window + 1:
 		a.next += hits
+		a.endAwaits()
 		if !a.dealt && a.held > 0 {
 			a.deal(now)
 		}
@@ -207,13 +217,25 @@ func (a *allotment) serve(now int64) {
 	}
 }
 
-// remove removes a line; its charge remains until the window ends.
-func (a *allotment) remove(now int64, l *line) {
+// endClosed records that a closed lease has ended. What was spent of it before is not known, so it is charged to this window.
+func (a *allotment) endClosed(now int64, c *closedLease) {
+	if now > a.end-int64(ackMargin) || c.until <= now {
+		return
+	}
+	if c.until > a.end {
+		a.ahead -= c.hits
+	}
+	c.until = now
+}
+
+// remove removes a line; its charge remains until the window ends. It returns what is left of its lease, or nil.
+func (a *allotment) remove(now int64, l *line) (c *closedLease) {
 	l.removed, l.want = true, 0
 	a.gone += l.counted.charge
 	a.ahead -= l.counted.ahead
 	if hits, until := l.alive(), l.latestEnd(now); hits > 0 && until > now {
-		a.closed = append(a.closed, closedLease{hits: hits, until: until})
+		c = &closedLease{hits: hits, until: until}
+		a.closed = append(a.closed, c)
 		if until > a.end {
 			a.ahead += hits
 		}
@@ -223,4 +245,5 @@ func (a *allotment) remove(now int64, l *line) {
 	a.lines[l.place].place = l.place
 	a.lines = a.lines[:last]
 	a.ledger.stats.Stranded += l.charge() - l.spent + l.late
+	return c
 }

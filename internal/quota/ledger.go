@@ -37,6 +37,24 @@ type stream struct {
 	reportedAt int64
 	waiting    []sentResponse // unacknowledged, oldest first
 	unacked    []*line        // lines with unacknowledged pushes
+	ending     []endingLease  // of abandoned lines
+}
+
+// endingLease is a lease of an abandoned line. It ends when the response is acknowledged.
+type endingLease struct {
+	serial    uint64
+	allotment *allotment
+	lease     *closedLease
+}
+
+// abandoned records that the lines that were abandoned in responses up to serial have no leases.
+func (s *stream) abandoned(now int64, serial uint64) {
+	for len(s.ending) > 0 && s.ending[0].serial <= serial {
+		e := s.ending[0]
+		s.ending = s.ending[:copy(s.ending, s.ending[1:])]
+		e.allotment.catchUp(now)
+		e.allotment.endClosed(now, e.lease)
+	}
 }
 
 type sentResponse struct {
@@ -202,11 +220,12 @@ func (b *Ledger) Acked(now int64, id Stream, serial uint64) (took time.Duration)
 		a.settle(l)
 		if l.waits() {
 			open = append(open, l)
-		} else if l.forced {
+		} else if l.forced || l.hungry && a.roomy {
 			a.refill(now, l)
 		}
 	}
 	s.unacked = open
+	s.abandoned(now, serial)
 	if stalled && !s.stalled(now) {
 		for _, l := range s.lines {
 			l.allotment.refill(now, l)

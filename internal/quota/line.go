@@ -41,14 +41,17 @@ type line struct {
 	sameDeadline int64 // when the lease would have ended without it
 
 	rate       rate
-	reportedAt int64 // 0: never
-	before     int64 // time of the report before that one
-	hitAt      int64 // last report with hits
+	peak       float64 // hits per second in the busiest of the last reports with hits
+	reportedAt int64   // 0: never
+	before     int64   // time of the report before that one
+	hitAt      int64   // last report with hits
 	lastHits   uint64
 	quiet      int  // consecutive reports without hits
+	back       bool // the newest report is the first one with hits after others, so its rate is too low
 	settled    bool // a report has settled the first lease
 	forced     bool // the Envoy has lost its assignment
 	hungry     bool // it was offered less than it needs
+	awaits     int  // how often what it wants has waited for hits of the next window
 
 	want    PushKind // to push; 0: nothing
 	lot     uint64   // with Pair
@@ -201,12 +204,21 @@ func (l *line) turn(end int64) {
 		l.same = 0
 	}
 	l.spent, l.live, l.known, l.old, l.doubt, l.carried = 0, 0, 0, 0, 0, alive
-	l.hungry, l.guess, l.stale = false, 0, true
+	l.hungry, l.awaits, l.guess, l.stale = false, 0, 0, true
+	if l.want == Pair || l.want == Same {
+		l.want = 0
+	}
 }
 
 // expected returns the estimate of the unspent hits of the live lease. It is negative if the lease was too small.
 func (l *line) expected(now int64) float64 {
 	return float64(l.live) - max(float64(l.known), l.guess) - l.rate.over(now-max(l.sentAt, l.reportedAt))
+}
+
+// spentUp reports whether the lease is spent: reports prove it, or the load since them makes it very likely.
+func (l *line) spentUp(now int64) bool {
+	since := l.rate.over(now - max(l.sentAt, l.reportedAt))
+	return l.rest() == 0 || l.expected(now)+math.Sqrt(max(0, since)) < 0
 }
 
 // idle reports whether the Envoy has no requests at present.

@@ -148,6 +148,7 @@ type Options struct {
 const (
 	defaultIDs = 1000
 
+	pauseLease     = 6 * time.Second         // for which a lease lasts when the load of a line comes back
 	reportInterval = 5500 * time.Millisecond // time until the next report, with its delay
 	settleAfter    = time.Second             // after an acknowledgement, until reports contain all hits of what was replaced
 	spacing        = 50 * time.Millisecond   // between two responses to an Envoy
@@ -155,6 +156,8 @@ const (
 	denyBefore     = 70 * time.Millisecond   // before the end of a window, leases that the next one has no room for are ended
 	ackMargin      = 20 * time.Millisecond   // an acknowledgement this long before the end of a window is one before it
 	coverBefore    = 10 * time.Second        // before the end of a window, leases are charged to the next one as well
+	awaitsMost     = 3                       // waits of a lease for hits of the next window
+	lateCover      = 7 * time.Second         // before the end of a window, a lease waits for hits of the next one: it cannot be extended for long
 	coverWait      = 20 * time.Millisecond   // for the next window's hits, before leases that end with the window are pushed
 	extendBefore   = 5 * time.Second         // before a lease ends, extensions are sent: one that arrives later fills the bucket again
 	lotBefore      = 2 * time.Second         // before the end of a window, the next window's lot is asked for
@@ -172,6 +175,13 @@ const (
 	idleReports  = 2           // reports without hits, until a line is idle
 	idleLease    = 10          // lease of an idle line
 	abandonAfter = time.Minute // without hits
+
+	peakFades   = 0.97 // with each report with hits
+	steadyAbove = 0.95 // part of a line's peak, above which its load does not pause
+	lowLease    = 0.92 // part of what a lease should have for a load that pauses, below which it is enlarged
+	shedPart    = 20   // 1/shedPart of the limit is the least that is given back of the next window
+	lotPart     = 1.03 // part of a sidecar's part of the limit that a lot may have, while the demands are below
+	roomyBelow  = 0.75 // part of the limit: while all demands are below, lines keep leases for loads that pause
 
 	shortWindow = 20 * time.Second // below, a limit that is exceeded is granted without a reserve
 )

@@ -4,7 +4,7 @@ import "math"
 
 // refill offers a line a larger or a smaller lease, if it needs one.
 func (a *allotment) refill(now int64, l *line) {
-	if a.shut || l.stream.stalled(now) || l.serial != 0 && !l.acked {
+	if a.closing(now) || l.stream.stalled(now) || l.serial != 0 && !l.acked {
 		return
 	}
 	if l.forced {
@@ -12,28 +12,40 @@ func (a *allotment) refill(now int64, l *line) {
 		return
 	}
 	left := a.seconds(now)
-	need := l.demand(now, left)
+	need := a.wish(now, l, left)
 	rest := max(0, l.expected(now))
-	next := min(need, l.demand(now, min(left, reportInterval.Seconds())))
+	soon := min(left, reportInterval.Seconds())
+	next := min(need, max(l.demand(now, soon), lowLease*a.wish(now, l, soon)))
 	available := a.available(now)
-	plenty := available > a.base()/8
+	plenty := available > a.base()/8 || a.roomy && float64(available) >= next
 	switch {
 	case rest < next && (rest <= 2 || plenty):
-		if l.rate.known && !l.idle() {
-			need = l.rate.need(left, 0.5)
+		if l.rate.known && !a.roomy {
+			need = max(l.rate.need(left, 0.5), next)
 		}
 		a.enlarge(now, l, need, available)
+	case rest < next && a.roomy:
+		l.hungry = true
+		a.ask(now)
 	case left > nearEnd.Seconds():
 		a.shrink(now, l, need, next)
 	}
 }
 
+// closing reports whether leases that the next window has no room for are about to be ended, or were. A lease that is pushed
+// now would delay that until after the window.
+func (a *allotment) closing(now int64) bool { return a.shut || a.end-now <= int64(denyBefore+spacing) }
+
 // enlarge offers a larger lease.
 func (a *allotment) enlarge(now int64, l *line, need float64, available uint64) {
 	lot := min(uint64(need), available)
 	if l.hungry = lot < uint64(need); l.hungry {
-		a.short = true
+		before := a.askedAt
+		a.short = a.short || !a.roomy
 		a.ask(now)
+		if a.roomy && a.askedAt != before {
+			return // the answer serves it
+		}
 	}
 	if lot > 2 && float64(lot) > l.expected(now)+2 {
 		a.order(l, Pair, lot)
@@ -44,8 +56,12 @@ func (a *allotment) enlarge(now int64, l *line, need float64, available uint64) 
 func (a *allotment) shrink(now int64, l *line, need, next float64) {
 	rest, available := float64(l.rest()), float64(a.available(now))
 	if l.idle() {
-		if rest > idleLease {
-			a.order(l, Pair, min(idleLease, a.free()))
+		switch free := float64(a.free()); {
+		case rest <= need:
+		case a.roomy && rest > 2*need && free >= need, !a.roomy && free > 0:
+			a.order(l, Pair, min(uint64(need), a.free()))
+		case !a.roomy:
+			a.order(l, Deny, 0)
 		}
 		return
 	}
@@ -63,36 +79,42 @@ func (a *allotment) scan(now int64) {
 	if a.end-now < int64(lotBefore) {
 		a.endExpiring(now)
 	}
+	if !a.dealt || a.closing(now) {
+		return
+	}
 	for i := range a.lines {
 		l := a.lines[(a.scanFrom+i)%len(a.lines)]
 		available := a.available(now)
 		much := available > a.base()/10
-		if !much && (!a.short || !a.ledger.shared || available <= max(2, a.base()/200)) {
+		if !a.roomy && !much && (!a.short || !a.ledger.shared || available <= max(2, a.base()/200)) {
 			return
 		}
-		if l.kind != Pair || !l.rate.known || l.idle() || l.want != 0 || !l.acked || l.stream.stalled(now) {
+		if l.kind != Pair || !l.rate.known || l.idle() || l.want != 0 || !l.acked || l.stream.stalled(now) ||
+			l.expected(now) >= l.rate.need(0.5, 2) {
 			continue
 		}
-		expected := l.expected(now)
-		if expected >= l.rate.need(0.5, 2) {
-			continue
-		}
-		lot := uint64(l.rate.need(min(a.seconds(now), reportInterval.Seconds()), 2))
 		switch {
+		case a.roomy:
+			a.refill(now, l)
 		case much:
-			lot = min(lot, available/4)
-		case expected > 0:
-			continue
-		default:
-			lot = min(lot, available)
+			a.prolong(now, l, available/4)
+		case l.spentUp(now):
 			a.scanFrom = (a.scanFrom + i + 1) % len(a.lines)
-		}
-		if float64(lot) > expected+2 {
-			a.order(l, Pair, lot)
-		}
-		if !much {
+			a.prolong(now, l, available)
 			return
 		}
+	}
+}
+
+// prolong offers a line that has nearly spent its lease hits until its next report, at most as many.
+func (a *allotment) prolong(now int64, l *line, most uint64) {
+	margin := 2.0
+	if a.short && a.end-now < int64(nearEnd) { // what is not spent is lost
+		margin = 0
+	}
+	lot := min(most, uint64(l.rate.need(min(a.seconds(now), reportInterval.Seconds()), margin)))
+	if float64(lot) > l.expected(now)+2 {
+		a.order(l, Pair, lot)
 	}
 }
 
@@ -110,14 +132,31 @@ func (a *allotment) ask(now int64) {
 	if a.held >= uint64(a.quota.Limit) || a.askedAt != 0 && now-a.askedAt < int64(askAgain) {
 		return
 	}
-	left := a.seconds(now)
-	target := float64(a.charged) + a.margin()
+	target, scant := float64(a.charged), a.dealt && a.contended(now)
+	if !scant {
+		target += a.margin()
+	}
 	for _, l := range a.lines {
-		target += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
+		target += a.lacks(now, l, scant)
 	}
 	if target = min(math.Ceil(target), float64(a.quota.Limit)); uint64(target) > a.held {
 		a.request(now, a.window, uint64(target)-a.held, &a.askedAt)
 	}
+}
+
+// lacks returns how many hits the line needs in addition until the window ends. If all are scant, those are asked for that will
+// be spent: others need the rest.
+func (a *allotment) lacks(now int64, l *line, scant bool) float64 {
+	left, rest := a.seconds(now), float64(l.rest())
+	switch {
+	case scant && l.rate.known && !l.idle() && l.spentUp(now):
+		return l.rate.perSecond * left
+	case scant && l.rate.known && !l.idle():
+		return 0
+	case a.roomy && l.hungry: // until it is credited, what a larger lease replaces is charged as well
+		rest = 0
+	}
+	return max(0, a.ledger.wanted(a.wish(now, l, left))-rest)
 }
 
 // giveBack returns hits of the window that would not be needed if the load doubled, or if others need them, that are not
@@ -125,7 +164,7 @@ func (a *allotment) ask(now int64) {
 func (a *allotment) giveBack(now int64) {
 	limit, left := uint64(a.quota.Limit), a.seconds(now)
 	part := limit / 8
-	if a.contended(now) {
+	if a.contended(now) || a.scarce(a.window) {
 		part = limit / 100
 	}
 	if !a.dealt && len(a.lines) > 0 || a.free() <= 2*part || left < lotBefore.Seconds() {
@@ -133,7 +172,11 @@ func (a *allotment) giveBack(now int64) {
 	}
 	kept := float64(part)
 	for _, l := range a.lines {
-		kept += max(0, a.ledger.wanted(l.demand(now, left))-float64(l.rest()))
+		lacks := max(0, a.ledger.wanted(a.wish(now, l, left))-float64(l.rest()))
+		if l.want == Pair {
+			lacks = max(lacks, float64(l.lot))
+		}
+		kept += lacks
 	}
 	if hits := a.free() - min(a.free(), uint64(kept)); hits > part {
 		a.held -= hits

@@ -16,7 +16,7 @@ func (a *allotment) report(now int64, l *line, r BucketReport) {
 	if l.settles(now) {
 		a.ledger.stats.Credited += l.credit()
 	}
-	if l.forced = l.serial != 0 && r.Elapsed == 0 && r.Allowed+r.Denied > 0; r.Denied > 0 && !l.forced {
+	if l.forced = l.lost(now, r); r.Denied > 0 && !l.forced {
 		l.refused(now)
 	}
 	a.settle(l)
@@ -28,6 +28,13 @@ func (a *allotment) report(now int64, l *line, r BucketReport) {
 	case l.want == 0 || l.want == Same:
 		a.refill(now, l)
 	}
+}
+
+// lost reports whether an Envoy reports the id as a new one, so it has lost its assignment. Within a second of the report
+// before, it may be its report of all ids.
+func (l *line) lost(now int64, r BucketReport) bool {
+	soon := l.before != 0 && now-l.before < int64(time.Second)
+	return l.serial != 0 && r.Elapsed == 0 && r.Allowed+r.Denied > 0 && !soon
 }
 
 // observe measures the line's rate.
@@ -52,7 +59,10 @@ func (l *line) observe(now int64, r BucketReport) {
 	if l.idle() { // the measurements of the pause say nothing about the load
 		l.rate.known = l.rate.perSecond > 0
 	}
-	l.quiet, l.hitAt = 0, now
+	l.quiet, l.back, l.hitAt = 0, l.quiet > 0, now
+	if l.peak *= peakFades; l.rate.known {
+		l.peak = max(l.peak, l.rate.perSecond)
+	}
 }
 
 // change applies another quota.

@@ -96,7 +96,7 @@ func TestGrantIsMaxMin(t *testing.T) {
 	}
 	r := newRig(t, 1250, 10*time.Second)
 	r.steady(100, 10, 10)
-	if free := r.l.allotments[key].free(); free < 25 || free > 28 {
+	if free := r.l.allotments[key].free(); free < 16 || free > 20 {
 		t.Errorf("%d of 1250 are kept back", free)
 	}
 }
@@ -180,6 +180,8 @@ func TestNoCreditAcrossStreams(t *testing.T) {
 	equal(t, "gone in the next window", a.gone, 0)
 }
 
+// An Envoy without requests for two reports has a lease for the load that it had, and a small one while others need the
+// limit.
 func TestIdle(t *testing.T) {
 	r := newRig(t, 1000, time.Minute)
 	l := r.first(1)
@@ -191,21 +193,31 @@ func TestIdle(t *testing.T) {
 	r.none()
 	r.wait(5 * time.Second)
 	r.report(1, 0, 0)
-	equal(t, "idle lease", r.one(Pair).Tokens, 10)
+	if n := r.one(Pair).Tokens; n < 8*6 || n > 2*8*6 {
+		t.Errorf("a lease of %d for 8 hits a second", n)
+	}
+	busy := r.first(2)
+	r.wait(5 * time.Second)
+	r.report(2, 0, 100)
+	r.report(1, 0, 0)
+	r.wait(5 * time.Second)
+	r.pushes()
+	r.report(1, 0, 0)
+	equal(t, "idle lease while others need the limit", r.one(Pair).Tokens, 10)
 	r.wait(5 * time.Second)
 	r.report(1, 0, 0)
-	equal(t, "charge", r.charged(), 40+10)
-	r.none()
-	for range 8 {
+	equal(t, "charge", r.charged()-busy.charge(), 40+10)
+	for range 6 {
 		r.wait(5 * time.Second)
 		r.report(1, 0, 0)
 	}
+	r.l.Closed(r.now, 2)
 	r.wait(5 * time.Second)
 	r.pushes()
 	r.report(1, 0, 0)
 	equal(t, "TTL", r.one(Abandon).TTL, 0)
 	equal(t, "lines", len(r.l.allotments[key].lines), 0)
-	equal(t, "charge of an abandoned id", r.charged(), l.counted.charge)
+	equal(t, "charge of an abandoned id", r.l.allotments[key].gone >= l.counted.charge, true)
 	r.turn(2 * r.quota.Window)
 	equal(t, "keys", len(r.l.Keys()), 0)
 }
@@ -252,8 +264,19 @@ func TestForgottenAssignment(t *testing.T) {
 	equal(t, "old", l.old > 0, true)
 }
 
+// An Envoy may report all ids less than a second after a new one.
+func TestReportAfterNewID(t *testing.T) {
+	r := newRig(t, 1000, time.Minute)
+	r.first(1)
+	r.pushes()
+	r.wait(300 * time.Millisecond)
+	r.l.Report(r.now, BucketReport{Stream: 1, Key: key, Allowed: 20, Denied: 2}, r.quota)
+	r.run()
+	r.none()
+}
+
 func TestStalledEnvoy(t *testing.T) {
-	r := newRig(t, 1000, 10*time.Second)
+	r := newRig(t, 3000, 10*time.Second)
 	lines := r.steady(40, 40)
 	r.deaf[1] = true
 	r.until(5 * time.Second)

@@ -22,6 +22,8 @@ type windowLeft struct {
 	at     int64 // when; 0: never
 }
 
+const scarceBelow = 2 // 1/scarceBelow of the limit
+
 const callersPart = 50 // 1/callersPart of the limit is kept for callers that the holder decides
 
 // learnLeft records what the holder has reported.
@@ -88,7 +90,29 @@ func (a *allotment) most(now, window int64) uint64 {
 	others := max(0, limit-left-mine) // charged for them
 	others -= min(others, calls*(1-rest))
 	keep := calls*rest + max(0, (limit-part-calls)*rest-others)
-	return uint64(max(0, min(left, max(math.Ceil(part)-mine, left-keep))))
+	most := max(math.Ceil(part)-mine, left-keep)
+	if a.roomy { // half of what the demands of the others and of calls leave
+		most = max(most, (left-calls*rest-max(0, a.others(now)*rest-others))/2)
+	}
+	return uint64(max(0, min(left, most)))
+}
+
+// others returns the demand of the other sidecars, or the limit while it is not known.
+func (a *allotment) others(now int64) float64 {
+	s := &a.share
+	switch {
+	case !a.ledger.shared || a.ledger.members == 1:
+		return 0
+	case s.knownAt == 0 || now-s.knownAt >= int64(DemandLife):
+		return float64(a.quota.Limit)
+	}
+	return max(0, s.all-s.own)
+}
+
+// look determines whether there is room for leases of lines whose load pauses.
+func (a *allotment) look(now int64) {
+	a.roomy = a.others(now)+a.demand(now)+a.share.calls < roomyBelow*float64(a.quota.Limit)
+	a.short = a.short && !a.roomy
 }
 
 // margin returns how many hits are asked for in addition to the need.
@@ -119,13 +143,19 @@ func (a *allotment) request(now, window int64, hits uint64, at *int64) {
 }
 
 // demand returns the hits of a window that the lines need. Lines without a measured rate do not count.
+// Lines whose load pauses count as one hit, so that the demands of the others are known when it comes back.
 func (a *allotment) demand(now int64) (hits float64) {
+	least := false
 	for _, l := range a.lines {
 		if l.rate.known && !l.idle() && !l.stream.stalled(now) {
 			hits += l.rate.perSecond * a.quota.Window.Seconds()
 		}
+		least = least || l.peak > 0
 	}
-	return math.Ceil(hits)
+	if hits = math.Ceil(hits); least {
+		hits = max(hits, 1)
+	}
+	return hits
 }
 
 // shareOut gives the demand, if it has changed or is old, and asks for what has become free.
@@ -155,6 +185,12 @@ func (a *allotment) demanded(now int64, all float64) {
 	if s.knownAt = now; a.short {
 		a.ask(now)
 	}
+}
+
+// scarce reports whether little was left of the limit in a window when the holder reported it last.
+func (a *allotment) scarce(window int64) bool {
+	l := &a.share.left[window&1]
+	return a.ledger.shared && l.at != 0 && l.window == window && l.hits < uint64(a.quota.Limit)/scarceBelow
 }
 
 // contended reports whether the demand of all sidecars and of calls exceeds what there is.

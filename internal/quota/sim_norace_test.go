@@ -22,9 +22,14 @@ type plan struct {
 	// sidecars share the holder. 0 is one that does not. The first one's Envoys have skew times the load of the others'.
 	sidecars int
 	skew     float64 // 0 is 1
+	fifth    bool    // one Envoy in five has ten times the load, as with one sidecar
 	move     bool    // the load moves to other Envoys every third window
-	windows  int
-	faults   bool
+	// Envoys pause for that long after each busy time: all at once, or if apart is set, one after the other.
+	pause, busy time.Duration
+	apart       bool
+	restarts    bool // a sidecar starts again in every third window, one after the other
+	windows     int
+	faults      bool
 	sabotage
 }
 
@@ -63,7 +68,10 @@ type world struct {
 	offered  map[slot]float64
 	admitted map[slot]uint64
 	messages int
-	over     map[slot]uint64
+	// requests counts those after the first pause, or after four windows, and refused those of them.
+	requests, refused int
+	rested            bool // there was a pause
+	over              map[slot]uint64
 	// late counts hits that Envoys without a stream admitted at once when they went on after a stop. Their leases have
 	// ended, but their timers were stopped, so up to one request of each connection is admitted.
 	late map[slot]uint64
@@ -141,9 +149,15 @@ func newWorld(t testing.TB, p plan) *world {
 		if p.faults {
 			w.at(w.now+w.r.Int64N(60*second), e.fault)
 		}
+		if p.pause > 0 {
+			w.at(w.now+4*int64(p.window)+e.phase(), e.rest)
+		}
 	}
 	if p.rls > 0 {
 		w.call()
+	}
+	if p.restarts {
+		w.at(w.now+3*int64(p.window)+w.r.Int64N(int64(p.window)), func() { w.restart(0) })
 	}
 	if p.faults {
 		w.at(w.now+w.r.Int64N(120*second), w.outage)
@@ -156,7 +170,7 @@ func newWorld(t testing.TB, p plan) *world {
 func (w *world) share(shift int) {
 	sum := 0.0
 	for i, e := range w.envoys {
-		if e.rate = 1; len(w.sidecars) > 1 {
+		if e.rate = 1; len(w.sidecars) > 1 && !w.fifth {
 			if (i+shift)%len(w.sidecars) == 0 {
 				e.rate = max(1, w.skew)
 			}
@@ -179,6 +193,14 @@ func (w *world) ended(i slot, counts bool) []float64 {
 		return []float64{float64(w.admitted[i]) / most}
 	}
 	return nil
+}
+
+// counts reports whether what happens now is part of the result.
+func (w *world) counts() bool {
+	if w.pause > 0 {
+		return w.rested
+	}
+	return w.index() >= 1_000_000+4
 }
 
 func (w *world) index() int64 { return w.now / int64(w.window) }
@@ -250,9 +272,10 @@ func (s *sidecar) asked(h WindowHits) {
 	}
 	h.Hits = min(h.Hits, most)
 	w.holder.lent[i] += h.Hits
+	ledger := s.ledger
 	g := AskResult{h, uint64(w.limit) - w.holder.lent[i] - w.holder.rls[i]}
 	w.at(w.now+w.delay(), func() {
-		s.ledger.Granted(w.now, g)
+		ledger.Granted(w.now, g)
 		s.drive()
 	})
 }
@@ -270,8 +293,9 @@ func (s *sidecar) demanded(d KeyDemand) {
 			all += n.hits
 		}
 	}
+	ledger := s.ledger
 	w.at(w.now+w.delay(), func() {
-		s.ledger.Demanded(w.now, d.Key, all)
+		ledger.Demanded(w.now, d.Key, all)
 		s.drive()
 	})
 }

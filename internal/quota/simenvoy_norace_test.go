@@ -78,8 +78,30 @@ func (e *envoy) hit(key Key) bool {
 	if ok {
 		w.admitted[w.slot(key)]++
 	}
+	if w.counts() {
+		w.requests++
+		if !ok {
+			w.refused++
+		}
+	}
 	e.after()
 	return ok
+}
+
+// phase returns when the Envoy's first pause begins, after that of the first Envoy.
+func (e *envoy) phase() int64 {
+	if !e.w.apart {
+		return 0
+	}
+	return int64(e.w.pause+e.w.busy) / int64(e.w.plan.envoys) * int64(e.index)
+}
+
+// rest begins a pause.
+func (e *envoy) rest() {
+	w := e.w
+	w.rested = true
+	e.silent = w.now + int64(w.pause)
+	w.at(e.silent+int64(w.busy), e.rest)
 }
 
 // after sends what the proxy has reported and schedules what it does next.

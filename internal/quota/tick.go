@@ -120,7 +120,9 @@ func (a *allotment) push(now int64, l *line, serial uint64) (p Push, ok bool) {
 		l.replace(now, Allow, serial, 0, p.TTL)
 	case Abandon:
 		a.settle(l)
-		a.remove(now, l)
+		if c := a.remove(now, l); c != nil {
+			l.stream.ending = append(l.stream.ending, endingLease{serial, a, c})
+		}
 		delete(l.stream.lines, a.key)
 		return p, true
 	}
@@ -133,9 +135,17 @@ func (a *allotment) push(now int64, l *line, serial uint64) (p Push, ok bool) {
 func (a *allotment) pushPair(now int64, l *line, serial uint64, p *Push) bool {
 	n := min(l.lot, a.free())
 	p.TTL = ttl(now, a.nextEnd())
-	if after := l.rest() + l.old + l.carried + n; after > a.freeAhead()+l.counted.ahead {
+	before, room := l.rest()+l.old+l.carried, a.freeAhead()+l.counted.ahead
+	switch covered := room - min(room, before); {
+	case n <= covered:
+	case n > 0 && a.awaitCover(now, l, before+n):
+		return false
+	case a.end-now <= int64(coverBefore) && covered >= n-n/5: // a smaller lease that lasts is better than one that ends before the window
+		n = covered
+	default:
 		p.TTL = ttl(now, a.end)
 	}
+	l.awaits = 0
 	switch {
 	case n == 0 && l.live == 0 && (l.alive() > 0 || l.endsAt <= a.end):
 		a.pushDeny(now, l, serial, p) // also so that the assignment before does not end: then the Envoy's fallback would decide

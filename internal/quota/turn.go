@@ -2,7 +2,6 @@ package quota
 
 import (
 	"cmp"
-	"math"
 	"slices"
 )
 
@@ -10,6 +9,7 @@ import (
 func (a *allotment) step(now int64) {
 	if now >= a.end {
 		a.turn(now)
+		a.look(now)
 	}
 	left := a.end - now
 	if left <= int64(coverBefore) {
@@ -23,6 +23,11 @@ func (a *allotment) step(now int64) {
 		a.endLeases(now)
 	}
 	if !a.shut && now-a.scannedAt >= int64(scanInterval) {
+		a.look(now)
+		a.shedCover(now)
+		if now-a.nextAsked >= int64(coverWait) {
+			a.endAwaits()
+		}
 		a.scan(now)
 		a.giveBack(now)
 		a.shareOut(now)
@@ -63,7 +68,7 @@ func (a *allotment) turn(now int64) {
 	}
 	a.next = 0
 	a.open(window)
-	a.closed = slices.DeleteFunc(a.closed, func(c closedLease) bool { return c.until <= end })
+	a.closed = slices.DeleteFunc(a.closed, func(c *closedLease) bool { return c.until <= end })
 	a.gone, a.ahead, a.charged = 0, 0, 0
 	for _, c := range a.closed {
 		a.gone += c.hits
@@ -86,67 +91,14 @@ func (a *allotment) turn(now int64) {
 	}
 }
 
-// askNext asks for hits of the next window: first for what the leases that reach into it may spend there, then for the
-// next window's lot as well.
-func (a *allotment) askNext(now int64, lot bool) {
-	if len(a.lines) == 0 || a.quota.Unlimited || now >= a.end-int64(endMargin) {
-		return
-	}
-	if again := now-a.nextAsked >= int64(askAgain); !again && (a.lotAsked || !lot) {
-		return
-	}
-	target := a.held
-	if a.ledger.shared {
-		target = min(target, a.alive())
-	}
-	if lot {
-		alive := a.alive()
-		total := a.demands(now, a.quota.Window.Seconds())
-		target = alive + uint64(math.Ceil(a.ledger.wanted(total))) + uint64(a.margin())
-		a.lotAsked = true
-		a.giveBackNext(now, target)
-	}
-	if target = min(target, uint64(a.quota.Limit)); target > a.next {
-		a.request(now, a.window+1, target-a.next, &a.nextAsked)
-	}
-}
-
-// giveBackNext returns hits of the next window above what is needed there, if others need them.
-func (a *allotment) giveBackNext(now int64, needed uint64) {
-	if needed = max(needed, a.ahead); a.contended(now) && a.next > needed+uint64(a.quota.Limit)/100 {
-		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - needed})
-		a.next = needed
-	}
-}
-
-// alive returns what all Envoys may admit from now on with the leases that they have.
-func (a *allotment) alive() (hits uint64) {
-	for _, l := range a.lines {
-		hits += l.alive()
-	}
-	for _, c := range a.closed {
-		hits += c.hits
-	}
-	return hits
-}
-
-// cover extends the leases that end before the window into the next one, if they can be charged to it.
-func (a *allotment) cover(now int64) {
-	if a.shut {
-		return
-	}
-	for _, l := range a.lines {
-		if l.kind == Pair && l.want == 0 && l.endsAt <= a.end && l.expected(now) > 0 && l.endsAt-now >= int64(extendBefore) {
-			a.order(l, Same, 0)
-		}
-	}
-}
-
 // endLeases ends the leases that the next window has no room for. Their Envoys refuse until the window ends.
 func (a *allotment) endLeases(now int64) {
 	a.shut = true
-	total := a.demands(now, a.quota.Window.Seconds())
-	room := float64(a.next) - total
+	until := a.quota.Window.Seconds()
+	if a.roomy && a.ledger.shared { // smaller leases do, until the first reports credit what they replace
+		until = min(until, (reportInterval + settleAfter).Seconds())
+	}
+	room := float64(a.next) - a.demands(now, until)
 	a.restsOrder = a.restsOrder[:0]
 	for _, l := range a.lines {
 		l.want = 0

@@ -11,6 +11,8 @@ import (
 type result struct {
 	mean, worst float64 // usable part of the limit
 	messages    float64 // per request
+	refused     float64 // part of the requests
+	requests    int
 	over        map[slot]uint64
 }
 
@@ -28,6 +30,7 @@ func simulate(t testing.TB, p plan) (r result) {
 		hits += n
 	}
 	r.messages = float64(w.messages) / hits
+	r.refused, r.requests = float64(w.refused)/float64(max(1, w.requests)), w.requests
 	return r
 }
 

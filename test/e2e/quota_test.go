@@ -38,28 +38,62 @@ func rlqsEnvoy(t *testing.T, l *lab.Lab, name string, s *lab.Sidecar, upstream, 
 	return e
 }
 
+// windowCount counts what was admitted by window. A request was admitted between when it was sent and when it was answered,
+// so it is not certain in which window one was that was sent in one and answered in the next.
+type windowCount struct {
+	mu     sync.Mutex
+	within map[int64]int64 // sent and answered in the window
+	across map[int64]int64 // sent in the window, answered in the next one
+}
+
+func (c *windowCount) admit(sent, answered time.Time) {
+	w, after := sent.UnixNano()/int64(quotaWindow), answered.UnixNano()/int64(quotaWindow)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.within == nil {
+		c.within, c.across = map[int64]int64{}, map[int64]int64{}
+	}
+	switch after {
+	case w:
+		c.within[w]++
+	case w + 1:
+		c.across[w]++
+	}
+}
+
+// certain returns how many requests were certainly admitted in the windows from first to last.
+func (c *windowCount) certain(first, last int64) (n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for w := first; w <= last; w++ {
+		if n += c.within[w]; w < last {
+			n += c.across[w]
+		}
+	}
+	return n
+}
+
 // quotaLoad sends requests for one key at a steady rate until the context ends. It returns how many were sent and admitted, and
 // fails the test if one has another answer than 200 or 429.
 type quotaLoad struct {
 	sent, admitted, failed atomic.Int64
-	begin                  time.Time       // of the first complete window
-	windows                [8]atomic.Int64 // admitted in each complete window
+	windows                []*windowCount
 }
 
-// admit counts an admitted request that was sent at that time.
-func (x *quotaLoad) admit(at time.Time) {
+// admit counts an admitted request.
+func (x *quotaLoad) admit(sent, answered time.Time) {
 	x.admitted.Add(1)
-	if d := at.Sub(x.begin); d >= 0 && int(d/quotaWindow) < len(x.windows) {
-		x.windows[d/quotaWindow].Add(1)
+	for _, w := range x.windows {
+		w.admit(sent, answered)
 	}
 }
 
 func (x *quotaLoad) run(ctx context.Context, envoy, key string, perSecond int) {
-	sendSteadily(ctx, envoy, key, perSecond, 4, func(sent, _ time.Time, status int) {
+	sendSteadily(ctx, envoy, key, perSecond, 4, func(sent, answered time.Time, status int) {
 		x.sent.Add(1)
 		switch status {
 		case 200:
-			x.admit(sent)
+			x.admit(sent, answered)
 		case 429:
 		default:
 			x.failed.Add(1)
@@ -93,7 +127,8 @@ func sendSteadily(ctx context.Context, envoy, key string, perSecond, workers int
 }
 
 // TestQuota has three Envoys with unequal load spend one limit without calls, and callers of the rate limit service spend
-// it, too. All of them together are admitted at most the limit of each window, and 98 % of it once the members know the demands.
+// it, too. All of them together are admitted at most the limit in each window and in each number of windows, and 98 % of it
+// once the members know the demands.
 func TestQuota(t *testing.T) {
 	l := newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": quotaRules}})
 	start(t, l, names(3)...)
@@ -111,10 +146,10 @@ func TestQuota(t *testing.T) {
 	time.Sleep(time.Until(begin))
 	ctx, cancel := context.WithDeadline(t.Context(), begin.Add(2*time.Second+windows*quotaWindow))
 	defer cancel()
-	var loads [3]quotaLoad
-	var calls quotaLoad
-	for _, x := range []*quotaLoad{&loads[0], &loads[1], &loads[2], &calls} {
-		x.begin = begin.Add(2 * time.Second)
+	var admitted, inCalls windowCount
+	loads, calls := make([]quotaLoad, 3), quotaLoad{windows: []*windowCount{&admitted, &inCalls}}
+	for i := range loads {
+		loads[i].windows = []*windowCount{&admitted}
 	}
 	var wg sync.WaitGroup
 	for i, e := range envoys {
@@ -127,7 +162,7 @@ func TestQuota(t *testing.T) {
 			calls.sent.Add(1)
 			at := time.Now()
 			if r, err := c.ShouldRateLimit(ctx, request("app", 1, "api_key", "hot")); err == nil && r.OverallCode == rlsv3.RateLimitResponse_OK {
-				calls.admit(at)
+				calls.admit(at, time.Now())
 			}
 		}
 	})
@@ -142,20 +177,21 @@ func TestQuota(t *testing.T) {
 		}
 	}
 	t.Logf("%d admitted by calls; %d of %d in all; the limit is %d", calls.admitted.Load(), total, sent, (windows+1)*quotaLimit)
-	used := int64(0)
-	for w := range windows {
-		n := calls.windows[w].Load()
-		for i := range loads {
-			n += loads[i].windows[w].Load()
+	first := begin.Add(2*time.Second).UnixNano() / int64(quotaWindow) // the first complete window
+	for w := first; w < first+windows; w++ {
+		n := admitted.certain(w, w)
+		most, called := n+admitted.across[w-1]+admitted.across[w], inCalls.certain(w, w)
+		t.Logf("window %d: %d to %d admitted, %d of them calls, %.1f %%", w-first, n, most, called, float64(n)/quotaLimit*100)
+		if w >= first+learning && called < quotaLimit/8 {
+			t.Errorf("window %d: %d calls admitted, of %d requests: callers do not get their part", w-first, called, quotaLimit)
 		}
-		t.Logf("window %d: %d admitted, %d of them calls, %.1f %%", w, n, calls.windows[w].Load(), float64(n)/quotaLimit*100)
-		if w >= learning {
-			used += n
-			if n := calls.windows[w].Load(); n < quotaLimit/8 {
-				t.Errorf("window %d: %d calls admitted, of %d requests: callers do not get their part", w, n, quotaLimit)
+		for last := w; last < first+windows; last++ {
+			if n, most := admitted.certain(w, last), (last-w+1)*quotaLimit; n > most {
+				t.Errorf("%d admitted in the windows %d to %d, which allow %d", n, w-first, last-first, most)
 			}
 		}
 	}
+	used := admitted.certain(first+learning, first+windows-1)
 	if n := sum(t, l, "keyward_quota_streams"); n != 3 {
 		t.Errorf("%v streams of 3 Envoys", n)
 	}

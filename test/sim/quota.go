@@ -68,8 +68,8 @@ type quotaWorld struct {
 	streams  quota.Stream // opened so far
 	admitted map[int64]uint64
 	calls    map[int64]uint64
-	// excess counts what may be above the limit: hits that a stopped Envoy may have admitted late, and calls that were
-	// admitted without the owner.
+	// excess counts what may be above the limit: hits that a stopped Envoy may have admitted late, calls that were admitted
+	// without the owner, and hits that a part of a partitioned cluster has admitted or charged.
 	excess map[int64]uint64
 }
 
@@ -131,7 +131,7 @@ func (w *world) quotaCall() {
 				return
 			}
 			window := (&account{rule: q.Rule}).index(v)
-			if v.byShare() { // a part of what is left, while the owner does not answer
+			if v.byShare() || v.result.Authority == owner.Part { // a part of what is left, while the owner does not answer
 				w.stats.count("quota: call admitted without the owner")
 				w.quota.excess[window]++
 			}
@@ -232,6 +232,10 @@ func (b *quotaBook) ask(h quota.WindowHits) {
 		}
 		if g.Left = left; charged || w.bug == bugUnchargedLot {
 			w.stats.count("quota: charged")
+			if v.result.Authority == owner.Part { // another part of the cluster may admit the full limit
+				w.stats.count("quota: charged by a part of the cluster")
+				w.quota.excess[l.Window] += l.Hits
+			}
 			g.Hits = l.Hits
 			b.lots = append(b.lots, l)
 		}
