@@ -16,12 +16,16 @@ func (b *TokenBook) need(now int64, l *line, most uint64) uint64 {
 	if !l.account.free() {
 		refill = min(refill, uint64(l.size+l.rate*1.5*horizon.Seconds()))
 	}
-	if left := uint64(l.left); left > refill || !l.pays(now, want) {
+	left := uint64(l.left)
+	if left > refill || !l.pays(now, want) {
 		return 0
-	} else if l.has || b.room(now, l) {
-		return want - left
 	}
-	return 0
+	if !l.has {
+		if _, ok := b.room(now, l); !ok {
+			return 0
+		}
+	}
+	return want - left
 }
 
 // pays reports whether enough of a lot will be spent before the window ends, and before others have spent the limit: a lot
@@ -90,10 +94,10 @@ func (l *line) want() uint64 {
 	return min(l.enough(), max(uint64(first), 2*l.lot), maxLot)
 }
 
-// room reports whether there is room for a lease. If others have all slots in which it could be, it ends that with the lowest
-// rate if l's is muchBusier times as high. Otherwise, room is tried again later.
-func (b *TokenBook) room(now int64, l *line) bool {
-	var slowest *line
+// room reports whether there is room for a lease, or that of another line can be ended for it, which is returned: if others
+// have all slots in which it could be, that with the lowest rate, if l's is muchBusier times as high. Otherwise, room is tried
+// again later.
+func (b *TokenBook) room(now int64, l *line) (slowest *line, ok bool) {
 	taken := false
 	l.envoy.words.Rivals(l.print, func(slot uint32) {
 		taken = true
@@ -101,19 +105,16 @@ func (b *TokenBook) room(now int64, l *line) bool {
 			slowest = x
 		}
 	})
-	if !taken {
+	switch {
+	case !taken:
 		l.full = 0
-		return true
+		return nil, true
+	case slowest != nil && slowest.rate*muchBusier < l.rate:
+		return slowest, true
 	}
 	b.totals.Full++
-	if slowest == nil || slowest.rate*muchBusier >= l.rate {
-		l.noRoom(now)
-		return false
-	}
-	b.takeBack(slowest)
-	slowest.noRoom(now)
-	b.touch(slowest.account)
-	return true
+	l.noRoom(now)
+	return nil, false
 }
 
 // noRoom keeps a line without a lease for some time.

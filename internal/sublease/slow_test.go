@@ -163,7 +163,25 @@ func TestBusiestHaveRoom(t *testing.T) {
 	if _, ok := d.memory.prints[slow]; !ok {
 		t.Fatal("no lease")
 	}
+	for range 3 { // so its rate is known
+		d.Interest(d.now, 1, busy, 100)
+	}
 	d.Lease(d.now, 1, busy, "busy", d.limit)
+	for range 2 {
+		d.now += int64(TickInterval)
+		if asks := d.Tick(d.now).Asks; len(asks) > 0 { // another key could take a room that is free until the lot comes
+			if _, ok := d.memory.prints[slow]; !ok {
+				t.Error("the slow key lost its lease before the busy one has hits")
+			}
+			d.left -= asks[0].Hits
+			d.Granted(d.now, Lot{KeyHits: asks[0].KeyHits, Left: d.left, Known: true})
+			break
+		}
+	}
+	d.tick(TickInterval)
+	if _, ok := d.memory.prints[busy]; !ok {
+		t.Error("the busy key has no lease")
+	}
 	for range 50 {
 		for p, hits := range map[Print]int{slow: 2, busy: 20} {
 			for range hits {

@@ -275,10 +275,8 @@ func (b *TokenBook) give(now int64, l *line, n uint64) {
 		if !a.free() {
 			expires, life = min(a.limit.rule().End(a.window)-int64(EndMargin), now+int64(leaseLife)), leaseLife
 		}
-		slot, ok := l.envoy.words.Put(l.print, tokens, expires)
+		slot, ok := b.put(now, l, tokens, expires)
 		if !ok {
-			b.totals.Full++
-			l.noRoom(now)
 			return
 		}
 		a.charge(n)
@@ -296,6 +294,25 @@ func (b *TokenBook) give(now int64, l *line, n uint64) {
 	}
 	b.count(l, left)
 	l.given, l.counted, l.left = left+tokens, 0, left+tokens
+}
+
+// put makes a lease, perhaps in the room of another one.
+func (b *TokenBook) put(now int64, l *line, tokens uint32, expires int64) (slot uint32, ok bool) {
+	other, ok := b.room(now, l)
+	if !ok {
+		return 0, false
+	}
+	if other != nil {
+		b.totals.Full++
+		b.takeBack(other)
+		other.noRoom(now)
+		b.touch(other.account)
+	}
+	if slot, ok = l.envoy.words.Put(l.print, tokens, expires); !ok {
+		b.totals.Full++
+		l.noRoom(now)
+	}
+	return slot, ok
 }
 
 // charge takes hits of a key with a limit from its stock.
