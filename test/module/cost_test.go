@@ -46,9 +46,9 @@ func TestCost(t *testing.T) {
 		{"RLS", start(t, newest, setup{bare: true, service: service})},
 		{"RLQS", start(t, newest, setup{filters: []string{quota}, service: service})},
 		{"module", module},
-		{"module, lazy filter", start(t, newest, setup{socket: f.pods[0].socket, service: service, lazy: true})},
+		{"module, filter built", start(t, newest, setup{socket: f.pods[0].socket, service: service, built: true})},
 		{"calls behind the module", start(t, newest, setup{socket: absent, service: service})},
-		{"the same, lazy filter", start(t, newest, setup{socket: absent, service: service, lazy: true})},
+		{"the same, filter built", start(t, newest, setup{socket: absent, service: service, built: true})},
 		{"module, no rate limit filter", start(t, newest, setup{socket: f.pods[0].socket, service: service, filters: []string{module.module(setup{socket: f.pods[0].socket, limits: byKey, abi: newest.abi})}})},
 	}
 	rowsOf := regexp.MustCompile(os.Getenv("KEYWARD_COST_ROWS"))
@@ -83,7 +83,7 @@ func TestCost(t *testing.T) {
 		}
 	}
 	for _, p := range plan.Phases {
-		for _, pair := range [][2]string{{"module", "module, lazy filter"}, {"calls behind the module", "the same, lazy filter"}} {
+		for _, pair := range [][2]string{{"module, filter built", "module"}, {"the same, filter built", "calls behind the module"}} {
 			if !rowsOf.MatchString(pair[0]) || !rowsOf.MatchString(pair[1]) {
 				continue
 			}

@@ -77,7 +77,7 @@ type setup struct {
 	limits  string   // JSON of the list of descriptors; empty: the header x-key as api_key
 	abi     string   // of the module's file; empty: that of the release
 	bare    bool     // without the module
-	lazy    bool     // the rate limit filter is built only for requests without leases
+	built   bool     // the rate limit filter is built for each request, and skipped
 	filters []string // instead of the module and the rate limit filter
 	dynamic bool     // the listener comes from a file
 	route   string   // more of the route
@@ -237,7 +237,7 @@ func (s *site) limiter(o setup) string {
 	const matcher, action = "envoy.extensions.common.matching.v3.ExtensionWithMatcher", "envoy.extensions.filters.common.matcher.action.v3.SkipFilter"
 	input := "{name: leased, typed_config: " + lab.TypedConfig("envoy.extensions.matching.common_inputs.network.v3.FilterStateInput", "key: keyward.leased/app") + "}"
 	tree := fmt.Sprintf(`matcher_tree: {input: %s, exact_match_map: {map: {"1": {action: {name: skip, typed_config: %s}}}}}`, input, lab.TypedConfig(action, ""))
-	if !o.lazy {
+	if o.built {
 		return "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig(matcher, fmt.Sprintf(`extension_config: %s, xds_matcher: {%s}`, filter, tree)) + "}"
 	}
 	execute := "{action: {name: limit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.composite.v3.ExecuteFilterAction", "typed_config: "+filter) + "}}"

@@ -69,7 +69,7 @@ func TestCostOfSkipping(t *testing.T) {
 			var clients [2]*http.Client
 			for i := range sites {
 				p := listen(t, ordinary(64))
-				sites[i] = start(t, newest, setup{socket: p.path, lazy: i == 0})
+				sites[i] = start(t, newest, setup{socket: p.path, built: i == 1})
 				clients[i] = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
 				l := p.link(0)
 				sites[i].awaitLease(l)
