@@ -16,8 +16,8 @@ import (
 	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
-// TestCost measures what Envoy spends on a request: without a limit, with its own local_ratelimit, with calls to a sidecar,
-// with quotas (RLQS) of it, and with the module. Each has its turn in each round. KEYWARD_COST is the number of rounds, and
+// TestCost measures what Envoy spends on a request: without a limit, with filters that do nothing, with its own local_ratelimit,
+// with calls to a sidecar, with quotas (RLQS) of it, and with the module. Each has its turn in each round. KEYWARD_COST is the number of rounds, and
 // KEYWARD_COST_ROWS a regular expression of the rows; without it, all take part.
 func TestCost(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("KEYWARD_COST"))
@@ -35,6 +35,7 @@ func TestCost(t *testing.T) {
 		"domain: app, rlqs_server: {envoy_grpc: {cluster_name: keyward}}, bucket_matchers: {on_no_match: {action: {name: a, typed_config: "+settings+"}}}") + "}"
 	local := "{name: envoy.filters.http.local_ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
 		"stat_prefix: local, token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 1s}, filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}") + "}"
+	nothing := "{name: envoy.filters.http.header_mutation, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.header_mutation.v3.HeaderMutation", "mutations: {}") + "}"
 	absent := t.TempDir() + "/s" // no sidecar serves it, so nothing has a lease
 	type row struct {
 		name string
@@ -42,6 +43,8 @@ func TestCost(t *testing.T) {
 	}
 	sites := []row{
 		{"none", start(t, newest, setup{filters: []string{}})},
+		{"a filter that does nothing", start(t, newest, setup{filters: []string{nothing}})},
+		{"a module that does nothing", start(t, newest, setup{socket: absent, filters: []string{module.module(setup{socket: absent, limits: `[{"actions": [{"request_headers": {"header_name": "x-none", "descriptor_key": "none"}}]}]`, abi: newest.abi})}})},
 		{"local_ratelimit", start(t, newest, setup{filters: []string{local}})},
 		{"RLS", start(t, newest, setup{bare: true, service: service})},
 		{"RLQS", start(t, newest, setup{filters: []string{quota}, service: service})},
