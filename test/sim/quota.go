@@ -27,8 +27,8 @@ type quotaOptions struct {
 }
 
 // expandQuota returns the options of a seed with Envoys that spend parts of a limit. In a third of the seeds all changes are
-// planned, and in a third a member crashes and no other member fails. Two members do not crash: if an owner and its successor
-// do at once, charges are lost.
+// planned, and in a third a member crashes and no other member fails: if an owner crashes while its successor does, or is paused
+// or cut off, charges are lost.
 func expandQuota(seed uint64) options {
 	o := expandBase(seed)
 	r := rand.New(rand.NewPCG(seed, 0x407a))
@@ -41,6 +41,8 @@ func expandQuota(seed uint64) options {
 		o.Leaves, o.Joins = 1+r.IntN(3), 1+r.IntN(3)
 	case 1:
 		o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Decay, o.Crashes = 0, 0, 0, 0, time.Minute, 1
+	default:
+		o.Crashes = 0
 	}
 	q := &o.Quota
 	q.On, q.Envoys, q.Limit = true, []int{1, 3, 10, 50}[r.IntN(4)], []uint32{100, 300, 1000, 2000}[r.IntN(4)]
