@@ -67,7 +67,7 @@ func withoutCalls(t *testing.T, metric string, set ...string) {
 	if least := (windows - 2) * noCallLimit; admitted < least { // members learn the demands in the first two
 		t.Errorf("only %d admitted, want %d", admitted, least)
 	}
-	if int(spent) < admitted/2 {
+	if int(spent) < admitted/4 { // with so small a limit, calls decide the last quarter and more of a window
 		t.Errorf("%v of %d admitted requests needed no call", spent, admitted)
 	}
 	r.uninstall(t)

@@ -223,9 +223,14 @@ func (o *oracle) revoked(m *member) { o.disconnectedAt[m.slot] = math.MinInt64 /
 // beforeRevocation records hits that a member has admitted with the full limit after it was disconnected and before
 // its ownership was revoked. Its replicas go to members on its side, so the others may lack them when they take over.
 func (o *oracle) beforeRevocation(x *span, v *decision, hits uint64) {
-	if v.result.Authority == owner.Full && o.w.now-o.disconnectedAt[v.by.slot] < int64(v.by.revokedWithin()) {
+	if o.unrevoked(v) {
 		x.allowance += hits
 	}
+}
+
+// unrevoked reports whether a member has decided with the full limit after it was disconnected and before its ownership was revoked.
+func (o *oracle) unrevoked(v *decision) bool {
+	return v.result.Authority == owner.Full && o.w.now-o.disconnectedAt[v.by.slot] < int64(v.by.revokedWithin())
 }
 
 // outsideWindow records hits that a member whose clock was set has admitted in a window that ended, or has not begun,

@@ -133,13 +133,18 @@ func (w *world) quotaCall() {
 				return
 			}
 			window := (&account{rule: q.Rule}).index(v)
-			if v.byShare() || v.result.Authority == owner.Part { // a part of what is left, while the owner does not answer
+			if v.byShare() || w.elsewhere(v) {
 				w.stats.count("quota: call admitted without the owner")
 				w.quota.excess[window]++
 			}
 			w.quotaAdmitted(w.quota.calls, window)
 		})
 	})
+}
+
+// elsewhere reports whether others may admit the full limit without knowing of the decision, because the cluster is partitioned.
+func (w *world) elsewhere(v *decision) bool {
+	return v.result.Authority == owner.Part || w.oracle.unrevoked(v)
 }
 
 // exponential returns a random interval between events of that rate per second.
@@ -234,7 +239,7 @@ func (b *quotaBook) ask(h quota.WindowHits) {
 		}
 		if g.Left = left; charged || w.bug == bugUnchargedLot {
 			w.stats.count("quota: charged")
-			if v.result.Authority == owner.Part { // another part of the cluster may admit the full limit
+			if w.elsewhere(v) {
 				w.stats.count("quota: charged by a part of the cluster")
 				w.quota.excess[l.Window] += l.Hits
 			}
