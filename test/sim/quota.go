@@ -42,7 +42,7 @@ func expandQuota(seed uint64) options {
 	case 1:
 		o.Pauses, o.Cuts, o.OneWay, o.Partitions, o.Decay, o.Crashes = 0, 0, 0, 0, time.Minute, 1
 	default:
-		o.Crashes = 0
+		o.Crashes, o.Decay = 0, time.Minute
 	}
 	q := &o.Quota
 	q.On, q.Envoys, q.Limit = true, []int{1, 3, 10, 50}[r.IntN(4)], []uint32{100, 300, 1000, 2000}[r.IntN(4)]
@@ -144,7 +144,8 @@ func (w *world) quotaCall() {
 
 // elsewhere reports whether others may admit the full limit without knowing of the decision, because the cluster is partitioned.
 func (w *world) elsewhere(v *decision) bool {
-	return v.result.Authority == owner.Part || w.oracle.unrevoked(v)
+	available := w.o.Policy == policy.PartAvailable && v.by.missesMembers()
+	return v.result.Authority == owner.Part || available || w.oracle.unrevoked(v)
 }
 
 // exponential returns a random interval between events of that rate per second.
