@@ -3,7 +3,6 @@
 package module
 
 import (
-	"debug/elf"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -133,34 +132,6 @@ func build(t *testing.T, version string) (names []string) {
 		names = append(names, f.Name())
 	}
 	return names
-}
-
-// TestLibraries requires that the built files need no library but the C library, because Envoy's distroless image has no other.
-func TestLibraries(t *testing.T) {
-	dir := os.Getenv("KEYWARD_MODULES")
-	if dir == "" {
-		dir = filepath.Join(root, "bin", "module")
-	}
-	files, _ := filepath.Glob(filepath.Join(dir, "*.so"))
-	if len(files) == 0 {
-		t.Skip("no built files: scripts/module all")
-	}
-	for _, file := range files {
-		f, err := elf.Open(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		libraries, err := f.ImportedLibraries()
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
-		for _, name := range libraries {
-			if name != "libc.so.6" && !strings.HasPrefix(name, "ld-linux-") {
-				t.Errorf("%s needs %s", file, name)
-			}
-		}
-	}
 }
 
 // TestDocumentedFiles requires that the table of files names each of them with its versions of Envoy.
