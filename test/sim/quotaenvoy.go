@@ -228,6 +228,12 @@ func (e *quotaEnvoy) receive(b *quotaBook, r quota.Response) {
 	e.clock = b.m
 	var all []model.Action
 	for _, p := range r.Pushes {
+		if b.m.gone && p.Kind == quota.Pair { // it has waited for an Envoy that was stopped, and lives longer than its sidecar knew
+			rule := &w.quota.request.Rule
+			for i := rule.Index(e.now()); i <= rule.Index(e.now()+int64(p.TTL)); i++ {
+				w.quota.excess[i] += uint64(p.Tokens)
+			}
+		}
 		a := model.Same(p.Key, p.Tokens, p.TTL)
 		l := &e.lease
 		if l.until = w.now + int64(p.TTL); p.Kind != quota.Same {
