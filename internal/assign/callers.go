@@ -25,8 +25,6 @@ type caller struct {
 const (
 	callsInterval = time.Second // over which calls are counted
 	callsWeight   = 0.3         // of a new measurement
-	// callsKept is the part of a limit that is kept for calls in any case; a smaller demand is not announced.
-	callsKept = 50
 	// maxCallers is the most keys whose demand of calls is announced, those with the highest.
 	maxCallers = 256
 )
@@ -55,7 +53,7 @@ func (a *Assigner) measureCalls(now int64) {
 			c.see(c.seenAt, 0)
 		}
 		switch d := c.demand(); {
-		case d >= max(1, uint64(c.request.Rule.Limit)/callsKept):
+		case d >= max(1, uint64(c.request.Rule.Limit)/quota.CallersPart): // less is kept for calls in any case
 			high = append(high, c)
 		case d == 0 && !c.noting && c.note.Lapsed(now):
 			delete(a.callers, key)

@@ -24,7 +24,8 @@ type windowLeft struct {
 
 const scarceBelow = 2 // 1/scarceBelow of the limit
 
-const callersPart = 50 // 1/callersPart of the limit is kept for callers that the holder decides
+// CallersPart is the part of a limit, 1/CallersPart, that is kept for calls in any case, which the holder decides.
+const CallersPart = 50
 
 // learnLeft records what the holder has reported.
 func (a *allotment) learnLeft(now int64, g *AskResult) {
@@ -49,22 +50,31 @@ func (a *allotment) learnLeft(now int64, g *AskResult) {
 // part returns the part of the limit that this sidecar may have charged at any time: by the demands, if they are known,
 // and otherwise the same as each other sidecar.
 func (a *allotment) part(now int64) float64 {
-	s, most := &a.share, float64(a.quota.Limit)*(1-1.0/callersPart)
-	if s.known(now) {
-		return most * s.own / (max(s.own, s.all) + s.calls)
+	if s := &a.share; s.known(now) {
+		return a.portion(s.own)
 	}
-	return most / a.ledger.members
+	return a.shareable() / a.ledger.members
+}
+
+// shareable returns how many hits of the limit are divided between sidecars and calls.
+func (a *allotment) shareable() float64 { return float64(a.quota.Limit) * (1 - 1.0/CallersPart) }
+
+// portion returns the part of the limit for one of the demands, which are known.
+func (a *allotment) portion(demand float64) float64 {
+	s := &a.share
+	return a.shareable() * demand / (max(s.own, s.all) + s.calls)
 }
 
 // known reports whether the demands of all sidecars are known.
-func (s *share) known(now int64) bool {
-	return s.own > 0 && s.knownAt != 0 && now-s.knownAt < int64(DemandLife)
-}
+func (s *share) known(now int64) bool { return s.own > 0 && s.fresh(now) }
+
+// fresh reports whether the sum of the demands was reported lately.
+func (s *share) fresh(now int64) bool { return s.knownAt != 0 && now-s.knownAt < int64(DemandLife) }
 
 // callers returns the part of the limit for calls, by their demand.
 func (a *allotment) callers(now int64) float64 {
 	if s := &a.share; s.known(now) {
-		return float64(a.quota.Limit) * (1 - 1.0/callersPart) * s.calls / (max(s.own, s.all) + s.calls)
+		return a.portion(s.calls)
 	}
 	return 0
 }
@@ -103,7 +113,7 @@ func (a *allotment) others(now int64) float64 {
 	switch {
 	case !a.ledger.shared || a.ledger.members == 1:
 		return 0
-	case s.knownAt == 0 || now-s.knownAt >= int64(DemandLife):
+	case !s.fresh(now):
 		return float64(a.quota.Limit)
 	}
 	return max(0, s.all-s.own)
@@ -196,5 +206,5 @@ func (a *allotment) scarce(window int64) bool {
 // contended reports whether the demand of all sidecars and of calls exceeds what there is.
 func (a *allotment) contended(now int64) bool {
 	s := &a.share
-	return s.knownAt != 0 && now-s.knownAt < int64(DemandLife) && s.all+s.calls > 0.95*float64(a.quota.Limit)
+	return s.fresh(now) && s.all+s.calls > 0.95*float64(a.quota.Limit)
 }

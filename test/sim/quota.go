@@ -259,10 +259,7 @@ func (b *quotaBook) announce(d quota.KeyDemand) {
 		return
 	}
 	b.noting = true
-	before, next := b.note, lots.NewNote(r, d.Hits, m.clock(), b.ident())
-	if before.Lapsed(m.clock()) {
-		before = lots.Note{}
-	}
+	before, next := b.note.Current(m.clock()), lots.NewNote(r, d.Hits, m.clock(), b.ident())
 	make := func() {
 		m.askQuota(lots.DemandRequest(r, owner.Reserve, next), func(v *decision) {
 			all, kept, ended := uint64(0), before, next
