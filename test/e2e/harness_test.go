@@ -185,6 +185,17 @@ func addEnvoy(t testing.TB, l *lab.Lab, o lab.EnvoyOptions, cluster string, memb
 	return e
 }
 
+// misrouted returns how many requests another member than the owner got, without those that Envoy sent again. It does so if the
+// owner answers later than one of its attempts may take, as on a busy machine.
+func misrouted(t testing.TB, l *lab.Lab, e *lab.Envoy) float64 {
+	t.Helper()
+	retries, err := e.Stat(t.Context(), "cluster.keyward.upstream_rq_retry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return max(0, sum(t, l, "keyward_misrouted_total")-retries)
+}
+
 // ownerDirect starts xDS and an Envoy that asks each key's owner, for the lab's sidecars.
 func ownerDirect(t testing.TB, l *lab.Lab, envoy string, args ...string) (*lab.XDSServer, *lab.Envoy) {
 	t.Helper()

