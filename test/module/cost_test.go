@@ -50,6 +50,7 @@ func TestCost(t *testing.T) {
 		{"RLQS", start(t, newest, setup{filters: []string{quota}, service: service})},
 		{"module", module},
 		{"module, filter built", start(t, newest, setup{socket: f.pods[0].socket, service: service, built: true})},
+		{"module as matcher", start(t, newest.asMatcher(), setup{socket: f.pods[0].socket, service: service})},
 		{"calls behind the module", start(t, newest, setup{socket: absent, service: service})},
 		{"the same, filter built", start(t, newest, setup{socket: absent, service: service, built: true})},
 		{"module, no rate limit filter", start(t, newest, setup{socket: f.pods[0].socket, service: service, filters: []string{module.module(setup{socket: f.pods[0].socket, limits: byKey, abi: newest.abi})}})},

@@ -52,6 +52,9 @@ func TestDescriptorsAreThoseOfTheRateLimitFilter(t *testing.T) {
 			t.Skip("the same file as in 1.38.3")
 		}
 		for _, a := range actions {
+			if r.matcher && strings.Contains(a, "remote_address") {
+				continue // a matcher has no addresses
+			}
 			p := listen(t, ordinary(64))
 			s := start(t, r, setup{socket: p.path, limits: fmt.Sprintf(`[{"actions":[%s,{"request_headers":{"header_name":"x-id","descriptor_key":"id"}}]}]`, a)})
 			l := p.link(0)

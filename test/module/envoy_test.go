@@ -78,6 +78,7 @@ type setup struct {
 	abi     string   // of the module's file; empty: that of the release
 	bare    bool     // without the module
 	built   bool     // the rate limit filter is built for each request, and skipped
+	before  []string // filters before the module
 	filters []string // instead of the module and the rate limit filter
 	dynamic bool     // the listener comes from a file
 	route   string   // more of the route
@@ -208,23 +209,39 @@ func (s *site) listener(o setup) string {
 	filters := o.filters
 	if filters == nil {
 		filters = []string{s.limiter(o)}
-		if !o.bare {
+		if !o.bare && !s.matcher {
 			filters = []string{s.module(o), s.limiter(o)}
 		}
 	}
-	filters = append(slices.Clone(filters), router)
+	filters = slices.Concat(o.before, filters, []string{router})
 	manager := lab.TypedConfig("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", fmt.Sprintf(
 		`stat_prefix: in, generate_request_id: false, route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /direct}, direct_response: {status: 200}}, {match: {path: /redirect}, route: {cluster: app, internal_redirect_policy: {}}}, {match: {prefix: /}, route: {cluster: app, timeout: 0s}, %s}]}]}, http_filters: [%s]`,
 		o.route, strings.Join(filters, ", ")))
 	return fmt.Sprintf(`name: in, address: {socket_address: {address: @HOST@, port_value: @PORT@}}, filter_chains: [{filters: [{name: hcm, typed_config: %s}]}]`, manager)
 }
 
+// moduleConfig returns the module's file and configuration, as Envoy's filter and matcher have them.
+func moduleConfig(o setup, kind string) string {
+	config := fmt.Sprintf(`{"socket": %q, "node": "lab", "domain": "app", "limits": %s}`, o.socket, o.limits)
+	return fmt.Sprintf(`dynamic_module_config: {name: keyward_abi_%s, do_not_close: true}, %s_name: lease, %s_config: {"@type": type.googleapis.com/google.protobuf.StringValue, value: %q}`,
+		o.abi, kind, kind, config)
+}
+
 // module returns the module's filter.
 func (s *site) module(o setup) string {
-	config := fmt.Sprintf(`{"socket": %q, "node": "lab", "domain": "app", "limits": %s}`, o.socket, o.limits)
-	return "{name: keyward.lease, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter", fmt.Sprintf(
-		`dynamic_module_config: {name: keyward_abi_%s, do_not_close: true}, filter_name: lease, filter_config: {"@type": type.googleapis.com/google.protobuf.StringValue, value: %q}`,
-		o.abi, config)) + "}"
+	return "{name: keyward.lease, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter", moduleConfig(o, "filter")) + "}"
+}
+
+// leased returns the part of a matcher that holds for requests whose leases were taken, with the action to skip.
+func (s *site) leased(o setup) string {
+	skip := "{action: {name: skip, typed_config: " + lab.TypedConfig("envoy.extensions.filters.common.matcher.action.v3.SkipFilter", "") + "}}"
+	if !s.matcher {
+		input := "{name: leased, typed_config: " + lab.TypedConfig("envoy.extensions.matching.common_inputs.network.v3.FilterStateInput", "key: keyward.leased/app") + "}"
+		return fmt.Sprintf(`matcher_tree: {input: %s, exact_match_map: {map: {"1": %s}}}`, input, skip)
+	}
+	input := "{name: request, typed_config: " + lab.TypedConfig("envoy.extensions.matching.http.dynamic_modules.v3.HttpDynamicModuleMatchInput", "") + "}"
+	match := "{name: lease, typed_config: " + lab.TypedConfig("envoy.extensions.matching.input_matchers.dynamic_modules.v3.DynamicModuleMatcher", moduleConfig(o, "matcher")) + "}"
+	return fmt.Sprintf(`matcher_list: {matchers: [{predicate: {single_predicate: {input: %s, custom_match: %s}}, on_match: %s}]}`, input, match, skip)
 }
 
 // limiter returns the rate limit filter, with the matcher that skips requests whose leases were taken.
@@ -234,15 +251,13 @@ func (s *site) limiter(o setup) string {
 	if o.bare {
 		return filter
 	}
-	const matcher, action = "envoy.extensions.common.matching.v3.ExtensionWithMatcher", "envoy.extensions.filters.common.matcher.action.v3.SkipFilter"
-	input := "{name: leased, typed_config: " + lab.TypedConfig("envoy.extensions.matching.common_inputs.network.v3.FilterStateInput", "key: keyward.leased/app") + "}"
-	tree := fmt.Sprintf(`matcher_tree: {input: %s, exact_match_map: {map: {"1": {action: {name: skip, typed_config: %s}}}}}`, input, lab.TypedConfig(action, ""))
+	const matcher = "envoy.extensions.common.matching.v3.ExtensionWithMatcher"
 	if o.built {
-		return "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig(matcher, fmt.Sprintf(`extension_config: %s, xds_matcher: {%s}`, filter, tree)) + "}"
+		return "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig(matcher, fmt.Sprintf(`extension_config: %s, xds_matcher: {%s}`, filter, s.leased(o))) + "}"
 	}
 	execute := "{action: {name: limit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.composite.v3.ExecuteFilterAction", "typed_config: "+filter) + "}}"
 	composite := "{name: composite, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.composite.v3.Composite", "") + "}"
-	return "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig(matcher, fmt.Sprintf(`extension_config: %s, xds_matcher: {%s, on_no_match: %s}`, composite, tree, execute)) + "}"
+	return "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig(matcher, fmt.Sprintf(`extension_config: %s, xds_matcher: {%s, on_no_match: %s}`, composite, s.leased(o), execute)) + "}"
 }
 
 // get sends a request with headers, and returns the status.

@@ -226,13 +226,17 @@ func refusal(log string) string {
 // TestConfigurationIsRefused checks that Envoy refuses a configuration that the module cannot honor, and names the field.
 func TestConfigurationIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, r release) {
-		s := tryStart(t, r, setup{socket: "/s", limits: `[{"actions":[{"source_cluster":{}}]}]`})
+		action, why := "source_cluster", "the module has no action source_cluster"
+		if r.matcher {
+			action, why = "remote_address", "a matcher has no addresses; use the module's filter"
+		}
+		s := tryStart(t, r, setup{socket: "/s", limits: `[{"actions":[{"` + action + `":{}}]}]`})
 		select {
 		case <-s.envoy.Exited():
 		case <-time.After(30 * time.Second):
 			t.Fatal("Envoy takes the configuration")
 		}
-		if log := s.envoy.Tail(4000); !strings.Contains(log, "limits[0].actions[0]: the module has no action source_cluster") {
+		if log := s.envoy.Tail(4000); !strings.Contains(log, "limits[0].actions[0]: "+why) {
 			t.Errorf("log: %s", log)
 		}
 	})

@@ -36,7 +36,8 @@ func TestLeaseIsSpentExactly(t *testing.T) {
 // TestSeveralDescriptors checks that a request takes the leases of all its descriptors, or none.
 func TestSeveralDescriptors(t *testing.T) {
 	each(t, func(t *testing.T, r release) {
-		limits := `[{"actions":[{"request_headers":{"header_name":"x-key","descriptor_key":"api_key"}}]},{"actions":[{"remote_address":{}}]}]`
+		action, entry := r.another()
+		limits := `[{"actions":[{"request_headers":{"header_name":"x-key","descriptor_key":"api_key"}}]},{"actions":[` + action + `]}]`
 		p := listen(t, ordinary(64))
 		s := start(t, r, setup{socket: p.path, limits: limits})
 		l := p.link(0)
@@ -45,21 +46,21 @@ func TestSeveralDescriptors(t *testing.T) {
 		s.service.take()
 		key := l.segment.lend(0, 50, time.Minute, "app", "api_key=k")
 		missed := s.twice("/", "x-key", "k")
-		p.asked(l, "remote_address=127.0.0.1")
+		p.asked(l, entry)
 		s.want("calls without one of the leases", len(s.service.take()), missed)
 		s.want("left of the other", int(key.left()), 50)
-		address := l.segment.lend(1, 30, time.Minute, "app", "remote_address=127.0.0.1")
+		other := l.segment.lend(1, 30, time.Minute, "app", entry)
 		admitted, _ := s.burst(4, 100, "x-key", "k")
 		s.want("admitted", admitted, 30)
 		s.want("left of the key", int(key.left()), 20)
-		s.want("left of the address", int(address.left()), 0)
+		s.want("left of the other descriptor", int(other.left()), 0)
 		for _, call := range s.service.take() {
 			if got := descriptors(call); len(got) != 2 {
 				t.Fatalf("a call with the descriptors %q", got)
 			}
 		}
 		s.service.allow(1000)
-		admitted, _ = s.burst(1, 1) // without the key, only the address counts
+		admitted, _ = s.burst(1, 1) // without the key, only the other descriptor counts
 		s.want("admitted without a key", admitted, 1)
 	})
 }

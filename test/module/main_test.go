@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/keyward/keyward/internal/lab"
@@ -17,17 +18,45 @@ type release struct {
 	variable string // with the path of its program
 	abi      string // of the module's file for it
 	name     string // of the ABI in HELLO
+	matcher  bool   // the module is a matcher of the rate limit filter, and not a filter before it
 }
 
 var releases = []release{
-	{"1.36.4", "ENVOY_1_36", "1_36", "1.36"},
-	{"1.38.3", "ENVOY_1_38", "v0_1_0", "v0.1.0"},
-	{"1.39.3", "ENVOY_1_39", "v0_1_0", "v0.1.0"},
-	{"1.40.0", "ENVOY_BIN", "v0_2_0", "v0.2.0"},
+	{version: "1.36.4", variable: "ENVOY_1_36", abi: "1_36", name: "1.36"},
+	{version: "1.38.3", variable: "ENVOY_1_38", abi: "v0_1_0", name: "v0.1.0"},
+	{version: "1.39.3", variable: "ENVOY_1_39", abi: "v0_1_0", name: "v0.1.0"},
+	{version: "1.40.0", variable: "ENVOY_BIN", abi: "v0_2_0", name: "v0.2.0"},
 }
 
 // newest is the Envoy of tests that need no other.
 var newest = releases[len(releases)-1]
+
+// asMatcher returns the release with the module as a matcher.
+func (r release) asMatcher() release {
+	r.matcher = true
+	return r
+}
+
+// withMatchers returns the releases, and again those of the first and the last ABI that has matchers, with the module as one.
+func withMatchers() []release {
+	return append(slices.Clone(releases), releases[1].asMatcher(), newest.asMatcher())
+}
+
+// String returns the version and how the module is configured.
+func (r release) String() string {
+	if r.matcher {
+		return r.version + "-matcher"
+	}
+	return r.version
+}
+
+// another returns an action and the entry that it makes for each request: the address, which a matcher does not have.
+func (r release) another() (action, entry string) {
+	if r.matcher {
+		return `{"generic_key":{"descriptor_value":"all"}}`, "generic_key=all"
+	}
+	return `{"remote_address":{}}`, "remote_address=127.0.0.1"
+}
 
 func (r release) program() string { return os.Getenv(r.variable) }
 
@@ -56,11 +85,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// each runs a test with the Envoy of each release, side by side.
+// each runs a test with the Envoy of each release, and with the module as filter and as matcher, side by side.
 func each(t *testing.T, run func(t *testing.T, r release)) {
 	t.Parallel()
-	for _, r := range releases {
-		t.Run(r.version, func(t *testing.T) {
+	for _, r := range withMatchers() {
+		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
 			run(t, r)
 		})

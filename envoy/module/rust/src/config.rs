@@ -74,6 +74,20 @@ impl Config {
         fields.end()?;
         Ok(config)
     }
+
+    /// Returns an error that names the first action for which the headers of a request are not enough.
+    pub fn needs_headers_only(&self) -> Result<(), String> {
+        for (i, limit) in self.limits.iter().enumerate() {
+            for (j, action) in limit.actions.iter().enumerate() {
+                if let Action::RemoteAddress | Action::MaskedRemoteAddress { .. } = action {
+                    return Err(format!(
+                        "limits[{i}].actions[{j}]: a matcher has no addresses; use the module's filter"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 fn limit_of(limit: Value, path: &str) -> Result<Limit, String> {
@@ -282,6 +296,16 @@ mod tests {
         let c = c.unwrap();
         assert_eq!(c.limits, vec![Limit { actions: want, hits: Hits::Number(1) }]);
         assert_eq!(c.state, "keyward.leased/app");
+    }
+
+    #[test]
+    fn needs_headers_only() {
+        let of = |actions: &str| with(actions).unwrap().needs_headers_only();
+        assert_eq!(of(r#"{"generic_key":{"descriptor_value":"v"}}"#), Ok(()));
+        for action in [r#"{"remote_address":{}}"#, r#"{"masked_remote_address":{}}"#] {
+            let got = of(&format!(r#"{{"generic_key":{{"descriptor_value":"v"}}}},{action}"#)).unwrap_err();
+            assert_eq!(got, "limits[0].actions[1]: a matcher has no addresses; use the module's filter");
+        }
     }
 
     fn hits(addend: &str) -> Result<Hits, String> {

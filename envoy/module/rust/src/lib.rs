@@ -2,9 +2,9 @@
 //! limit filter.
 //!
 //! The sidecar charges a lease at the owner of the key before it writes the lease to a segment of shared memory. For a
-//! request, the module builds the descriptors that the rate limit filter would send, takes a hit from the lease of each,
-//! and marks the request in Envoy's filter state. A matcher makes the rate limit filter skip a marked request. Without
-//! a lease for each descriptor, the module changes nothing.
+//! request, the module builds the descriptors that the rate limit filter would send, and takes a hit from the lease of each.
+//! Then Envoy skips the rate limit filter: the module is either a matcher of it, or a filter before it that marks the
+//! request in Envoy's filter state. Without a lease for each descriptor, the module changes nothing.
 //!
 //! Only `edge` and `map` contain unsafe code: the functions of Envoy's ABI, and the mapping of the segment.
 #![deny(unsafe_code)]

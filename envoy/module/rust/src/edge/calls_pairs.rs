@@ -122,5 +122,5 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
     length: usize,
 ) -> *const c_void {
     // SAFETY: Envoy owns the buffer during this call.
-    super::config_new(unsafe { bytes(config, length) })
+    super::config_new(unsafe { bytes(config, length) }, |_| Ok(()))
 }

@@ -6,13 +6,13 @@ use std::ptr::null;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Buffer {
-    pointer: *const c_char,
-    length: usize,
+pub(super) struct Buffer {
+    pub(super) pointer: *const c_char,
+    pub(super) length: usize,
 }
 
 impl Buffer {
-    fn of(text: &str) -> Buffer {
+    pub(super) fn of(text: &str) -> Buffer {
         Buffer { pointer: text.as_ptr().cast(), length: text.len() }
     }
 }
@@ -45,7 +45,8 @@ extern "C" {
     fn envoy_dynamic_module_callback_http_get_cluster_name(filter: *mut c_void, result: *mut Buffer) -> bool;
 }
 
-const REQUEST: c_int = 0;
+/// The headers of the request, in the ABI's enumeration of headers and trailers.
+pub(super) const REQUEST: c_int = 0;
 
 /// Writes a line to Envoy's log.
 pub(super) fn log(level: c_int, message: &str) {
@@ -119,5 +120,5 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
     config: Buffer,
 ) -> *const c_void {
     // SAFETY: Envoy owns the buffer during this call.
-    super::config_new(unsafe { bytes(config.pointer, config.length) })
+    super::config_new(unsafe { bytes(config.pointer, config.length) }, |_| Ok(()))
 }

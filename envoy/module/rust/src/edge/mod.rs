@@ -11,6 +11,8 @@ mod calls;
 #[path = "calls_structs.rs"]
 mod calls;
 mod idle;
+#[cfg(not(feature = "abi_1_36"))]
+mod matching;
 
 use crate::config::Config;
 use crate::filter::{self, Charge, Request};
@@ -65,13 +67,13 @@ extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
     ABI.as_ptr().cast()
 }
 
-/// Returns a configuration for Envoy, or null if the module must refuse it.
-fn config_new(text: &[u8]) -> *const c_void {
+/// Returns a configuration for Envoy, or null if the module must refuse it. `check` returns why it must refuse one that is valid.
+fn config_new(text: &[u8], check: impl FnOnce(&Config) -> Result<(), String>) -> *const c_void {
     guarded(std::ptr::null(), || {
-        let config = match Config::parse(text) {
+        let config = match Config::parse(text).and_then(|config| check(&config).map(|()| config)) {
             Ok(config) => config,
             Err(why) => {
-                calls::log(ERROR, &format!("keyward: configuration of the filter: {why}"));
+                calls::log(ERROR, &format!("keyward: configuration: {why}"));
                 return std::ptr::null();
             }
         };
@@ -85,14 +87,18 @@ fn config_new(text: &[u8]) -> *const c_void {
     })
 }
 
-#[no_mangle]
-extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config: *mut c_void) {
+fn config_destroy(config: *mut c_void) {
     guarded((), || {
         if !config.is_null() {
-            // SAFETY: the pointer is from `config_new`, and Envoy destroys a configuration once, after its filters.
+            // SAFETY: the pointer is from `config_new`, and Envoy destroys a configuration once, after all that use it.
             drop(unsafe { Box::from_raw(config.cast::<Handle>()) });
         }
     });
+}
+
+#[no_mangle]
+extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config: *mut c_void) {
+    config_destroy(config);
 }
 
 /// Returns the filter of a stream. It has no state of its own: it is its configuration.
@@ -121,25 +127,31 @@ extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
 }
 
 fn request(handle: &Handle, stream: &calls::Stream) {
+    let state = &handle.config.state;
+    if stream.limited() && !stream.marked(state) {
+        take(handle, stream, || stream.mark(state));
+    }
+}
+
+/// Takes the leases of a request, and reports whether every descriptor had one. `keep` is called with them: if it returns false,
+/// they are given back.
+fn take(handle: &Handle, request: &impl Request, keep: impl FnOnce() -> bool) -> bool {
     let news =
         |text: &str| calls::log(if text.starts_with("connected") { INFO } else { WARN }, &format!("keyward: {text}"));
     handle.link.with(news, |session| {
-        let Some(session) = session else { return };
-        let Some(leases) = session.leases() else { return };
+        let Some(session) = session else { return false };
+        let Some(leases) = session.leases() else { return false };
         let config = &handle.config;
-        if !stream.limited() || stream.marked(&config.state) {
-            return;
-        }
         let now = session::now();
-        let charge: Option<Charge> = filter::take(config, stream, &leases, now, |print, d, hits| {
+        let charge: Option<Charge> = filter::take(config, request, &leases, now, |print, d, hits| {
             session.interest(print, config.domain.as_bytes(), d.entries(), hits, now);
         });
-        if let Some(charge) = charge {
-            if !stream.mark(&config.state) {
-                charge.give_back(&leases);
-            }
+        match charge {
+            Some(charge) if !keep() => charge.give_back(&leases),
+            charge => return charge.is_some(),
         }
-    });
+        false
+    })
 }
 
 impl Request for calls::Stream {
