@@ -26,6 +26,8 @@ import (
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/common_inputs/network/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/http/dynamic_modules/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/input_matchers/dynamic_modules/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -190,6 +192,7 @@ func goldens(t testing.TB) map[string]Options {
 		"rlqs-hot":              {Shape: RLQS, Rules: load(t, hotQuotas), From: tenant, HotRoutes: true, XDS: "127.0.0.1:18000"},
 		"rlqs-several":          {Shape: RLQS, Rules: load(t, manyQuotas), From: tenant, Part: partFilter},
 		"module":                {Shape: Module, Rules: a, From: key, EnvoyVersion: "1.40.0"},
+		"module-filter":         {Shape: Module, Rules: a, From: key, EnvoyVersion: "1.40.0", ModuleAs: ModuleFilter},
 		"module-several":        {Shape: Module, Rules: load(t, rich, tokens), From: withTenant(all), Part: partFilter, EnvoyVersion: "1.38"},
 		"routes":                {Shape: Routes, Rules: a, From: key, XDS: "127.0.0.1:18000"},
 		"routes-tls":            withTLS(Options{Shape: Routes, RouteHeader: "x-user", XDS: "127.0.0.1:18000"}),

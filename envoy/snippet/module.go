@@ -66,10 +66,29 @@ func moduleVersions() string {
 	return strings.Join(all[:last], ", ") + " and " + all[last]
 }
 
+// Values of Options.ModuleAs.
+const (
+	// ModuleFilter: the module is a filter before the rate limit filter.
+	ModuleFilter = "filter"
+	// ModuleMatcher: the module is a matcher of the rate limit filter. That costs less CPU time. A matcher has no addresses, and
+	// does not know whether the request has a route to a cluster: one without takes hits, which the rate limit filter would not.
+	ModuleMatcher = "matcher"
+)
+
+// moduleMatchers is the first minor version of Envoy with matchers in modules.
+const moduleMatchers = 38
+
 // planModule configures the module of each domain.
 func (g *generator) planModule() (faults []error) {
 	if !g.module {
+		if g.ModuleAs != "" {
+			return []error{errors.New("--module-as is of shape module")}
+		}
 		return nil
+	}
+	explicit := g.ModuleAs == ModuleMatcher
+	if err := g.chooseModuleAs(); err != nil {
+		faults = append(faults, err)
 	}
 	if g.HotRoutes || g.HotECDS || g.Caps || g.Routed {
 		faults = append(faults, errors.New("shape module has no --hot-routes, --hot-filters, --caps and --routed"))
@@ -83,12 +102,16 @@ func (g *generator) planModule() (faults []error) {
 	found := false
 	for i := range g.Domains {
 		d := &g.Domains[i]
-		text, err := g.moduleConfig(d)
+		text, address, err := g.moduleConfig(d)
 		if err != nil {
 			g.warn("domain %s has no module: %v", d.Name, err)
 			continue
 		}
 		d.Module, found = text, true
+		d.Matcher = g.ModuleAs == ModuleMatcher && !address
+		if explicit && !d.Matcher {
+			g.warn("domain %s: the module is a filter, because a matcher has no addresses", d.Name)
+		}
 	}
 	if !found {
 		for _, w := range g.warnings {
@@ -99,27 +122,43 @@ func (g *generator) planModule() (faults []error) {
 	return faults
 }
 
+// chooseModuleAs sets the default of ModuleAs, and returns an error if this Envoy does not have what it says.
+func (g *generator) chooseModuleAs() error {
+	switch {
+	case g.ModuleAs == "" && g.Part == partBootstrap && g.minor >= moduleMatchers:
+		g.ModuleAs = ModuleMatcher
+	case g.ModuleAs == "":
+		g.ModuleAs = ModuleFilter
+	case g.ModuleAs != ModuleFilter && g.ModuleAs != ModuleMatcher:
+		return fmt.Errorf("--module-as %q: want %s or %s", g.ModuleAs, ModuleMatcher, ModuleFilter)
+	case g.ModuleAs == ModuleMatcher && g.minor < moduleMatchers:
+		return fmt.Errorf("--module-as %s: Envoy 1.%d has no matchers in modules; Envoy 1.%d is the first that has", ModuleMatcher, g.minor, moduleMatchers)
+	}
+	return nil
+}
+
 // moduleConfig returns the module's configuration for a domain, as JSON. It has all descriptors of the rate limit filter,
-// because a request whose leases are taken skips that filter.
-func (g *generator) moduleConfig(d *domain) (string, error) {
+// because a request whose leases are taken skips that filter. It reports whether one of them has the address of the client.
+func (g *generator) moduleConfig(d *domain) (text string, address bool, err error) {
 	type actions struct {
 		Actions []any `json:"actions"`
 	}
 	var limits []actions
 	for _, c := range d.Descriptors {
 		if c.Holds != (holds{}) {
-			return "", fmt.Errorf("hits of %s are held, and the module's are spent", comment(c.Rules))
+			return "", false, fmt.Errorf("hits of %s are held, and the module's are spent", comment(c.Rules))
 		}
 		var l actions
 		for _, text := range c.Actions {
 			var a map[string]any
 			if err := yamlv3.Unmarshal([]byte("{"+text+"}"), &a); err != nil {
-				return "", fmt.Errorf("action %s: %w", text, err)
+				return "", false, fmt.Errorf("action %s: %w", text, err)
 			}
 			for _, name := range slices.Sorted(maps.Keys(a)) {
 				if !slices.Contains(moduleActions, name) {
-					return "", fmt.Errorf("the module cannot do %s, which %s needs", name, comment(c.Rules))
+					return "", false, fmt.Errorf("the module cannot do %s, which %s needs", name, comment(c.Rules))
 				}
+				address = address || name == "remote_address" || name == "masked_remote_address"
 			}
 			l.Actions = append(l.Actions, a)
 		}
@@ -131,7 +170,7 @@ func (g *generator) moduleConfig(d *domain) (string, error) {
 		Domain string    `json:"domain"`
 		Limits []actions `json:"limits"`
 	}{g.ModuleSocket, g.NodeID(), d.Name, limits})
-	return string(b), err
+	return string(b), address, err
 }
 
 // ModuleABI returns the ABI in the name of the module's file.

@@ -2,6 +2,8 @@ package snippet
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,11 +19,53 @@ func TestModuleFaults(t *testing.T) {
 		"Envoy 1.37":  {Options{Rules: load(t, simple), From: from, EnvoyVersion: "1.37.0"}, "no module for Envoy 1.37"},
 		"Envoy 1.41":  {Options{Rules: load(t, simple), From: from, EnvoyVersion: "1.41.0"}, "no module for Envoy 1.41"},
 		"only a hold": {Options{Rules: load(t, tokens), From: map[string]string{"streams": "header:x-tenant"}}, "no domain can have the module"},
+		"no shape":    {Options{Rules: load(t, simple), From: from, ModuleAs: ModuleFilter, Shape: Plain}, "--module-as is of shape module"},
+		"as":          {Options{Rules: load(t, simple), From: from, ModuleAs: "lua"}, `--module-as "lua": want matcher or filter`},
+		"matcher":     {Options{Rules: load(t, simple), From: from, ModuleAs: ModuleMatcher}, "--module-as matcher: Envoy 1.36 has no matchers in modules; Envoy 1.38 is the first that has"},
 		"metadata":    {Options{Rules: load(t, manyQuotas), From: from}, "the module cannot do metadata, which api.api_key.tenant, api.api_key.tenant_large needs"},
 	} {
-		c.o.Shape = Module
+		if c.o.Shape == "" {
+			c.o.Shape = Module
+		}
 		if _, _, err := Generate(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, not %q", name, err, c.want)
+		}
+	}
+}
+
+// TestModuleAs checks whether the module is a matcher or a filter.
+func TestModuleAs(t *testing.T) {
+	header := map[string]string{"api_key": "header:x-api-key"}
+	address, masked := map[string]string{"remote_address": "remote_address"}, map[string]string{"masked_remote_address": "masked_remote_address:24/64"}
+	for name, c := range map[string]struct {
+		o       Options
+		matcher bool
+		warning string
+	}{
+		"complete":               {Options{EnvoyVersion: "1.38", From: header}, true, ""},
+		"complete, 1.36":         {Options{EnvoyVersion: "1.36", From: header}, false, ""},
+		"complete, an address":   {Options{EnvoyVersion: "1.40", From: address}, false, ""},
+		"complete, a filter":     {Options{EnvoyVersion: "1.40", From: header, ModuleAs: ModuleFilter}, false, ""},
+		"own routes":             {Options{EnvoyVersion: "1.40", From: header, Part: partFilter}, false, ""},
+		"own routes, a matcher":  {Options{EnvoyVersion: "1.40", From: header, Part: partFilter, ModuleAs: ModuleMatcher}, true, ""},
+		"gateway":                {Options{EnvoyVersion: "1.40", From: header, Gateway: gatewayIstio}, false, ""},
+		"gateway, a matcher":     {Options{EnvoyVersion: "1.40", From: header, Gateway: gatewayIstio, ModuleAs: ModuleMatcher}, true, ""},
+		"an address, a matcher":  {Options{EnvoyVersion: "1.40", From: address, ModuleAs: ModuleMatcher}, false, "the module is a filter, because a matcher has no addresses"},
+		"a masked one, the same": {Options{EnvoyVersion: "1.40", From: masked, ModuleAs: ModuleMatcher}, false, "a matcher has no addresses"},
+	} {
+		key := slices.Collect(maps.Keys(c.o.From))[0]
+		c.o.Shape, c.o.Rules = Module, load(t, strings.ReplaceAll(simple, "api_key", key))
+		text, warnings, err := Generate(c.o)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		matcher, filter := strings.Contains(string(text), "v3.DynamicModuleMatcher"), strings.Contains(string(text), "v3.DynamicModuleFilter")
+		if matcher != c.matcher || filter == c.matcher {
+			t.Errorf("%s: a matcher: %v, a filter: %v, want a matcher: %v\n%s", name, matcher, filter, c.matcher, text)
+		}
+		if all := strings.Join(warnings, "\n"); (c.warning == "") != (all == "") || !strings.Contains(all, c.warning) {
+			t.Errorf("%s: warnings %q, want %q", name, all, c.warning)
 		}
 	}
 }

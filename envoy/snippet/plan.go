@@ -19,6 +19,7 @@ type domain struct {
 	Notes       []string // comments on the line of the header
 	Caps        []capRow // of Options.Caps
 	Module      string   // configuration of the dynamic module; empty: the domain has none
+	Matcher     bool     // the module is a matcher of the rate limit filter
 }
 
 // descriptor is an element of rate_limits.

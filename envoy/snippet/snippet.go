@@ -71,6 +71,9 @@ type Options struct {
 
 	FailureModeDeny bool   // refuse a request whose call failed; by default Envoy lets it through uncounted
 	ModuleSocket    string // shape module: the sidecar's --module-socket; default /run/keyward/module.sock
+	// Shape module: how Envoy calls the module, ModuleFilter or ModuleMatcher. Default: ModuleMatcher in a complete configuration
+	// for Envoy 1.38 or later, whose only route has a cluster; else ModuleFilter.
+	ModuleAs string
 	// Shape plain: requests arrive by ring-hash routes, so the sidecar owns the key; calls carry the key.
 	Routed  bool
 	Timeout time.Duration // of a call; default 100 ms. The owner has 40 % of it, then its successor is called

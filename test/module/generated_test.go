@@ -1,6 +1,7 @@
 package module
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,16 +13,20 @@ import (
 
 // TestGeneratedConfiguration spends leases with the output of `keyward envoy-config --shape module`.
 func TestGeneratedConfiguration(t *testing.T) {
-	const rules = "domain: \"it's: app\"\ndescriptors:\n- key: api_key\n  rate_limit: {unit: hour, requests_per_unit: 100}\n- key: remote_address\n  rate_limit: {unit: hour, requests_per_unit: 100}\n"
-	loaded, err := config.Load([]config.File{{Name: "app.yaml", Content: []byte(rules)}}, config.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	const rules = "domain: \"it's: app\"\ndescriptors:\n- key: api_key\n  rate_limit: {unit: hour, requests_per_unit: 100}\n- key: %s\n  rate_limit: {unit: hour, requests_per_unit: 100}\n"
 	each(t, func(t *testing.T, r release) {
+		as, key, entry := snippet.ModuleFilter, "remote_address", "remote_address=127.0.0.1"
+		if r.matcher {
+			as, key, entry = snippet.ModuleMatcher, "tenant", "tenant=t"
+		}
+		loaded, err := config.Load([]config.File{{Name: "app.yaml", Content: fmt.Appendf(nil, rules, key)}}, config.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
 		p := listen(t, ordinary(64))
 		s := start(t, r, setup{print: func(service, app string) string {
 			text, warnings, err := snippet.Generate(snippet.Options{
-				Shape: snippet.Module, Rules: loaded, From: map[string]string{"api_key": "header:x-key"}, EnvoyVersion: r.version, ModuleSocket: p.path,
+				Shape: snippet.Module, ModuleAs: as, Rules: loaded, From: map[string]string{"api_key": "header:x-key", "tenant": "header:x-tenant"}, EnvoyVersion: r.version, ModuleSocket: p.path,
 				Sidecar: service, Upstream: app, Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901", Timeout: 10 * time.Second,
 			})
 			if err != nil || len(warnings) > 0 {
@@ -35,8 +40,8 @@ func TestGeneratedConfiguration(t *testing.T) {
 		s.want("status", s.get("/", "x-key", "k"), http.StatusTooManyRequests)
 		s.want("calls without leases", len(s.service.take()), 2)
 		l.segment.lend(0, 5, time.Minute, "it's: app", "api_key=k")
-		l.segment.lend(0, 3, time.Minute, "it's: app", "remote_address=127.0.0.1")
-		admitted, refused := s.burst(2, 10, "x-key", "k")
+		l.segment.lend(0, 3, time.Minute, "it's: app", entry)
+		admitted, refused := s.burst(2, 10, "x-key", "k", "x-tenant", "t")
 		s.want("admitted", admitted, 3)
 		s.want("refused", refused, 7)
 		s.want("calls", len(s.service.take()), 7)
