@@ -79,10 +79,12 @@ type setup struct {
 	bare    bool     // without the module
 	built   bool     // the rate limit filter is built for each request, and skipped
 	before  []string // filters before the module
+	after   []string // filters behind the rate limit filter
 	filters []string // instead of the module and the rate limit filter
 	dynamic bool     // the listener comes from a file
 	route   string   // more of the route
 	workers int
+	flags   []string // of Envoy
 	print   func(service, app string) string // the configuration; nil: that of the other fields
 	service string                           // address of the rate limit service; empty: that of the site
 }
@@ -133,7 +135,7 @@ func tryStart(t *testing.T, r release, o setup) *site {
 		config = s.bootstrap(o, app.Listener.Addr().String())
 	}
 	s.envoy, err = s.lab.AddEnvoy(lab.EnvoyOptions{
-		Name: "envoy", Path: r.program(), Concurrency: max(1, o.workers), Config: config,
+		Name: "envoy", Path: r.program(), Concurrency: max(1, o.workers), Config: config, Flags: o.flags,
 		Env: []string{"ENVOY_DYNAMIC_MODULES_SEARCH_PATH=" + modules(), "RUST_BACKTRACE=1"},
 	})
 	if err != nil {
@@ -184,7 +186,9 @@ func (s *site) replace(o setup) {
 	if o.limits == "" {
 		o.limits = byKey
 	}
-	o.abi = s.abi
+	if o.abi == "" {
+		o.abi = s.abi
+	}
 	host, port, _ := strings.Cut(s.envoy.Listener, ":")
 	text := fmt.Sprintf(`resources: [{"@type": type.googleapis.com/envoy.config.listener.v3.Listener, %s}]`, s.listener(o))
 	text = strings.NewReplacer("@HOST@", host, "@PORT@", port).Replace(text)
@@ -203,9 +207,11 @@ func (s *site) await200(path string) {
 	awaitTrue(s.T, "an answer", func() bool { return s.get(path) == http.StatusOK })
 }
 
+// router is the last filter of a listener.
+var router = "{name: envoy.filters.http.router, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.router.v3.Router", "") + "}"
+
 // listener returns the fields of the listener.
 func (s *site) listener(o setup) string {
-	router := "{name: envoy.filters.http.router, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.router.v3.Router", "") + "}"
 	filters := o.filters
 	if filters == nil {
 		filters = []string{s.limiter(o)}
@@ -213,7 +219,7 @@ func (s *site) listener(o setup) string {
 			filters = []string{s.module(o), s.limiter(o)}
 		}
 	}
-	filters = slices.Concat(o.before, filters, []string{router})
+	filters = slices.Concat(o.before, filters, o.after, []string{router})
 	manager := lab.TypedConfig("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", fmt.Sprintf(
 		`stat_prefix: in, generate_request_id: false, route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /direct}, direct_response: {status: 200}}, {match: {path: /redirect}, route: {cluster: app, internal_redirect_policy: {}}}, {match: {prefix: /}, route: {cluster: app, timeout: 0s}, %s}]}]}, http_filters: [%s]`,
 		o.route, strings.Join(filters, ", ")))
