@@ -84,7 +84,7 @@ type setup struct {
 	dynamic bool     // the listener comes from a file
 	route   string   // more of the route
 	workers int
-	flags   []string // of Envoy
+	flags   []string                         // of Envoy
 	print   func(service, app string) string // the configuration; nil: that of the other fields
 	service string                           // address of the rate limit service; empty: that of the site
 }
@@ -118,9 +118,7 @@ func tryStart(t *testing.T, r release, o setup) *site {
 	t.Cleanup(server.Stop)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.served.Add(1)
-		if r.URL.Path == "/redirect" {
-			http.Redirect(w, r, "http://"+r.Host+"/", http.StatusFound)
-		}
+		answer(w, r, s.served.Load())
 		h := r.Header.Clone()
 		s.headers.Store(&h)
 	}))
@@ -152,6 +150,23 @@ func tryStart(t *testing.T, r release, o setup) *site {
 		}
 	})
 	return s
+}
+
+// answer makes the application's answers to paths that a test uses.
+func answer(w http.ResponseWriter, r *http.Request, n int64) {
+	switch r.URL.Path {
+	case "/redirect":
+		http.Redirect(w, r, "http://"+r.Host+"/", http.StatusFound)
+	case "/second": // every second request fails
+		w.WriteHeader(map[bool]int{true: http.StatusServiceUnavailable, false: http.StatusOK}[n%2 == 1])
+	case "/upgrade":
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", r.Header.Get("Upgrade"))
+		w.WriteHeader(http.StatusSwitchingProtocols)
+	case "/body":
+		b, err := io.ReadAll(r.Body)
+		fmt.Fprint(w, len(b), r.Trailer.Get("x-trailer"), err)
+	}
 }
 
 // bootstrap returns the configuration of an Envoy. JSON is YAML.
@@ -221,7 +236,7 @@ func (s *site) listener(o setup) string {
 	}
 	filters = slices.Concat(o.before, filters, o.after, []string{router})
 	manager := lab.TypedConfig("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", fmt.Sprintf(
-		`stat_prefix: in, generate_request_id: false, route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /direct}, direct_response: {status: 200}}, {match: {path: /redirect}, route: {cluster: app, internal_redirect_policy: {}}}, {match: {prefix: /}, route: {cluster: app, timeout: 0s}, %s}]}]}, http_filters: [%s]`,
+		`stat_prefix: in, generate_request_id: false, upgrade_configs: [{upgrade_type: websocket}], route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /direct}, direct_response: {status: 200}}, {match: {path: /redirect}, route: {cluster: app, internal_redirect_policy: {}}}, {match: {path: /second}, route: {cluster: app, retry_policy: {retry_on: 5xx}}}, {match: {prefix: /}, route: {cluster: app, timeout: 0s}, %s}]}]}, http_filters: [%s]`,
 		o.route, strings.Join(filters, ", ")))
 	return fmt.Sprintf(`name: in, address: {socket_address: {address: @HOST@, port_value: @PORT@}}, filter_chains: [{filters: [{name: hcm, typed_config: %s}]}]`, manager)
 }

@@ -97,10 +97,14 @@ func TestUpdatesUnderLoad(t *testing.T) {
 		for i := range 5 {
 			before := admitted.Load()
 			s.replace(setup{socket: p.path, route: fmt.Sprintf(`response_headers_to_add: [{header: {key: x-version, value: "%d"}}]`, i)})
-			awaitTrue(t, "the new listener", func() bool { return s.stat("listener_manager.listener_in_place_updated")+s.stat("listener_manager.listener_modified") >= i+1 })
+			awaitTrue(t, "the new listener", func() bool {
+				return s.stat("listener_manager.listener_in_place_updated")+s.stat("listener_manager.listener_modified") >= i+1
+			})
 			awaitTrue(t, "more requests", func() bool { return admitted.Load() > before+100 })
 		}
-		awaitTrue(t, "the end of former listeners", func() bool { return s.stat("listener_manager.total_filter_chains_draining")+s.stat("listener_manager.total_listeners_draining") == 0 })
+		awaitTrue(t, "the end of former listeners", func() bool {
+			return s.stat("listener_manager.total_filter_chains_draining")+s.stat("listener_manager.total_listeners_draining") == 0
+		})
 		s.want("requests that failed", int(failed.Load()), 0)
 		if _, err := post(s, "/quitquitquit"); err != nil {
 			t.Error(err)
