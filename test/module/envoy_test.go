@@ -79,6 +79,7 @@ type setup struct {
 	bare    bool     // without the module
 	built   bool     // the rate limit filter is built for each request, and skipped
 	before  []string // filters before the module
+	broken  bool     // Envoy refuses the rate limit filter
 	after   []string // filters behind the rate limit filter
 	filters []string // instead of the module and the rate limit filter
 	dynamic bool     // the listener comes from a file
@@ -269,6 +270,9 @@ func (s *site) leased(o setup) string {
 func (s *site) limiter(o setup) string {
 	filter := "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.ratelimit.v3.RateLimit", fmt.Sprintf(
 		`domain: app, timeout: 10s, failure_mode_deny: true, rate_limits: %s, rate_limit_service: {transport_api_version: V3, grpc_service: {envoy_grpc: {cluster_name: keyward}}}`, o.limits)) + "}"
+	if o.broken {
+		filter = strings.Replace(filter, "domain: app", `domain: ""`, 1)
+	}
 	if o.bare {
 		return filter
 	}

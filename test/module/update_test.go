@@ -3,6 +3,7 @@ package module
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,7 @@ func TestUpdateIsRefused(t *testing.T) {
 			{socket: p.path, abi: "absent"},
 			{socket: p.path, after: []string{router}},
 			{socket: other.path, after: []string{router}},
+			{socket: other.path, broken: true},
 		} {
 			s.replace(o)
 			awaitTrue(t, "a refusal", func() bool { return s.stat("listener_manager.lds.update_rejected") == i+1 })
@@ -33,15 +35,16 @@ func TestUpdateIsRefused(t *testing.T) {
 			s.want("status", s.get("/", "x-key", "k"), http.StatusOK)
 			s.want("left", int(lease.left()), int(left)-1)
 		}
-		for i, l := range other.conns {
-			other.await("the end of the connection of a refused configuration", func() bool { return l.closed })
-			t.Logf("connection %d has ended", i)
-		}
 		s.replace(setup{socket: other.path})
 		p.await("the end of the connection of the former listener", func() bool { return l.closed })
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		s.want("connections", len(p.conns), 1)
+		other.await("a connection", func() bool { return len(other.conns) > 0 && !other.conns[len(other.conns)-1].closed })
+		if r.matcher && r.version != newest.version {
+			return // before 1.40, Envoy does not destroy the configuration of a matcher if it refuses what the matcher is for
+		}
+		s.replace(setup{socket: p.path})
+		other.await("the end of its connections", func() bool {
+			return !slices.ContainsFunc(other.conns, func(l *link) bool { return !l.closed })
+		})
 	})
 }
 
