@@ -171,6 +171,7 @@ type quotaBook struct {
 	note   lots.Note
 	noting bool
 	wakeAt int64 // by the member's clock
+	closed bool  // the member leaves, and serves no streams
 	open   map[quota.Stream]*quotaEnvoy
 }
 
@@ -216,6 +217,23 @@ func (b *quotaBook) drive() {
 			b.drive()
 		})
 	}
+}
+
+// retire gives back what Envoys need not have, ends the streams, and calls then.
+func (b *quotaBook) retire(then func()) {
+	m := b.m
+	m.w.stats.count("quota: retired")
+	b.ledger.Retire(m.clock())
+	b.drive()
+	m.w.after(300*time.Millisecond, m, func() {
+		b.ledger.Leave(m.clock())
+		b.drive()
+		b.closed = true
+		if last := b.note.Current(m.clock()); last.At != 0 {
+			m.askQuota(lots.DemandRequest(&m.w.quota.request, owner.Release, last), func(*decision) {})
+		}
+		m.w.after(50*time.Millisecond, m, then)
+	})
 }
 
 func (b *quotaBook) ident() claim.Ident {
