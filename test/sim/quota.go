@@ -71,7 +71,7 @@ type quotaWorld struct {
 	admitted map[int64]uint64
 	calls    map[int64]uint64
 	// excess counts what may be above the limit: hits that a stopped Envoy may have admitted late, calls that were admitted
-	// without the owner, and hits that a part of a partitioned cluster has admitted or charged.
+	// without the owner, hits that a part of a partitioned cluster has admitted or charged, and what the only owner had.
 	excess map[int64]uint64
 }
 
@@ -146,6 +146,18 @@ func (w *world) quotaCall() {
 func (w *world) elsewhere(v *decision) bool {
 	available := w.o.Policy == policy.PartAvailable && v.by.missesMembers()
 	return v.result.Authority == owner.Part || available || w.oracle.unrevoked(v)
+}
+
+// quotaCrashed counts what may be admitted again because the only owner has crashed: nobody has its charges.
+func (w *world) quotaCrashed(m *member) {
+	x := w.quota
+	if x == nil || m.view.Ring == nil || m.view.Ring.Len() > 1 {
+		return
+	}
+	w.stats.count("quota: the only owner crashed")
+	for i := range int64(2) {
+		x.excess[x.request.Rule.Index(w.now)+i] += uint64(x.request.Rule.Limit)
+	}
 }
 
 // exponential returns a random interval between events of that rate per second.
