@@ -459,13 +459,13 @@ func (m *sidecar) stop(ctx context.Context) {
 		m.health.Set(partRunning, false)
 	}
 	m.modules.close(m)
+	m.quotas.close()
 	if c := m.cluster.Load(); c != nil {
 		c.Leave(ctx)
 	}
 	if m.holds != nil {
 		m.holds.Close()
 	}
-	m.quotas.close()
 	if m.server != nil {
 		m.server.Stop(ctx)
 	}

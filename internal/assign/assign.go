@@ -36,6 +36,7 @@ type Assigner struct {
 	now     func() time.Time
 	wake    chan struct{}
 	stop    chan struct{}
+	retired chan struct{} // closed when Envoys have acknowledged that their assignments end earlier
 	running sync.WaitGroup
 	metrics metrics
 
@@ -43,7 +44,11 @@ type Assigner struct {
 	ledger *quota.Ledger
 	keys   map[quota.Key]*counter
 	closed bool
-	pushes []rlqs.Assignment // scratch
+	// requests is how many requests to owners are in progress, and idle is signaled when none is.
+	requests int
+	idle     sync.Cond
+	retiring bool
+	pushes   []rlqs.Assignment // scratch
 	// superseded are the keys whose rule has changed in this step.
 	superseded []*counter
 	// waitsUntil is the Next for which run waits.
@@ -73,9 +78,10 @@ type superseded struct {
 // New returns an Assigner. The caller must Close it.
 func New(o Options) *Assigner {
 	a := &Assigner{
-		charger: o.Charger, send: o.Send, members: o.Members, calls: o.Calls, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}),
+		charger: o.Charger, send: o.Send, members: o.Members, calls: o.Calls, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}), retired: make(chan struct{}),
 		ledger: quota.NewLedger(quota.Options{IDs: o.IDs, Shared: true}), keys: map[quota.Key]*counter{}, callers: map[owner.Key]*caller{},
 	}
+	a.idle.L = &a.mu
 	if a.now == nil {
 		a.now = time.Now
 	}
@@ -93,6 +99,52 @@ func (a *Assigner) Close() {
 	}
 	a.mu.Unlock()
 	a.running.Wait()
+	a.awaitRequests()
+}
+
+// request runs a request to owners in a goroutine. a.mu is locked.
+func (a *Assigner) request(do func()) {
+	a.requests++
+	go func() {
+		do()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.requests--; a.requests == 0 {
+			a.idle.Broadcast()
+		}
+	}()
+}
+
+// awaitRequests waits until no request to an owner is in progress.
+func (a *Assigner) awaitRequests() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for a.requests > 0 {
+		a.idle.Wait()
+	}
+}
+
+// Retire gives back, before this member leaves, what Envoys need not have: assignments that reach into the next window end with
+// this one, if Envoys acknowledge that within wait, and the next window's hits are free for the other members. It then waits
+// for owners. From then on nothing is assigned; the caller ends the streams and calls Close.
+func (a *Assigner) Retire(wait time.Duration) {
+	a.step(func(now int64) {
+		a.retiring = true
+		a.ledger.Retire(now)
+	})
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-a.retired:
+	case <-timer.C:
+	case <-a.stop:
+	}
+	a.awaitRequests()
+	a.step(func(now int64) {
+		a.ledger.Leave(now)
+		a.withdraw(now)
+	})
+	a.awaitRequests()
 }
 
 // Opened implements rlqs.QuotaBook.
@@ -155,6 +207,10 @@ func quotaOf(b *rlqs.QuotaBucket) quota.KeyQuota {
 	q := quota.KeyQuota{
 		Limit: b.Match.Limit.Limit, Window: b.Match.Limit.Window, Unlimited: !b.Limited(), Counter: b.Request.Key,
 	}
+	if b.Match.Rule != nil {
+		all, share := b.Match.Rule.QuotaExpired()
+		q.Outlasts = all || share > 0
+	}
 	if t := b.Match.Extension().Quota; t != nil {
 		q.Envoys, q.FirstAllow = t.Envoys, t.First == config.FirstAllow
 	}
@@ -184,13 +240,20 @@ func (a *Assigner) tick(now int64) {
 	}
 	a.ledger.SetMembers(a.members())
 	w := a.ledger.Tick(now)
+	if a.ledger.Retired() {
+		select {
+		case <-a.retired:
+		default:
+			close(a.retired)
+		}
+	}
 	for i := range w.Responses {
 		a.respond(&w.Responses[i])
 	}
 	for _, h := range w.Asks {
 		if c := a.keys[h.Key]; c != nil {
-			a.running.Add(1)
-			go a.charge(c.request, h)
+			r := c.request
+			a.request(func() { a.charge(r, h) })
 		}
 	}
 	for _, d := range w.Demands {
@@ -239,7 +302,7 @@ func (a *Assigner) run() {
 		longest := sweepInterval
 		if a.calls != nil {
 			longest = callsInterval
-			if a.callsDue(now) {
+			if a.callsDue(now) && !a.retiring {
 				a.measureCalls(now)
 			}
 		}

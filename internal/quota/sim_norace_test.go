@@ -28,6 +28,7 @@ type plan struct {
 	pause, busy time.Duration
 	apart       bool
 	restarts    bool // a sidecar starts again in every third window, one after the other
+	retires     bool // it is planned: the sidecar retires before
 	windows     int
 	faults      bool
 	sabotage
@@ -398,7 +399,7 @@ func (s *sidecar) check() {
 		}
 		for _, l := range a.lines {
 			charged += l.charge()
-			if l.endsAt > a.end {
+			if max(l.endsAt, l.cutFrom) > a.end {
 				ahead += l.alive()
 			}
 		}

@@ -325,6 +325,10 @@ func (m *member) leave() {
 	if m.leavingSince == 0 {
 		m.leavingSince = m.w.now
 	}
+	if m.w.o.Quota.On && !m.quota.closed {
+		m.quota.retire(m.leave)
+		return
+	}
 	if m.table[m.slot].state != active || m.view.Ring.Len() < 2 || !m.myTurn(leaving) &&
 		m.w.now-m.leavingSince < int64(2*time.Second) {
 		if m.w.now-m.leavingSince < int64(leaveWithin) {

@@ -71,7 +71,7 @@ type quotaWorld struct {
 	admitted map[int64]uint64
 	calls    map[int64]uint64
 	// excess counts what may be above the limit: hits that a stopped Envoy may have admitted late, calls that were admitted
-	// without the owner, and hits that a part of a partitioned cluster has admitted or charged.
+	// without the owner, hits that a part of a partitioned cluster has admitted or charged, and what the only owner had.
 	excess map[int64]uint64
 }
 
@@ -148,6 +148,18 @@ func (w *world) elsewhere(v *decision) bool {
 	return v.result.Authority == owner.Part || available || w.oracle.unrevoked(v)
 }
 
+// quotaCrashed counts what may be admitted again because the only owner has crashed: nobody has its charges.
+func (w *world) quotaCrashed(m *member) {
+	x := w.quota
+	if x == nil || m.view.Ring == nil || m.view.Ring.Len() > 1 {
+		return
+	}
+	w.stats.count("quota: the only owner crashed")
+	for i := range int64(2) {
+		x.excess[x.request.Rule.Index(w.now)+i] += uint64(x.request.Rule.Limit)
+	}
+}
+
 // exponential returns a random interval between events of that rate per second.
 func (w *world) exponential(rate float64) time.Duration {
 	return time.Duration(w.rnd.ExpFloat64() / rate * 1e9)
@@ -171,6 +183,7 @@ type quotaBook struct {
 	note   lots.Note
 	noting bool
 	wakeAt int64 // by the member's clock
+	closed bool  // the member leaves, and serves no streams
 	open   map[quota.Stream]*quotaEnvoy
 }
 
@@ -216,6 +229,23 @@ func (b *quotaBook) drive() {
 			b.drive()
 		})
 	}
+}
+
+// retire gives back what Envoys need not have, ends the streams, and calls then.
+func (b *quotaBook) retire(then func()) {
+	m := b.m
+	m.w.stats.count("quota: retired")
+	b.ledger.Retire(m.clock())
+	b.drive()
+	m.w.after(300*time.Millisecond, m, func() {
+		b.ledger.Leave(m.clock())
+		b.drive()
+		b.closed = true
+		if last := b.note.Current(m.clock()); last.At != 0 {
+			m.askQuota(lots.DemandRequest(&m.w.quota.request, owner.Release, last), func(*decision) {})
+		}
+		m.w.after(50*time.Millisecond, m, then)
+	})
 }
 
 func (b *quotaBook) ident() claim.Ident {
