@@ -47,7 +47,7 @@ func TestGiveBackOfTheNextWindow(t *testing.T) {
 				r, s := Rule{Window: time.Minute, Limit: 10, Algorithm: a}, State{Slots: []Slot{{Writer: me, At: at, Charged: 5}}}
 				want := uint64(3)
 				if at > w+1 || at > w && a == SlidingWindow {
-					want = 0 // nobody charges that far ahead
+					want = 0 // no member charges that far ahead
 				}
 				if back := r.GiveBack(&s, now, 11, at, 3); back != want {
 					t.Errorf("%v, %v into the window, window +%d: %d given back, want %d", a, time.Duration(now-w*minute), at-w, back, want)
