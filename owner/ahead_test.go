@@ -257,7 +257,7 @@ func TestAheadByShare(t *testing.T) {
 	w.ask("a", of(2, Release, 0, false), func(Result) {})
 	w.run(2 * time.Second)
 	q := ask(key, aheadRule.Limit, aheadRule.Window, 0)
-	w.run(time.Duration(aheadRule.End(aheadRule.Index(w.now))-w.now) + second)
+	w.run(time.Duration(aheadRule.End(aheadRule.Index(w.now))-w.now) + time.Second)
 	if got := heldCount(t, w.nodes["b"], w.now, q); got != 50 {
 		t.Errorf("the next window has %d of 50 hits", got)
 	}
