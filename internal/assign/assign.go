@@ -84,15 +84,42 @@ func New(o Options) *Assigner {
 	return a
 }
 
-// Close stops the Assigner, and waits for requests to owners. Hits that Envoys were assigned stay charged.
+// Close stops the Assigner, gives back what no Envoy can spend, takes this member out of the sums of the demands, and waits for
+// requests to owners. Hits that Envoys were assigned stay charged. The streams must be closed before.
 func (a *Assigner) Close() {
 	a.mu.Lock()
-	if !a.closed {
+	first := !a.closed
+	if first {
 		a.closed = true
 		close(a.stop)
 	}
 	a.mu.Unlock()
-	a.running.Wait()
+	a.running.Wait() // what is charged until then is given back, too
+	if first {
+		a.finish()
+		a.running.Wait()
+	}
+}
+
+// finish settles what the owners have of this member: its hits that no Envoy can spend, and its demands.
+func (a *Assigner) finish() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now().UnixNano()
+	for _, h := range a.ledger.Finish(now) {
+		a.giveBack(now, h)
+	}
+	release := func(r owner.Request, n lots.Note, request func(*owner.Request, owner.Op, lots.Note) owner.Request) {
+		if n.Current(now).At != 0 {
+			a.running.Go(func() { a.decide(a.now(), request(&r, owner.Release, n)) })
+		}
+	}
+	for _, c := range a.keys {
+		release(c.request, c.note, lots.DemandRequest)
+	}
+	for _, c := range a.callers {
+		release(c.request, c.note, lots.CallsRequest)
+	}
 }
 
 // Opened implements rlqs.QuotaBook.

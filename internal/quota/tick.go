@@ -44,6 +44,23 @@ func (b *Ledger) drop(i int) {
 	b.list = b.list[:len(b.list)-1]
 }
 
+// Finish returns all hits that no lease can spend, because this sidecar ends: it assigns nothing after that.
+func (b *Ledger) Finish(now int64) []WindowHits {
+	for _, a := range b.list {
+		if a.quota.Unlimited {
+			continue
+		}
+		a.catchUp(now)
+		free, ahead := a.held-min(a.held, a.charged), a.freeAhead()
+		a.held, a.next = a.held-free, a.next-ahead
+		b.giveBack(WindowHits{Key: a.key, Window: a.window, Hits: free})
+		b.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: ahead})
+	}
+	returns := b.returns
+	b.returns = nil
+	return returns
+}
+
 // enqueue makes the line's stream send.
 func (b *Ledger) enqueue(l *line) {
 	s := l.stream
