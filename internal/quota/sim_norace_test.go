@@ -28,6 +28,7 @@ type plan struct {
 	pause, busy time.Duration
 	apart       bool
 	restarts    bool // a sidecar starts again in every third window, one after the other
+	gentle      bool // that sidecar gives back what no Envoy can spend
 	windows     int
 	faults      bool
 	sabotage
@@ -337,10 +338,7 @@ func (s *sidecar) drive() {
 		for _, h := range work.Asks {
 			s.messageLater(func() { s.asked(h) })
 		}
-		for _, h := range work.Returns {
-			back := s.settle(slot{h.Key, h.Window}, h.Hits)
-			s.messageLater(func() { w.holder.lent[slot{h.Key, h.Window}] -= back })
-		}
+		s.giveBack(work.Returns)
 		for _, d := range work.Demands {
 			s.messageLater(func() { s.demanded(d) })
 		}
@@ -353,6 +351,14 @@ func (s *sidecar) drive() {
 			}
 			s.drive()
 		})
+	}
+}
+
+// giveBack returns hits to the holder.
+func (s *sidecar) giveBack(returns []WindowHits) {
+	for _, h := range returns {
+		back := s.settle(slot{h.Key, h.Window}, h.Hits)
+		s.messageLater(func() { s.w.holder.lent[slot{h.Key, h.Window}] -= back })
 	}
 }
 
