@@ -459,13 +459,17 @@ func (m *sidecar) stop(ctx context.Context) {
 		m.health.Set(partRunning, false)
 	}
 	m.modules.close(m)
-	if c := m.cluster.Load(); c != nil {
+	c := m.cluster.Load()
+	if c != nil {
+		c.AwaitDrained(ctx)
+	}
+	m.quotas.close() // gives back hits, at owners that this member does not see later
+	if c != nil {
 		c.Leave(ctx)
 	}
 	if m.holds != nil {
 		m.holds.Close()
 	}
-	m.quotas.close()
 	if m.server != nil {
 		m.server.Stop(ctx)
 	}

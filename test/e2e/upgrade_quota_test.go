@@ -122,7 +122,7 @@ func (u *upgradeLoad) call(ctx context.Context, f *fleet) {
 			u.calls.failed.Add(1)
 			u.t.Errorf("a call to %s at %s: %v", d.name, at.Format(time.TimeOnly), err)
 		case r.OverallCode == rlsv3.RateLimitResponse_OK:
-			u.calls.admit(at, time.Now())
+			u.calls.admitCall(at, time.Now())
 		}
 	}
 }

@@ -40,8 +40,9 @@ type pod struct {
 	release release
 	url     atomic.Pointer[string] // of the Envoy; nil: nothing is sent to the pod
 
-	files    string       // folder with the module's files; empty: those under test
-	limits   string       // of setup
+	files    string // folder with the module's files; empty: those under test
+	limits   string // of setup
+	print    func(service, app string) string
 	cost     int64        // hits of a request, in the header x-cost; 0: 1
 	admitted atomic.Int64 // requests to the Envoy
 }
@@ -49,7 +50,7 @@ type pod struct {
 // start starts the pod's Envoy.
 func (p *pod) start(t *testing.T, workers int) {
 	t.Helper()
-	p.site = start(t, p.release, setup{socket: p.socket, service: p.sidecar.RLS, workers: workers, files: p.files, limits: p.limits})
+	p.site = start(t, p.release, setup{socket: p.socket, service: p.sidecar.RLS, workers: workers, files: p.files, limits: p.limits, print: p.print})
 	url := "http://" + p.envoy.Listener + "/"
 	p.url.Store(&url)
 }

@@ -3,6 +3,7 @@ package module
 import (
 	"cmp"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -21,10 +22,10 @@ type upgradeStep struct {
 }
 
 // TestUpgrade replaces sidecars one by one by those of another version and back, and Envoys by those with the module of the other
-// version, while all spend one limit next to calls: an Envoy with the other version's module, one with that of this version, and
-// one with that as a matcher whose requests cost several hits. No window admits more than the limit, no request fails, and in the
-// windows without a change the limit is used, mostly without calls. A pod has no load while a part of it is replaced.
-// KEYWARD_BEFORE is the folder with the other version's programs; `make upgrade` builds them.
+// version, while all spend one limit next to calls: an Envoy with the other version's module and configuration, one with the module
+// of this version, and one with that as a matcher whose requests cost several hits. No window admits more than the limit, no
+// request fails, and in the windows without a change the limit is used, mostly without calls. A pod has no load while a part of it
+// is replaced. KEYWARD_BEFORE is the folder with the other version's programs; `make upgrade` builds them.
 func TestUpgrade(t *testing.T) {
 	before := os.Getenv("KEYWARD_BEFORE")
 	if before == "" {
@@ -37,6 +38,7 @@ func TestUpgrade(t *testing.T) {
 	now := programs(t)
 	f := startSidecars(t, before, newest, 3, clusterRules)
 	f.pods[0].files = old
+	f.pods[0].print = f.printed(before, f.pods[0])
 	f.pods[2].release, f.pods[2].limits, f.pods[2].cost = newest.asMatcher(), costLimits, 3
 	for _, p := range f.pods {
 		p.start(t, 2)
@@ -56,6 +58,20 @@ func TestUpgrade(t *testing.T) {
 		f.judge(i, &windows[i], &steps[i], uses[i], uses[i+1])
 	}
 	f.expectLogs()
+}
+
+// printed returns the output of `keyward envoy-config --shape module` of the programs in bin, for a pod.
+func (f *fleet) printed(bin string, p *pod) func(service, app string) string {
+	return func(_, app string) string {
+		out, err := exec.Command(filepath.Join(bin, "keyward"), "envoy-config", "--shape", "module", "--envoy-version", p.release.version,
+			"--rules", filepath.Join(p.sidecar.Runtime, "ratelimit", "config"), "--from", "api_key=header:x-key", "--failure-mode-deny", "--timeout", "10s",
+			"--module-socket", p.socket, "--sidecar", p.sidecar.RLS, "--upstream", app, "--listen", "127.0.0.1:1", "--envoy-admin", "127.0.0.1:2").Output()
+		if err != nil {
+			f.Fatalf("keyward envoy-config: %v", err)
+		}
+		return strings.NewReplacer("port_value: 1}", "port_value: @PORT@}", "port_value: 2}", "port_value: @ADMINPORT@}", "name: upstream", "name: app",
+			"cluster: upstream", "cluster: app", "cluster_name: upstream", "cluster_name: app").Replace(string(out))
+	}
 }
 
 // podUse has the requests that Envoys have admitted, and their calls that were admitted, by pod. Envoys that were started again

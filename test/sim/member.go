@@ -344,11 +344,14 @@ func (m *member) awaitHandoff() {
 	switch {
 	case m.node.Progress().HandedOff:
 		m.w.after(lingering, m, func() {
-			if !m.node.Progress().HandedOff {
+			switch {
+			case !m.node.Progress().HandedOff:
 				m.awaitHandoff()
-				return
+			case m.quota != nil:
+				m.quota.finish(m.announceLeft)
+			default:
+				m.announceLeft()
 			}
-			m.announceLeft()
 		})
 	case m.w.now-m.leavingSince > int64(leaveWithin):
 		m.w.trace("%s has not handed over in time", m.name())
