@@ -32,7 +32,7 @@ func otherVersion(t *testing.T) string {
 
 // TestUpgradeQuota replaces the members of a cluster one by one by those of another version, and back again, while three Envoys
 // spend a limit without calls, each from its own member, and callers spend it, too, all together twice of what it allows. No
-// window exceeds the limit and no request fails, and once all members have one version, the use is what TestQuota requires.
+// window exceeds the limit and no request fails. Once all members have one version, they use as much of the limit as TestQuota requires.
 func TestUpgradeQuota(t *testing.T) {
 	before := otherVersion(t)
 	l := newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": quotaRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})

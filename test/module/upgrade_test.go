@@ -13,7 +13,7 @@ import (
 
 const costLimits = `[{"actions":[{"request_headers":{"header_name":"x-key","descriptor_key":"api_key"}}],"hits_addend":{"format":"%REQ(x-cost)%"}}]`
 
-// upgradeStep is what changes in a window.
+// upgradeStep describes the change of one window.
 type upgradeStep struct {
 	what  string // empty: nothing
 	pod   int    // whose sidecar is replaced
