@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,19 +15,6 @@ import (
 
 	"github.com/keyward/keyward/internal/lab"
 )
-
-// otherVersion returns the folder with the programs of another version, KEYWARD_BEFORE. It skips the test if there is none.
-func otherVersion(t *testing.T) string {
-	t.Helper()
-	before := os.Getenv("KEYWARD_BEFORE")
-	if before == "" {
-		t.Skip("`make upgrade` runs it")
-	}
-	if _, err := os.Stat(filepath.Join(before, "sidecar")); err != nil {
-		t.Fatalf("KEYWARD_BEFORE: %v", err)
-	}
-	return before
-}
 
 // TestUpgradeQuota replaces the members of a cluster one by one by those of another version, and back again, while three Envoys
 // spend a limit without calls, each from its own member, and callers spend it, too, all together twice of what it allows. No
