@@ -30,12 +30,16 @@ func (q *quotas) start(m *sidecar) {
 func (m *sidecar) members() int { return m.cluster.Load().View().Ring.Len() }
 
 // close ends the streams. Envoys keep what they were assigned, and open their streams again at another member.
-func (q *quotas) close() {
+func (q *quotas) close(m *sidecar) {
 	if q.server == nil {
 		return
 	}
+	streams := q.assigner.Streams()
 	q.server.Close()
 	q.assigner.Close()
+	if returned, unreturned := q.assigner.Ended(); streams > 0 {
+		m.Log.Info("assignments to Envoys ended", "streams", streams, "returned", returned, "unreturned", unreturned)
+	}
 }
 
 // The most keys of /v1/quotas, and the most Envoys of each.

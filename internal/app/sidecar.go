@@ -463,7 +463,7 @@ func (m *sidecar) stop(ctx context.Context) {
 	if c != nil {
 		c.AwaitDrained(ctx)
 	}
-	m.quotas.close() // gives back hits, at owners that this member does not see later
+	m.quotas.close(m) // gives back hits, at owners that this member does not see later
 	if c != nil {
 		c.Leave(ctx)
 	}

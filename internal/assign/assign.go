@@ -4,6 +4,7 @@ package assign
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/keyward/keyward/envoy/rlqs"
@@ -51,6 +52,8 @@ type Assigner struct {
 
 	callers  map[owner.Key]*caller
 	calledAt int64 // when calls were measured
+
+	confirmed, unconfirmed atomic.Uint64 // hits that owners were asked to take back
 }
 
 // counter describes one key.
@@ -96,9 +99,16 @@ func (a *Assigner) Close() {
 	a.mu.Unlock()
 	a.running.Wait() // what is charged until then is given back, too
 	if first {
+		a.confirmed.Store(0)
+		a.unconfirmed.Store(0)
 		a.finish()
 		a.running.Wait()
 	}
+}
+
+// Ended returns the hits that Close has given back, and those whose return no owner has confirmed: they stay charged.
+func (a *Assigner) Ended() (returned, unreturned uint64) {
+	return a.confirmed.Load(), a.unconfirmed.Load()
 }
 
 // finish settles what the owners have of this member: its hits that no Envoy can spend, and its demands.

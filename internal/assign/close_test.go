@@ -29,6 +29,9 @@ func TestCloseGivesBack(t *testing.T) {
 	if used := r.used(r.request); used != uint64(tokens) {
 		t.Errorf("%d hits stay charged, of which the Envoy may spend %d", used, tokens)
 	}
+	if returned, unreturned := r.Ended(); returned == 0 || unreturned != 0 {
+		t.Errorf("%d hits were returned, and %d were not", returned, unreturned)
+	}
 	if n, parts := r.demandsOf(); n != 0 {
 		t.Errorf("%d demands of %d parts remain", n, parts)
 	}

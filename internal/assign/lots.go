@@ -82,11 +82,12 @@ func (a *Assigner) giveBack(now int64, h quota.WindowHits) {
 		a.running.Add(1)
 		go func() {
 			defer a.running.Done()
-			to := a.metrics.lost
+			to, sum := a.metrics.lost, &a.unconfirmed
 			if a.decide(a.now(), s.Request).Authority.FromCounter() {
-				to = a.metrics.returned
+				to, sum = a.metrics.returned, &a.confirmed
 			}
 			to.Add(float64(s.Hits))
+			sum.Add(s.Hits)
 		}()
 	}
 }
