@@ -29,17 +29,18 @@ func (q *quotas) start(m *sidecar) {
 // members returns the number of members of the ring.
 func (m *sidecar) members() int { return m.cluster.Load().View().Ring.Len() }
 
-// close ends the streams. Envoys keep what they were assigned, and open their streams again at another member.
-func (q *quotas) close(m *sidecar) {
+// retireWait is how long Envoys may take to acknowledge that their assignments end with the window.
+const retireWait = 300 * time.Millisecond
+
+// close gives back what Envoys need not have, and ends the streams. Envoys keep what they were assigned in this window, and open
+// their streams again at another member.
+func (q *quotas) close() {
 	if q.server == nil {
 		return
 	}
-	streams := q.assigner.Streams()
+	q.assigner.Retire(retireWait)
 	q.server.Close()
 	q.assigner.Close()
-	if returned, unreturned := q.assigner.Ended(); streams > 0 {
-		m.Log.Info("assignments to Envoys ended", "streams", streams, "returned", returned, "unreturned", unreturned)
-	}
 }
 
 // The most keys of /v1/quotas, and the most Envoys of each.

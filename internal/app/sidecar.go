@@ -459,12 +459,8 @@ func (m *sidecar) stop(ctx context.Context) {
 		m.health.Set(partRunning, false)
 	}
 	m.modules.close(m)
-	c := m.cluster.Load()
-	if c != nil {
-		c.AwaitDrained(ctx)
-	}
-	m.quotas.close(m) // gives back hits, at owners that this member does not see later
-	if c != nil {
+	m.quotas.close()
+	if c := m.cluster.Load(); c != nil {
 		c.Leave(ctx)
 	}
 	if m.holds != nil {

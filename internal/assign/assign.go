@@ -4,7 +4,6 @@ package assign
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/keyward/keyward/envoy/rlqs"
@@ -37,6 +36,7 @@ type Assigner struct {
 	now     func() time.Time
 	wake    chan struct{}
 	stop    chan struct{}
+	retired chan struct{} // closed when Envoys have acknowledged that their assignments end earlier
 	running sync.WaitGroup
 	metrics metrics
 
@@ -44,7 +44,11 @@ type Assigner struct {
 	ledger *quota.Ledger
 	keys   map[quota.Key]*counter
 	closed bool
-	pushes []rlqs.Assignment // scratch
+	// requests is how many requests to owners are in progress, and idle is signaled when none is.
+	requests int
+	idle     sync.Cond
+	retiring bool
+	pushes   []rlqs.Assignment // scratch
 	// superseded are the keys whose rule has changed in this step.
 	superseded []*counter
 	// waitsUntil is the Next for which run waits.
@@ -52,8 +56,6 @@ type Assigner struct {
 
 	callers  map[owner.Key]*caller
 	calledAt int64 // when calls were measured
-
-	confirmed, unconfirmed atomic.Uint64 // hits that owners were asked to take back
 }
 
 // counter describes one key.
@@ -76,9 +78,10 @@ type superseded struct {
 // New returns an Assigner. The caller must Close it.
 func New(o Options) *Assigner {
 	a := &Assigner{
-		charger: o.Charger, send: o.Send, members: o.Members, calls: o.Calls, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}),
+		charger: o.Charger, send: o.Send, members: o.Members, calls: o.Calls, now: o.Now, wake: make(chan struct{}, 1), stop: make(chan struct{}), retired: make(chan struct{}),
 		ledger: quota.NewLedger(quota.Options{IDs: o.IDs, Shared: true}), keys: map[quota.Key]*counter{}, callers: map[owner.Key]*caller{},
 	}
+	a.idle.L = &a.mu
 	if a.now == nil {
 		a.now = time.Now
 	}
@@ -87,49 +90,61 @@ func New(o Options) *Assigner {
 	return a
 }
 
-// Close stops the Assigner, gives back what no Envoy can spend, takes this member out of the sums of the demands, and waits for
-// requests to owners. Hits that Envoys were assigned stay charged. The streams must be closed before.
+// Close stops the Assigner, and waits for requests to owners. Hits that Envoys were assigned stay charged.
 func (a *Assigner) Close() {
 	a.mu.Lock()
-	first := !a.closed
-	if first {
+	if !a.closed {
 		a.closed = true
 		close(a.stop)
 	}
 	a.mu.Unlock()
-	a.running.Wait() // what is charged until then is given back, too
-	if first {
-		a.confirmed.Store(0)
-		a.unconfirmed.Store(0)
-		a.finish()
-		a.running.Wait()
-	}
+	a.running.Wait()
+	a.awaitRequests()
 }
 
-// Ended returns the hits that Close has given back, and those whose return no owner has confirmed: they stay charged.
-func (a *Assigner) Ended() (returned, unreturned uint64) {
-	return a.confirmed.Load(), a.unconfirmed.Load()
+// request runs a request to owners in a goroutine. a.mu is locked.
+func (a *Assigner) request(do func()) {
+	a.requests++
+	go func() {
+		do()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.requests--; a.requests == 0 {
+			a.idle.Broadcast()
+		}
+	}()
 }
 
-// finish settles what the owners have of this member: its hits that no Envoy can spend, and its demands.
-func (a *Assigner) finish() {
+// awaitRequests waits until no request to an owner is in progress.
+func (a *Assigner) awaitRequests() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.now().UnixNano()
-	for _, h := range a.ledger.Finish(now) {
-		a.giveBack(now, h)
+	for a.requests > 0 {
+		a.idle.Wait()
 	}
-	release := func(r owner.Request, n lots.Note, request func(*owner.Request, owner.Op, lots.Note) owner.Request) {
-		if n.Current(now).At != 0 {
-			a.running.Go(func() { a.decide(a.now(), request(&r, owner.Release, n)) })
-		}
+}
+
+// Retire gives back, before this member leaves, what Envoys need not have: assignments that reach into the next window end with
+// this one, if Envoys acknowledge that within wait, and the next window's hits are free for the other members. It then waits
+// for owners. From then on nothing is assigned; the caller ends the streams and calls Close.
+func (a *Assigner) Retire(wait time.Duration) {
+	a.step(func(now int64) {
+		a.retiring = true
+		a.ledger.Retire(now)
+	})
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-a.retired:
+	case <-timer.C:
+	case <-a.stop:
 	}
-	for _, c := range a.keys {
-		release(c.request, c.note, lots.DemandRequest)
-	}
-	for _, c := range a.callers {
-		release(c.request, c.note, lots.CallsRequest)
-	}
+	a.awaitRequests()
+	a.step(func(now int64) {
+		a.ledger.Leave(now)
+		a.withdraw(now)
+	})
+	a.awaitRequests()
 }
 
 // Opened implements rlqs.QuotaBook.
@@ -192,6 +207,10 @@ func quotaOf(b *rlqs.QuotaBucket) quota.KeyQuota {
 	q := quota.KeyQuota{
 		Limit: b.Match.Limit.Limit, Window: b.Match.Limit.Window, Unlimited: !b.Limited(), Counter: b.Request.Key,
 	}
+	if b.Match.Rule != nil {
+		all, share := b.Match.Rule.QuotaExpired()
+		q.Outlasts = all || share > 0
+	}
 	if t := b.Match.Extension().Quota; t != nil {
 		q.Envoys, q.FirstAllow = t.Envoys, t.First == config.FirstAllow
 	}
@@ -221,13 +240,20 @@ func (a *Assigner) tick(now int64) {
 	}
 	a.ledger.SetMembers(a.members())
 	w := a.ledger.Tick(now)
+	if a.ledger.Retired() {
+		select {
+		case <-a.retired:
+		default:
+			close(a.retired)
+		}
+	}
 	for i := range w.Responses {
 		a.respond(&w.Responses[i])
 	}
 	for _, h := range w.Asks {
 		if c := a.keys[h.Key]; c != nil {
-			a.running.Add(1)
-			go a.charge(c.request, h)
+			r := c.request
+			a.request(func() { a.charge(r, h) })
 		}
 	}
 	for _, d := range w.Demands {
@@ -276,7 +302,7 @@ func (a *Assigner) run() {
 		longest := sweepInterval
 		if a.calls != nil {
 			longest = callsInterval
-			if a.callsDue(now) {
+			if a.callsDue(now) && !a.retiring {
 				a.measureCalls(now)
 			}
 		}

@@ -91,7 +91,7 @@ func (c *caller) stale(now int64, next *lots.Note) bool {
 func (a *Assigner) announceCalls(now int64, c *caller, next lots.Note) {
 	before, r := c.note.Current(now), c.request
 	c.noting = true
-	a.running.Go(func() {
+	a.request(func() {
 		kept, _ := a.exchangeNotes(r, before, next, lots.CallsRequest)
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -22,12 +22,14 @@ func TestDemandOfCalls(t *testing.T) {
 		Charger: r.cluster, Send: r.sent.send, Members: func() int { return 1 }, Now: r.cluster.now,
 	})
 	t.Cleanup(r.Assigner.Close)
+	r.mu.Lock()
 	r.calls = func(see func(q *owner.Request, hits uint64)) {
 		if n := perSecond.Load(); n > 0 {
 			see(&r.request, n)
 		}
 	}
 	r.calledAt = r.clock.Load()
+	r.mu.Unlock()
 	run := func(seconds int) {
 		for range seconds {
 			r.clock.Add(int64(time.Second))

@@ -18,7 +18,6 @@ func newIdent() claim.Ident { return claim.Ident{rand.Uint64(), rand.Uint64()} }
 
 // charge asks the owner for hits, and gives the ledger those that the owner has charged.
 func (a *Assigner) charge(r owner.Request, h quota.WindowHits) {
-	defer a.running.Done()
 	got, left := a.reserve(&r, h)
 	granted := quota.AskResult{WindowHits: quota.WindowHits{Key: h.Key, Window: h.Window}, Left: left}
 	changed := false
@@ -79,16 +78,13 @@ func (a *Assigner) giveBack(now int64, h quota.WindowHits) {
 	settlements, kept := lots.Return(from, request, now, h)
 	a.metrics.lost.Add(float64(kept)) // of lots that were settled before
 	for _, s := range settlements {
-		a.running.Add(1)
-		go func() {
-			defer a.running.Done()
-			to, sum := a.metrics.lost, &a.unconfirmed
+		a.request(func() {
+			to := a.metrics.lost
 			if a.decide(a.now(), s.Request).Authority.FromCounter() {
-				to, sum = a.metrics.returned, &a.confirmed
+				to = a.metrics.returned
 			}
 			to.Add(float64(s.Hits))
-			sum.Add(s.Hits)
-		}()
+		})
 	}
 }
 
@@ -101,7 +97,7 @@ func (a *Assigner) announce(now int64, d quota.KeyDemand) {
 	before, next := c.note.Current(now), lots.NewNote(&c.request, d.Hits, now, newIdent())
 	c.noting = true
 	r := c.request
-	a.running.Go(func() {
+	a.request(func() {
 		kept, sums := a.exchangeNotes(r, before, next, lots.DemandRequest)
 		a.step(func(now int64) {
 			if c := a.keys[d.Key]; c != nil {
@@ -113,6 +109,22 @@ func (a *Assigner) announce(now int64, d quota.KeyDemand) {
 			a.ledger.Demanded(now, d.Key, lots.Demand(&r, sums.notes))
 		})
 	})
+}
+
+// withdraw releases the demands that this member has announced: its Envoys and callers will be those of other members.
+func (a *Assigner) withdraw(now int64) {
+	end := func(r owner.Request, n *lots.Note, request func(*owner.Request, owner.Op, lots.Note) owner.Request) {
+		if last := n.Current(now); last.At != 0 {
+			*n = lots.Note{}
+			a.request(func() { a.decide(a.now(), request(&r, owner.Release, last)) })
+		}
+	}
+	for _, c := range a.keys {
+		end(c.request, &c.note, lots.DemandRequest)
+	}
+	for _, c := range a.callers {
+		end(c.request, &c.note, lots.CallsRequest)
+	}
 }
 
 // noteSums are the parts of the demands of all members. notes is 0 if it is not known.

@@ -157,32 +157,23 @@ func (c *Cluster) Drained() <-chan struct{} { return c.drained }
 // leaveTimeout limits the time of memberlist's leave message.
 const leaveTimeout = 500 * time.Millisecond
 
-// AwaitDrained drains, and waits until Drained, within the time limit of that part of Leave. This member still sees the others
-// then, so that it can send requests to owners.
-func (c *Cluster) AwaitDrained(ctx context.Context) {
-	c.Drain()
-	if c.gossip == nil {
-		return
-	}
-	bound := c.o.Timing.DrainTimeout - time.Since(c.table.drainingSince())
-	if end, ok := ctx.Deadline(); ok {
-		bound = min(bound, time.Until(end)-leaveTimeout)
-	}
-	wait := time.NewTimer(max(0, bound))
-	defer wait.Stop()
-	select {
-	case <-c.drained:
-	case <-ctx.Done():
-	case <-wait.C:
-	}
-}
-
 // Leave drains, sends memberlist's leave message, and closes. Each part has a time limit, and ctx limits them
 // together.
 func (c *Cluster) Leave(ctx context.Context) {
-	c.AwaitDrained(ctx)
+	c.Drain()
 	rest := leaveTimeout
 	if c.gossip != nil {
+		bound := c.o.Timing.DrainTimeout - time.Since(c.table.drainingSince())
+		if end, ok := ctx.Deadline(); ok {
+			bound = min(bound, time.Until(end)-leaveTimeout)
+		}
+		wait := time.NewTimer(max(0, bound))
+		select {
+		case <-c.drained:
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+		wait.Stop()
 		if end, ok := ctx.Deadline(); ok {
 			rest = min(rest, time.Until(end))
 		}

@@ -62,7 +62,7 @@ func (a *allotment) open(window int64) {
 // settle brings the sums up to date with a line that has changed.
 func (a *allotment) settle(l *line) {
 	c := counted{charge: l.charge()}
-	if l.endsAt > a.end {
+	if max(l.endsAt, l.cutFrom) > a.end {
 		c.ahead = l.alive()
 	}
 	a.charged += c.charge - l.counted.charge
@@ -183,6 +183,9 @@ func (a *allotment) demands(now int64, seconds float64) (total float64) {
 
 // order makes the next response to the line's Envoy contain a push.
 func (a *allotment) order(l *line, kind PushKind, lot uint64) {
+	if a.ledger.retiring {
+		return
+	}
 	l.want, l.lot = kind, min(lot, math.MaxUint32)
 	a.ledger.enqueue(l)
 }

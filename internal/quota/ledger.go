@@ -22,6 +22,8 @@ type Ledger struct {
 	returns    []WindowHits
 	demands    []KeyDemand
 	stats      LedgerStats
+	retiring   bool // since Retire
+	left       bool // since Leave
 }
 
 // stream is one stream of an Envoy.
@@ -171,6 +173,10 @@ func (b *Ledger) newLine(now int64, s *stream, key Key, q KeyQuota) *line {
 // Granted adds hits that the holder has charged to a window of a key for this sidecar, in answer to an ask.
 func (b *Ledger) Granted(now int64, g AskResult) {
 	b.stats.Granted += g.Hits
+	if b.left {
+		b.giveBack(g.WindowHits)
+		return
+	}
 	a := b.allotments[g.Key]
 	if a == nil {
 		b.stats.Unassigned += g.Hits

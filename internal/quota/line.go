@@ -39,6 +39,7 @@ type line struct {
 	// The extension of it that is unacknowledged; 0: none.
 	same         uint64
 	sameDeadline int64 // when the lease would have ended without it
+	cutFrom      int64 // when the lease would have ended at the latest without a shorter TTL that is unacknowledged; 0: there is none
 
 	rate       rate
 	peak       float64 // hits per second in the busiest of the last reports with hits
@@ -174,13 +175,15 @@ func (l *line) ack(now int64, serial uint64) {
 		l.live, l.known = l.size, 0
 		l.ackedAt = now
 	}
-	l.same, l.usedAt = 0, now
+	if l.same, l.usedAt = 0, now; l.cutFrom != 0 {
+		l.cutFrom, l.endsAt = 0, now+int64(l.ttl)
+	}
 }
 
 // latestEnd returns when the lease ends at the latest on a stream that is closed at now.
 func (l *line) latestEnd(now int64) int64 {
 	if l.waits() {
-		return now + int64(settleAfter+l.ttl)
+		return max(l.cutFrom, now+int64(settleAfter+l.ttl))
 	}
 	return l.usedAt + int64(l.ttl)
 }

@@ -45,6 +45,8 @@ type KeyQuota struct {
 	FirstAllow bool
 	// Unlimited is set if Envoys admit everything: unlimited rules, shadow mode, and ids that match no rule.
 	Unlimited bool
+	// Outlasts is set if Envoys admit requests after their assignments have ended. Then these are not ended early.
+	Outlasts bool
 	// Counter identifies the counter that the hits are charged to. Hits of one counter are not assigned for another.
 	Counter [2]uint64
 }

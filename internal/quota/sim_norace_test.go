@@ -28,7 +28,7 @@ type plan struct {
 	pause, busy time.Duration
 	apart       bool
 	restarts    bool // a sidecar starts again in every third window, one after the other
-	gentle      bool // that sidecar gives back what no Envoy can spend
+	retires     bool // it is planned: the sidecar retires before
 	windows     int
 	faults      bool
 	sabotage
@@ -338,7 +338,10 @@ func (s *sidecar) drive() {
 		for _, h := range work.Asks {
 			s.messageLater(func() { s.asked(h) })
 		}
-		s.giveBack(work.Returns)
+		for _, h := range work.Returns {
+			back := s.settle(slot{h.Key, h.Window}, h.Hits)
+			s.messageLater(func() { w.holder.lent[slot{h.Key, h.Window}] -= back })
+		}
 		for _, d := range work.Demands {
 			s.messageLater(func() { s.demanded(d) })
 		}
@@ -351,14 +354,6 @@ func (s *sidecar) drive() {
 			}
 			s.drive()
 		})
-	}
-}
-
-// giveBack returns hits to the holder.
-func (s *sidecar) giveBack(returns []WindowHits) {
-	for _, h := range returns {
-		back := s.settle(slot{h.Key, h.Window}, h.Hits)
-		s.messageLater(func() { s.w.holder.lent[slot{h.Key, h.Window}] -= back })
 	}
 }
 
@@ -404,7 +399,7 @@ func (s *sidecar) check() {
 		}
 		for _, l := range a.lines {
 			charged += l.charge()
-			if l.endsAt > a.end {
+			if max(l.endsAt, l.cutFrom) > a.end {
 				ahead += l.alive()
 			}
 		}

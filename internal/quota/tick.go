@@ -26,6 +26,9 @@ func (b *Ledger) Tick(now int64) Work {
 		}
 		b.send(now)
 	}
+	if b.retiring {
+		b.asks, b.demands = b.asks[:0], b.demands[:0]
+	}
 	b.work.Asks, b.asks = b.asks, b.work.Asks[:0]
 	b.work.Returns, b.returns = b.returns, b.work.Returns[:0]
 	b.work.Demands, b.demands = b.demands, b.work.Demands[:0]
@@ -42,23 +45,6 @@ func (b *Ledger) drop(i int) {
 	delete(b.allotments, a.key)
 	b.list[i] = b.list[len(b.list)-1]
 	b.list = b.list[:len(b.list)-1]
-}
-
-// Finish returns all hits that no lease can spend, because this sidecar ends: it assigns nothing after that.
-func (b *Ledger) Finish(now int64) []WindowHits {
-	for _, a := range b.list {
-		if a.quota.Unlimited {
-			continue
-		}
-		a.catchUp(now)
-		free, ahead := a.held-min(a.held, a.charged), a.freeAhead()
-		a.held, a.next = a.held-free, a.next-ahead
-		b.giveBack(WindowHits{Key: a.key, Window: a.window, Hits: free})
-		b.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: ahead})
-	}
-	returns := b.returns
-	b.returns = nil
-	return returns
 }
 
 // enqueue makes the line's stream send.
@@ -124,6 +110,13 @@ func (a *allotment) push(now int64, l *line, serial uint64) (p Push, ok bool) {
 	case Pair:
 		ok = a.pushPair(now, l, serial, &p)
 	case Same:
+		if a.ledger.retiring {
+			p.Tokens, p.TTL = uint32(l.size), ttl(now, a.end)
+			if ok = a.cuttable(now, l); ok {
+				l.cut(now, serial, p.TTL)
+			}
+			break
+		}
 		p.Tokens, p.TTL = uint32(l.size), ttl(now, a.nextEnd())
 		if ok = l.kind == Pair && l.endsAt <= a.end && l.alive() <= a.freeAhead() && l.endsAt-now >= int64(extendBefore); ok {
 			l.extend(now, serial, p.TTL)

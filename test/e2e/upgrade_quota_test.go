@@ -6,7 +6,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -48,7 +47,6 @@ func TestUpgradeQuota(t *testing.T) {
 	}
 	u.finish()
 	expectLogs(t, l)
-	expectReturns(t, l)
 }
 
 // upgradeLoad spends the limit of quotaRules by three Envoys and by calls.
@@ -181,24 +179,5 @@ func expectLogs(t *testing.T, l *lab.Lab) {
 		faults(e.Process, func(line string) bool {
 			return strings.Contains(line, "][error]") || strings.Contains(line, "][critical]")
 		})
-	}
-}
-
-// expectReturns checks that members of this version have given back hits when they were stopped, and that owners have taken all of them.
-func expectReturns(t *testing.T, l *lab.Lab) {
-	t.Helper()
-	ended, returned := 0, 0
-	for _, s := range l.Sidecars {
-		for _, m := range regexp.MustCompile(`msg="assignments to Envoys ended" streams=\d+ returned=(\d+) unreturned=(\d+)`).FindAllStringSubmatch(s.Tail(1<<24), -1) {
-			n, _ := strconv.Atoi(m[1])
-			ended, returned = ended+1, returned+n
-			if m[2] != "0" {
-				t.Errorf("%s: %s", s.Name, m[0])
-			}
-		}
-	}
-	t.Logf("%d members of this version were stopped, and gave back %d hits", ended, returned)
-	if ended == 0 || returned == 0 {
-		t.Error("no hits were given back")
 	}
 }

@@ -116,6 +116,32 @@ func TestSameExtends(t *testing.T) {
 	})
 }
 
+var shortened = shared(listener{name: "shortened", assign: denies})
+
+// The identical bucket with a shorter lifetime keeps the rest of a lease, and ends it earlier.
+func TestSameShortens(t *testing.T) {
+	shortened.each(t, func(s *site) {
+		conns := s.dial(4)
+		s.introduce(conns[0], "a")
+		for range 5 {
+			begin := time.Now()
+			s.fenced(conns, model.Pair("a", 1000, 30*time.Second)...)
+			used := s.hits(conns, "a", 10)
+			s.fenced(conns, model.Same("a", 1000, 2*time.Second))
+			rest := s.hits(conns, "a", 5)
+			if time.Since(begin) > 1500*time.Millisecond {
+				continue // the machine was too slow: the lease may have ended
+			}
+			s.want("the lease", used, 10)
+			s.want("the rest", rest, 5)
+			time.Sleep(time.Until(begin.Add(5 * time.Second)))
+			s.want("after the shorter lifetime", s.hits(conns, "a", 50), 0)
+			return
+		}
+		s.Error("the machine was too slow in 5 runs")
+	})
+}
+
 // The fallbacks of expired assignments.
 var (
 	expiredDeny  = shared(listener{name: "expired-deny", assign: admits, expired: "expired_assignment_behavior_timeout: 3s, fallback_rate_limit: {" + denies + "}"})

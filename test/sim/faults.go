@@ -97,6 +97,7 @@ func (w *world) crash(m *member) {
 		w.oracle.crashedWaiting(m)
 	}
 	w.oracle.crashed(m)
+	w.quotaCrashed(m)
 	m.end()
 	w.oracle.disturbed(faultCrash)
 }

@@ -325,6 +325,10 @@ func (m *member) leave() {
 	if m.leavingSince == 0 {
 		m.leavingSince = m.w.now
 	}
+	if m.w.o.Quota.On && !m.quota.closed {
+		m.quota.retire(m.leave)
+		return
+	}
 	if m.table[m.slot].state != active || m.view.Ring.Len() < 2 || !m.myTurn(leaving) &&
 		m.w.now-m.leavingSince < int64(2*time.Second) {
 		if m.w.now-m.leavingSince < int64(leaveWithin) {
@@ -344,14 +348,11 @@ func (m *member) awaitHandoff() {
 	switch {
 	case m.node.Progress().HandedOff:
 		m.w.after(lingering, m, func() {
-			switch {
-			case !m.node.Progress().HandedOff:
+			if !m.node.Progress().HandedOff {
 				m.awaitHandoff()
-			case m.quota != nil:
-				m.quota.finish(m.announceLeft)
-			default:
-				m.announceLeft()
+				return
 			}
+			m.announceLeft()
 		})
 	case m.w.now-m.leavingSince > int64(leaveWithin):
 		m.w.trace("%s has not handed over in time", m.name())

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/keyward/keyward/internal/assign/lots"
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
 	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/quota"
@@ -69,7 +71,7 @@ type quotaWorld struct {
 	admitted map[int64]uint64
 	calls    map[int64]uint64
 	// excess counts what may be above the limit: hits that a stopped Envoy may have admitted late, calls that were admitted
-	// without the owner, and hits that a part of a partitioned cluster has admitted or charged.
+	// without the owner, hits that a part of a partitioned cluster has admitted or charged, and what the only owner had.
 	excess map[int64]uint64
 }
 
@@ -146,6 +148,18 @@ func (w *world) elsewhere(v *decision) bool {
 	return v.result.Authority == owner.Part || available || w.oracle.unrevoked(v)
 }
 
+// quotaCrashed counts what may be admitted again because the only owner has crashed: nobody has its charges.
+func (w *world) quotaCrashed(m *member) {
+	x := w.quota
+	if x == nil || m.view.Ring == nil || m.view.Ring.Len() > 1 {
+		return
+	}
+	w.stats.count("quota: the only owner crashed")
+	for i := range int64(2) {
+		x.excess[x.request.Rule.Index(w.now)+i] += uint64(x.request.Rule.Limit)
+	}
+}
+
 // exponential returns a random interval between events of that rate per second.
 func (w *world) exponential(rate float64) time.Duration {
 	return time.Duration(w.rnd.ExpFloat64() / rate * 1e9)
@@ -159,4 +173,153 @@ func (m *member) askQuota(q owner.Request, done func(*decision)) {
 	r.req.Waiter = r
 	w.after(time.Second, m, r.expire)
 	r.decide()
+}
+
+// quotaBook is a member's ledger, driven as package assign drives it.
+type quotaBook struct {
+	m      *member
+	ledger *quota.Ledger
+	lots   []lots.HeldLot
+	note   lots.Note
+	noting bool
+	wakeAt int64 // by the member's clock
+	closed bool  // the member leaves, and serves no streams
+	open   map[quota.Stream]*quotaEnvoy
+}
+
+func newQuotaBook(m *member) *quotaBook {
+	return &quotaBook{
+		m: m, ledger: quota.NewLedger(quota.Options{Shared: true}), wakeAt: noTime, open: map[quota.Stream]*quotaEnvoy{},
+	}
+}
+
+const noTime = int64(1) << 62
+
+// drive does what is due, and schedules the rest.
+func (b *quotaBook) drive() {
+	m := b.m
+	if m.view.Ring != nil { // a member that has just started has none
+		b.ledger.SetMembers(m.view.Ring.Len())
+	}
+	for b.ledger.Next() <= m.clock() {
+		work := b.ledger.Tick(m.clock())
+		for _, r := range work.Responses {
+			if e := b.open[r.Stream]; e != nil {
+				e.respond(b, r)
+			}
+		}
+		for _, h := range work.Asks {
+			b.ask(h)
+		}
+		for _, h := range work.Returns {
+			settlements, _ := lots.Return(&b.lots, m.w.quota.request, m.clock(), h)
+			for _, s := range settlements {
+				m.w.stats.count("quota: hits returned")
+				m.askQuota(s.Request, func(*decision) {})
+			}
+		}
+		for _, d := range work.Demands {
+			b.announce(d)
+		}
+	}
+	if next := b.ledger.Next(); next < b.wakeAt && next < noTime {
+		b.wakeAt = next
+		m.w.after(time.Duration(next-m.clock()), m, func() {
+			b.wakeAt = noTime
+			b.drive()
+		})
+	}
+}
+
+// retire gives back what Envoys need not have, ends the streams, and calls then.
+func (b *quotaBook) retire(then func()) {
+	m := b.m
+	m.w.stats.count("quota: retired")
+	b.ledger.Retire(m.clock())
+	b.drive()
+	m.w.after(300*time.Millisecond, m, func() {
+		b.ledger.Leave(m.clock())
+		b.drive()
+		b.closed = true
+		if last := b.note.Current(m.clock()); last.At != 0 {
+			m.askQuota(lots.DemandRequest(&m.w.quota.request, owner.Release, last), func(*decision) {})
+		}
+		m.w.after(50*time.Millisecond, m, then)
+	})
+}
+
+func (b *quotaBook) ident() claim.Ident {
+	b.m.w.requests++
+	return claim.Ident{b.m.w.requests, 0x407a}
+}
+
+// ask has the owner charge hits.
+func (b *quotaBook) ask(h quota.WindowHits) {
+	m, w := b.m, b.m.w
+	g := quota.AskResult{WindowHits: quota.WindowHits{Key: h.Key, Window: h.Window}, Left: quota.LeftUnknown}
+	q, l, ok := lots.Reserve(w.quota.request, h, m.clock(), b.ident())
+	if !ok {
+		b.ledger.Granted(m.clock(), g)
+		return
+	}
+	m.askQuota(q, func(v *decision) {
+		charged, release, left := lots.Charged(&q, &l, &v.result, m.clock())
+		if release {
+			w.stats.count("quota: charge released")
+			m.askQuota(lots.Settle(w.quota.request, owner.Release, 0, l.ID), func(*decision) {})
+		}
+		if g.Left = left; charged || w.bug == bugUnchargedLot {
+			w.stats.count("quota: charged")
+			if w.elsewhere(v) {
+				w.stats.count("quota: charged by a part of the cluster")
+				w.quota.excess[l.Window] += l.Hits
+			}
+			g.Hits = l.Hits
+			b.lots = append(b.lots, l)
+		}
+		b.ledger.Granted(m.clock(), g)
+		b.drive()
+	})
+}
+
+// announce gives the owner the member's demand.
+func (b *quotaBook) announce(d quota.KeyDemand) {
+	m, r := b.m, &b.m.w.quota.request
+	if b.noting {
+		return
+	}
+	b.noting = true
+	before, next := b.note.Current(m.clock()), lots.NewNote(r, d.Hits, m.clock(), b.ident())
+	make := func() {
+		m.askQuota(lots.DemandRequest(r, owner.Reserve, next), func(v *decision) {
+			all, kept, ended := uint64(0), before, next
+			if !v.result.Over && v.result.Authority == owner.Full {
+				all, kept, ended = lots.Demand(r, max(next.Parts, v.result.After-min(v.result.After, before.Parts))), next, before
+			}
+			b.noted(kept, all)
+			if ended.At != 0 {
+				m.askQuota(lots.DemandRequest(r, owner.Release, ended), func(*decision) {})
+			}
+		})
+	}
+	if before.At == 0 || !before.Near(&next) {
+		make()
+		return
+	}
+	m.askQuota(lots.DemandRequest(r, owner.Extend, before), func(v *decision) {
+		if v.result.Over || v.result.Authority != owner.Full {
+			make()
+			return
+		}
+		before.At = next.At
+		b.noted(before, lots.Demand(r, max(before.Parts, v.result.After)))
+	})
+}
+
+func (b *quotaBook) noted(n lots.Note, all uint64) {
+	b.note, b.noting = n, false
+	o := &b.m.w.o.Quota
+	b.ledger.CallsDemanded(b.m.clock(), quotaKey, uint64(o.Calls*float64(o.Limit)))
+	b.ledger.Demanded(b.m.clock(), quotaKey, all)
+	b.drive()
 }

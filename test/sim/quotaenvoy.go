@@ -63,7 +63,7 @@ func (e *quotaEnvoy) attach() {
 		return
 	}
 	m := w.slots[e.slot].now
-	if ready := m != nil && m.ready(); !ready {
+	if ready := m != nil && m.ready() && !m.quota.closed; !ready {
 		if e.absent++; e.absent > 12 {
 			if m := w.readyMember(); m != nil {
 				e.slot, e.absent = m.slot, 0
@@ -73,7 +73,7 @@ func (e *quotaEnvoy) attach() {
 	} else {
 		e.absent = 0
 	}
-	if e.book != nil && e.book.m.gone {
+	if e.book != nil && e.book.over() {
 		w.stats.count("quota: stream ended with its sidecar")
 		e.book, e.cut = nil, true
 		e.proxy.EndStream(w.now)
@@ -154,7 +154,7 @@ func (e *quotaEnvoy) report(r model.UsageReport) {
 	if e.number != r.Stream {
 		e.number, e.cut = r.Stream, false
 		m := w.slots[e.slot].now
-		if m == nil || m.gone {
+		if m == nil || m.quota.over() {
 			e.cut = true
 			return
 		}
@@ -183,6 +183,9 @@ func (e *quotaEnvoy) report(r model.UsageReport) {
 		b.drive()
 	})
 }
+
+// over reports whether the member has ended its streams.
+func (b *quotaBook) over() bool { return b.closed || b.m.gone }
 
 // up delivers a message to the sidecar, unless the connection is cut before.
 func (e *quotaEnvoy) up(do func(*quotaBook)) {
@@ -228,7 +231,7 @@ func (e *quotaEnvoy) receive(b *quotaBook, r quota.Response) {
 	e.clock = b.m
 	var all []model.Action
 	for _, p := range r.Pushes {
-		if b.m.gone && p.Kind == quota.Pair { // it has waited for an Envoy that was stopped, and lives longer than its sidecar knew
+		if b.over() && (p.Kind == quota.Pair || p.Kind == quota.Same && w.now >= e.lease.until) { // it has waited for an Envoy that was stopped, and lives longer than its sidecar knew
 			rule := &w.quota.request.Rule
 			for i := rule.Index(e.now()); i <= rule.Index(e.now()+int64(p.TTL)); i++ {
 				w.quota.excess[i] += uint64(p.Tokens)
