@@ -185,7 +185,7 @@ func TestQuota(t *testing.T) {
 	first := begin.Add(2*time.Second).UnixNano() / int64(quotaWindow) // the first complete window
 	for w := first; w < first+windows; w++ {
 		n := admitted.certain(w, w)
-		most, called := n+admitted.across[w-1]+admitted.across[w], inCalls.certain(w, w)
+		most, called := n+admitted.across[w-1]+admitted.across[w], inCalls.certain(w, w)+inCalls.across[w]
 		t.Logf("window %d: %d to %d admitted, %d of them calls, %.1f %%", w-first, n, most, called, float64(n)/quotaLimit*100)
 		if w >= first+learning && called < quotaLimit/8 {
 			t.Errorf("window %d: %d calls admitted, of %d requests: callers do not get their part", w-first, called, quotaLimit)
