@@ -30,7 +30,7 @@ func TestUpgradeQuota(t *testing.T) {
 	for i, step := range []struct {
 		name, bin string
 		atLeast   float64 // of the limit, in percent, in the last two of four windows
-	}{{"upgrade", now, 98}, {"downgrade", before, 80}, {"again", now, 98}} {
+	}{{"upgrade", now, 98}, {"downgrade", before, 70}, {"again", now, 98}} {
 		l.Bin = step.bin
 		for j, s := range members {
 			begin := u.window()
@@ -153,8 +153,10 @@ func (u *upgradeLoad) finish() {
 	}
 }
 
-// expectedLogs are the warnings of a cluster without TLS on one machine, and those about members that leave.
-var expectedLogs = regexp.MustCompile(`msg="(--insecure is set|insecure:|no admin socket;|peer unreachable")|msg=gossip .*use of closed network connection`)
+// expectedLogs are the warnings of a cluster without TLS on one machine, those about members that leave, and those of a machine with
+// so much other load that heartbeats are late.
+var expectedLogs = regexp.MustCompile(`msg="(--insecure is set|insecure:|no admin socket;|peer unreachable")|` +
+	`msg=gossip .*(use of closed network connection|but UDP probes failed)|msg="ownership revoked; peers may take over"`)
 
 // expectLogs checks that members have logged no errors, and no other warnings than those that are expected, and Envoys no errors.
 func expectLogs(t *testing.T, l *lab.Lab) {
