@@ -199,3 +199,30 @@ func TestShareAfterChargesAhead(t *testing.T) {
 		t.Errorf("the share admits %d hits with charges ahead, and %d without", with, without)
 	}
 }
+
+// TestAheadIsReleasedByTheNextOwner checks that the next owner of a key gives back what was charged ahead at the one before.
+func TestAheadIsReleasedByTheNextOwner(t *testing.T) {
+	for _, crash := range []bool{true, false} {
+		w := newNetwork(t, 1, Options{}, "a", "b", "c")
+		w.run(time.Duration(aheadRule.End(aheadRule.Index(w.now)) - w.now + 3*second))
+		q := aheadOf(1, 70)
+		w.ask("a", q, func(Result) {})
+		w.run(time.Second)
+		first := w.ownerOf(&q)
+		if crash {
+			delete(w.nodes, first)
+			w.adopt()
+		} else {
+			w.leave(t, first, func(int) {})
+		}
+		w.run(4 * time.Second)
+		end := aheadRule.End(aheadRule.Index(w.now))
+		from := w.ownerOf(&q)
+		release := hold(1, 1, Release, aheadRule, 0)
+		w.ask(from, release, func(Result) {})
+		w.run(time.Duration(end-w.now) + 2*time.Second)
+		if got := heldCount(t, w.nodes[w.ownerOf(&q)], w.now, q); got != 0 || w.ownerOf(&q) == first {
+			t.Errorf("crash %v: %d hits of the window are still charged", crash, got)
+		}
+	}
+}

@@ -9,7 +9,7 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
-// TestRetire has a member leave while its Envoy's lease reaches into the next window: the Envoy is told that it ends with this one, and
+// TestRetire has a member leave while its Envoy's lease reaches into the next window: it ends with this one, and
 // nothing of the next window stays charged. Without the Envoy's acknowledgement, what it may spend does. The demands are withdrawn.
 func TestRetire(t *testing.T) {
 	for _, answers := range []bool{true, false} {

@@ -74,14 +74,16 @@ func (r Rule) chargedSlot(s *State, now, at int64) (slot int64, counts bool) {
 	return r.segmentEnd(at), true
 }
 
-// windowCounts reports whether window w may count at now: the current one, the previous one of a sliding window, and a
-// later one that starts within [ClockTolerance].
+// windowCounts reports whether window w may count: the current one and the previous one of a sliding window, or the current one and
+// the next of a fixed window, which can be charged ahead, and a later one that starts within [ClockTolerance], or is the next then.
 func (r Rule) windowCounts(w, now int64) bool {
-	oldest := r.Index(now)
+	oldest, newest := r.Index(now), r.Index(addTime(now, int64(ClockTolerance)))
 	if r.Algorithm == SlidingWindow {
 		oldest = subTime(oldest, 1)
+	} else {
+		newest = addTime(newest, 1)
 	}
-	return w >= oldest && (w <= r.Index(now) || r.start(w) <= addTime(now, int64(ClockTolerance)))
+	return w >= oldest && w <= newest
 }
 
 // giveBackBucket gives back hits of a bucket whose last hit drains at the given time. A hit that has begun to drain does

@@ -37,6 +37,26 @@ func TestChargedAt(t *testing.T) {
 	}
 }
 
+// TestGiveBackOfTheNextWindow requires that hits which a fixed window was charged before it begins come back at any time before.
+func TestGiveBackOfTheNextWindow(t *testing.T) {
+	const minute = int64(time.Minute)
+	w := t0 / minute
+	for _, a := range []Algorithm{FixedWindow, SlidingWindow} {
+		for _, now := range []int64{w * minute, w*minute + minute/2, (w+1)*minute - int64(ClockTolerance) - 1} {
+			for at := w; at <= w+2; at++ {
+				r, s := Rule{Window: time.Minute, Limit: 10, Algorithm: a}, State{Slots: []Slot{{Writer: me, At: at, Charged: 5}}}
+				want := uint64(3)
+				if at > w+1 || at > w && a == SlidingWindow {
+					want = 0 // no member charges that far ahead
+				}
+				if back := r.GiveBack(&s, now, 11, at, 3); back != want {
+					t.Errorf("%v, %v into the window, window +%d: %d given back, want %d", a, time.Duration(now-w*minute), at-w, back, want)
+				}
+			}
+		}
+	}
+}
+
 // TestInFlightChargesNoRefusedHits requires that a client that repeats refused requests does not keep others out.
 func TestInFlightChargesNoRefusedHits(t *testing.T) {
 	r := Rule{Window: time.Hour, Limit: 3, Algorithm: InFlight}

@@ -75,6 +75,27 @@ func (c *windowCount) certain(first, last int64) (n int64) {
 	return n
 }
 
+// withinLimit requires that no more was admitted in each number of windows from first to end than their limits.
+func (c *windowCount) withinLimit(t *testing.T, first, end int64) {
+	t.Helper()
+	for w := first; w < end; w++ {
+		for last := w; last < end; last++ {
+			if n, most := c.certain(w, last), (last-w+1)*quotaLimit; n > most {
+				t.Errorf("%d admitted in the windows %d to %d, which allow %d", n, w-first, last-first, most)
+			}
+		}
+	}
+}
+
+// beforeWindow returns a time that far before the begin of a window, at least 3 s from now.
+func beforeWindow(d time.Duration) time.Time {
+	begin := time.Now().Truncate(quotaWindow).Add(quotaWindow - d)
+	if time.Until(begin) < 3*time.Second {
+		begin = begin.Add(quotaWindow)
+	}
+	return begin
+}
+
 // quotaLoad sends requests for one key at a steady rate until the context ends. It returns how many were sent and admitted, and
 // fails the test if one has another answer than 200 or 429.
 type quotaLoad struct {
@@ -140,10 +161,7 @@ func TestQuota(t *testing.T) {
 	up := startUpstream(t)
 	const windows, learning = 4, 2 // until demands are known, each member has the same part
 	const callsPerSecond = 60      // a fifth of all requests
-	begin := time.Now().Truncate(quotaWindow).Add(quotaWindow - 2*time.Second)
-	if time.Until(begin) < 3*time.Second {
-		begin = begin.Add(quotaWindow)
-	}
+	begin := beforeWindow(2 * time.Second)
 	var envoys []*lab.Envoy
 	for i, s := range l.Sidecars {
 		envoys = append(envoys, rlqsEnvoy(t, l, fmt.Sprint("envoy-", i), s, up.addr, envoyBinary(t)))
@@ -183,17 +201,13 @@ func TestQuota(t *testing.T) {
 	}
 	t.Logf("%d admitted by calls; %d of %d in all; the limit is %d", calls.admitted.Load(), total, sent, (windows+1)*quotaLimit)
 	first := begin.Add(2*time.Second).UnixNano() / int64(quotaWindow) // the first complete window
+	admitted.withinLimit(t, first, first+windows)
 	for w := first; w < first+windows; w++ {
 		n := admitted.certain(w, w)
 		most, called := n+admitted.across[w-1]+admitted.across[w], inCalls.certain(w, w)+inCalls.across[w]
 		t.Logf("window %d: %d to %d admitted, %d of them calls, %.1f %%", w-first, n, most, called, float64(n)/quotaLimit*100)
 		if w >= first+learning && called < quotaLimit/8 {
 			t.Errorf("window %d: %d calls admitted, of %d requests: callers do not get their part", w-first, called, quotaLimit)
-		}
-		for last := w; last < first+windows; last++ {
-			if n, most := admitted.certain(w, last), (last-w+1)*quotaLimit; n > most {
-				t.Errorf("%d admitted in the windows %d to %d, which allow %d", n, w-first, last-first, most)
-			}
 		}
 	}
 	used := admitted.certain(first+learning, first+windows-1)
@@ -216,5 +230,48 @@ func TestQuota(t *testing.T) {
 	}
 	if calls.admitted.Load() == 0 {
 		t.Error("no call was admitted")
+	}
+}
+
+// TestQuotaRestart starts the sidecar again whose Envoy has most of the load. It gives back what it had of the next window, which is
+// nearly all of it, so that window is used; and no window has more than its limit.
+func TestQuotaRestart(t *testing.T) {
+	l := newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": quotaRules}})
+	start(t, l, names(3)...)
+	up := startUpstream(t)
+	const restartAt, windows = 2, 4
+	rates := []int{300, 30, 30}
+	begin := beforeWindow(2 * time.Second)
+	var admitted windowCount
+	load := quotaLoad{windows: []*windowCount{&admitted}}
+	var envoys []*lab.Envoy
+	for i, s := range l.Sidecars {
+		envoys = append(envoys, rlqsEnvoy(t, l, fmt.Sprint("envoy-", i), s, up.addr, envoyBinary(t)))
+	}
+	time.Sleep(time.Until(begin))
+	ctx, cancel := context.WithDeadline(t.Context(), begin.Add(2*time.Second+windows*quotaWindow))
+	defer cancel()
+	var wg sync.WaitGroup
+	for i, e := range envoys {
+		wg.Go(func() { load.run(ctx, e.Listener, "hot", rates[i]) })
+	}
+	time.Sleep(time.Until(begin.Add(4*time.Second + restartAt*quotaWindow)))
+	if err := l.Sidecars[0].Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Restart(l.Sidecars[0]); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if n := load.failed.Load(); n > 0 {
+		t.Errorf("%d requests failed", n)
+	}
+	first := begin.Add(2*time.Second).UnixNano() / int64(quotaWindow)
+	admitted.withinLimit(t, first, first+windows)
+	for w := range int64(windows) {
+		t.Logf("window %d: %d of %d admitted", w, admitted.certain(first+w, first+w), quotaLimit)
+	}
+	if n := admitted.certain(first+restartAt+1, first+restartAt+1); n < quotaLimit*8/10 {
+		t.Errorf("only %d of %d admitted in the window after that of the restart", n, quotaLimit)
 	}
 }

@@ -148,7 +148,7 @@ func (w *world) elsewhere(v *decision) bool {
 	return v.result.Authority == owner.Part || available || w.oracle.unrevoked(v)
 }
 
-// quotaCrashed counts what may be admitted again because the only owner has crashed: nobody has its charges.
+// quotaCrashed counts what may be admitted again because the only owner has crashed: no member has its charges.
 func (w *world) quotaCrashed(m *member) {
 	x := w.quota
 	if x == nil || m.view.Ring == nil || m.view.Ring.Len() > 1 {
