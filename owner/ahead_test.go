@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/ring"
 )
 
 // aheadRule has windows that are much longer than the clock tolerance.
@@ -224,5 +226,39 @@ func TestAheadIsReleasedByTheNextOwner(t *testing.T) {
 		if got := heldCount(t, w.nodes[w.ownerOf(&q)], w.now, q); got != 0 || w.ownerOf(&q) == first {
 			t.Errorf("crash %v: %d hits of the window are still charged", crash, got)
 		}
+	}
+}
+
+// TestAheadByShare checks that a charge of the next window that only a member's share has admitted, in the current window, takes
+// nothing from the next one when it is released.
+func TestAheadByShare(t *testing.T) {
+	w := newNetwork(t, 3, Options{}, "a", "b", "c")
+	key := ownedBy(t, w.ring(), "b", 0)
+	w.run(time.Duration(aheadRule.End(aheadRule.Index(w.now)) - w.now + 2*second))
+	of := func(id uint64, op Op, hits uint64, ahead bool) Request {
+		q := ask(key, aheadRule.Limit, aheadRule.Window, hits)
+		q.Op, q.Strict = op, true
+		q.Hold = &Hold{ID: claim.Ident{id, id}, TTL: time.Minute, Ahead: ahead}
+		return q
+	}
+	w.ask("c", of(1, Reserve, 50, true), func(res Result) {
+		if res.Over || res.Authority != Full {
+			t.Errorf("by the owner: %+v", res)
+		}
+	})
+	w.run(100 * time.Millisecond)
+	w.cut = func(from, to ring.ID) bool { return from == "a" && to == "b" || from == "b" && to == "a" }
+	byShare := false
+	w.ask("a", of(2, Reserve, 20, true), func(res Result) { byShare = !res.Over && res.Authority == Share })
+	w.run(time.Second)
+	if w.cut = nil; !byShare {
+		t.Fatal("not decided by a share")
+	}
+	w.ask("a", of(2, Release, 0, false), func(Result) {})
+	w.run(2 * time.Second)
+	q := ask(key, aheadRule.Limit, aheadRule.Window, 0)
+	w.run(time.Duration(aheadRule.End(aheadRule.Index(w.now))-w.now) + time.Second)
+	if got := heldCount(t, w.nodes["b"], w.now, q); got != 50 {
+		t.Errorf("the next window has %d of 50 hits", got)
 	}
 }

@@ -175,6 +175,9 @@ func (s *shard) claimShare(op *shardOp, e *counter.Owned) {
 		return
 	}
 	c.At = s.chargedAt(op, e, s.share())
+	if op.ahead() { // a share charges the current window
+		c.At = op.Request.Rule.ChargedAt(&s.state, op.now, s.share())
+	}
 	if x := t.Add(&c, true); x != nil {
 		t.Change(x)
 	}

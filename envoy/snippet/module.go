@@ -132,7 +132,7 @@ func (g *generator) chooseModuleAs() error {
 	case g.ModuleAs != ModuleFilter && g.ModuleAs != ModuleMatcher:
 		return fmt.Errorf("--module-as %q: want %s or %s", g.ModuleAs, ModuleMatcher, ModuleFilter)
 	case g.ModuleAs == ModuleMatcher && g.minor < moduleMatchers:
-		return fmt.Errorf("--module-as %s: Envoy 1.%d has no matchers in modules; Envoy 1.%d is the first that has", ModuleMatcher, g.minor, moduleMatchers)
+		return fmt.Errorf("--module-as %s: Envoy 1.%d (--envoy-version) has no matchers in modules; Envoy 1.%d is the first that has", ModuleMatcher, g.minor, moduleMatchers)
 	}
 	return nil
 }

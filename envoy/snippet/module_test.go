@@ -21,7 +21,7 @@ func TestModuleFaults(t *testing.T) {
 		"only a hold": {Options{Rules: load(t, tokens), From: map[string]string{"streams": "header:x-tenant"}}, "no domain can have the module"},
 		"no shape":    {Options{Rules: load(t, simple), From: from, ModuleAs: ModuleFilter, Shape: Plain}, "--module-as is of shape module"},
 		"as":          {Options{Rules: load(t, simple), From: from, ModuleAs: "lua"}, `--module-as "lua": want matcher or filter`},
-		"matcher":     {Options{Rules: load(t, simple), From: from, ModuleAs: ModuleMatcher}, "--module-as matcher: Envoy 1.36 has no matchers in modules; Envoy 1.38 is the first that has"},
+		"matcher":     {Options{Rules: load(t, simple), From: from, ModuleAs: ModuleMatcher}, "--module-as matcher: Envoy 1.36 (--envoy-version) has no matchers in modules; Envoy 1.38 is the first that has"},
 		"metadata":    {Options{Rules: load(t, manyQuotas), From: from}, "the module cannot do metadata, which api.api_key.tenant, api.api_key.tenant_large needs"},
 	} {
 		if c.o.Shape == "" {

@@ -31,6 +31,7 @@ type EnvoyOptions struct {
 	Args        []string // more arguments of `keyward envoy-config`
 	Concurrency int      // worker threads; 0 means 1
 	Env         []string // KEY=VALUE, additional environment
+	Flags       []string // more flags of the program
 	Config      string   // a complete bootstrap to use instead; @HOST@, @PORT@, @ADMINHOST@ and @ADMINPORT@ are replaced by its addresses
 }
 
@@ -53,9 +54,9 @@ func (l *Lab) AddEnvoy(o EnvoyOptions) (*Envoy, error) {
 	if err := os.WriteFile(e.Config, []byte(text), 0o644); err != nil {
 		return nil, fmt.Errorf("configure Envoy: %w", err)
 	}
-	p, err := StartProcess(l.path("log"), Spec{Name: o.Name, Path: o.Path, Env: o.Env, Args: []string{
+	p, err := StartProcess(l.path("log"), Spec{Name: o.Name, Path: o.Path, Env: o.Env, Args: append([]string{
 		"--config-path", e.Config, "--disable-hot-restart", "--concurrency", strconv.Itoa(max(1, o.Concurrency)), "--log-level", "warning",
-	}})
+	}, o.Flags...)})
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/envoy/snippet"
 	"github.com/keyward/keyward/internal/lab"
 )
 
@@ -74,7 +75,8 @@ func TestEnvoyGatewayOnKubernetes(t *testing.T) {
 	}
 	s := runGateway(t, g, "envoy-ratelimit", g.volumes)
 	t.Run("limits without calls", func(t *testing.T) { testNoCalls(t, s, g) })
-	t.Run("limits with the module", func(t *testing.T) { testModule(t, s, g) })
+	t.Run("limits with the module", func(t *testing.T) { testModule(t, s, g, snippet.ModuleFilter) })
+	t.Run("limits with the module as a matcher", func(t *testing.T) { testModule(t, s, g, snippet.ModuleMatcher) })
 }
 
 func TestContour(t *testing.T) {
@@ -89,7 +91,8 @@ func TestIstio(t *testing.T) {
 	g := newIstio()
 	s := runRelease(t, g, g.release)
 	t.Run("limits without calls", func(t *testing.T) { testNoCalls(t, s, g) })
-	t.Run("limits with the module", func(t *testing.T) { testModule(t, s, g) })
+	t.Run("limits with the module", func(t *testing.T) { testModule(t, s, g, snippet.ModuleFilter) })
+	t.Run("limits with the module as a matcher", func(t *testing.T) { testModule(t, s, g, snippet.ModuleMatcher) })
 	t.Run("actions in the filter", func(t *testing.T) { testIstioFilter(t, s, g) })
 }
 

@@ -79,10 +79,13 @@ type setup struct {
 	bare    bool     // without the module
 	built   bool     // the rate limit filter is built for each request, and skipped
 	before  []string // filters before the module
+	broken  bool     // Envoy refuses the rate limit filter
+	after   []string // filters behind the rate limit filter
 	filters []string // instead of the module and the rate limit filter
 	dynamic bool     // the listener comes from a file
 	route   string   // more of the route
 	workers int
+	flags   []string                         // of Envoy
 	print   func(service, app string) string // the configuration; nil: that of the other fields
 	files   string                           // folder with the module's files; empty: those under test
 	service string                           // address of the rate limit service; empty: that of the site
@@ -117,9 +120,7 @@ func tryStart(t *testing.T, r release, o setup) *site {
 	t.Cleanup(server.Stop)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.served.Add(1)
-		if r.URL.Path == "/redirect" {
-			http.Redirect(w, r, "http://"+r.Host+"/", http.StatusFound)
-		}
+		answer(w, r, s.served.Load())
 		h := r.Header.Clone()
 		s.headers.Store(&h)
 	}))
@@ -138,7 +139,7 @@ func tryStart(t *testing.T, r release, o setup) *site {
 		files = modules()
 	}
 	s.envoy, err = s.lab.AddEnvoy(lab.EnvoyOptions{
-		Name: "envoy", Path: r.program(), Concurrency: max(1, o.workers), Config: config,
+		Name: "envoy", Path: r.program(), Concurrency: max(1, o.workers), Config: config, Flags: o.flags,
 		Env: []string{"ENVOY_DYNAMIC_MODULES_SEARCH_PATH=" + files, "RUST_BACKTRACE=1"},
 	})
 	if err != nil {
@@ -155,6 +156,23 @@ func tryStart(t *testing.T, r release, o setup) *site {
 		}
 	})
 	return s
+}
+
+// answer makes the application's answers to paths that a test uses.
+func answer(w http.ResponseWriter, r *http.Request, n int64) {
+	switch r.URL.Path {
+	case "/redirect":
+		http.Redirect(w, r, "http://"+r.Host+"/", http.StatusFound)
+	case "/second": // every second request fails
+		w.WriteHeader(map[bool]int{true: http.StatusServiceUnavailable, false: http.StatusOK}[n%2 == 1])
+	case "/upgrade":
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", r.Header.Get("Upgrade"))
+		w.WriteHeader(http.StatusSwitchingProtocols)
+	case "/body":
+		b, err := io.ReadAll(r.Body)
+		fmt.Fprint(w, len(b), r.Trailer.Get("x-trailer"), err)
+	}
 }
 
 // bootstrap returns the configuration of an Envoy. JSON is YAML.
@@ -189,7 +207,9 @@ func (s *site) replace(o setup) {
 	if o.limits == "" {
 		o.limits = byKey
 	}
-	o.abi = s.abi
+	if o.abi == "" {
+		o.abi = s.abi
+	}
 	host, port, _ := strings.Cut(s.envoy.Listener, ":")
 	text := fmt.Sprintf(`resources: [{"@type": type.googleapis.com/envoy.config.listener.v3.Listener, %s}]`, s.listener(o))
 	text = strings.NewReplacer("@HOST@", host, "@PORT@", port).Replace(text)
@@ -208,9 +228,11 @@ func (s *site) await200(path string) {
 	awaitTrue(s.T, "an answer", func() bool { return s.get(path) == http.StatusOK })
 }
 
+// router is the last filter of a listener.
+var router = "{name: envoy.filters.http.router, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.router.v3.Router", "") + "}"
+
 // listener returns the fields of the listener.
 func (s *site) listener(o setup) string {
-	router := "{name: envoy.filters.http.router, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.router.v3.Router", "") + "}"
 	filters := o.filters
 	if filters == nil {
 		filters = []string{s.limiter(o)}
@@ -218,9 +240,9 @@ func (s *site) listener(o setup) string {
 			filters = []string{s.module(o), s.limiter(o)}
 		}
 	}
-	filters = slices.Concat(o.before, filters, []string{router})
+	filters = slices.Concat(o.before, filters, o.after, []string{router})
 	manager := lab.TypedConfig("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", fmt.Sprintf(
-		`stat_prefix: in, generate_request_id: false, route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /direct}, direct_response: {status: 200}}, {match: {path: /redirect}, route: {cluster: app, internal_redirect_policy: {}}}, {match: {prefix: /}, route: {cluster: app, timeout: 0s}, %s}]}]}, http_filters: [%s]`,
+		`stat_prefix: in, generate_request_id: false, upgrade_configs: [{upgrade_type: websocket}], route_config: {name: r, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /direct}, direct_response: {status: 200}}, {match: {path: /redirect}, route: {cluster: app, internal_redirect_policy: {}}}, {match: {path: /second}, route: {cluster: app, retry_policy: {retry_on: 5xx}}}, {match: {prefix: /}, route: {cluster: app, timeout: 0s}, %s}]}]}, http_filters: [%s]`,
 		o.route, strings.Join(filters, ", ")))
 	return fmt.Sprintf(`name: in, address: {socket_address: {address: @HOST@, port_value: @PORT@}}, filter_chains: [{filters: [{name: hcm, typed_config: %s}]}]`, manager)
 }
@@ -253,6 +275,9 @@ func (s *site) leased(o setup) string {
 func (s *site) limiter(o setup) string {
 	filter := "{name: envoy.filters.http.ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.ratelimit.v3.RateLimit", fmt.Sprintf(
 		`domain: app, timeout: 10s, failure_mode_deny: true, rate_limits: %s, rate_limit_service: {transport_api_version: V3, grpc_service: {envoy_grpc: {cluster_name: keyward}}}`, o.limits)) + "}"
+	if o.broken {
+		filter = strings.Replace(filter, "domain: app", `domain: ""`, 1)
+	}
 	if o.bare {
 		return filter
 	}

@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -141,13 +143,47 @@ func (p *peer) await(what string, cond func() bool) {
 	}
 }
 
-// link waits for the nth connection.
-func (p *peer) link(n int) *link {
+// link waits for the nth connection, until the module takes leases of its segment or has closed it.
+func (p *peer) link(n int) (l *link) {
 	p.Helper()
 	p.await(fmt.Sprintf("connection %d", n), func() bool { return len(p.conns) > n })
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.conns[n]
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		p.mu.Lock()
+		l = p.conns[n]
+		done := l.closed || l.segment == nil || l.used()
+		p.mu.Unlock()
+		if done {
+			return l
+		}
+		if time.Now().After(end) {
+			p.Fatalf("waited a minute for the use of connection %d", n)
+		}
+	}
+}
+
+// used reports whether the module takes leases of the segment: its thread has mapped it, and sleeps again.
+func (l *link) used() bool {
+	var file unix.Stat_t
+	client, err := unix.GetsockoptUcred(l.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil || unix.Fstat(l.segment.fd, &file) != nil {
+		return false
+	}
+	process := fmt.Sprintf("/proc/%d", client.Pid)
+	maps, _ := os.ReadFile(process + "/maps")
+	if !slices.ContainsFunc(strings.Split(string(maps), "\n"), func(line string) bool {
+		f := strings.Fields(line)
+		return len(f) > 4 && f[4] == strconv.FormatUint(file.Ino, 10)
+	}) {
+		return false
+	}
+	threads, _ := filepath.Glob(process + "/task/*/stat")
+	for _, path := range threads {
+		stat, _ := os.ReadFile(path)
+		if strings.Contains(string(stat), "(keyward) ") && !strings.Contains(string(stat), "(keyward) S") {
+			return false
+		}
+	}
+	return true
 }
 
 // asked waits until the module has asked for a lease of a descriptor.

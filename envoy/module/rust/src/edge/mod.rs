@@ -50,6 +50,12 @@ struct Handle {
     link: Arc<Link>,
 }
 
+/// Workers share a configuration, and any thread may destroy it.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Handle>();
+};
+
 /// Returns the bytes of Envoy's buffer.
 ///
 /// # Safety
