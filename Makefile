@@ -150,9 +150,13 @@ figures: build ## The figures of docs/federation.md: three regions that share 1,
 	KEYWARD_LONG=1 $(AT) $(GO) test -count=1 -timeout 1h -v -run TestRegionsFigures ./test/e2e/
 
 .PHONY: upgrade
-upgrade: build ## Replace the members of a cluster of the commit OLD (HEAD~1) by those of this one, and back, under load
-	scripts/at "$(OLD)" $(CACHE)/before
-	KEYWARD_BEFORE="$(CURDIR)/$(CACHE)/before" $(GO) test -count=1 -timeout 30m -v -run 'TestUpgrade$$' ./test/e2e/
+upgrade: build ## Replace the members of a cluster of the commit OLD (HEAD~1) by those of this one, and back, under load: calls, RLQS, the module (with cargo)
+	scripts/at "$(OLD)" $(CACHE)/before $(ENVOY_VERSION)
+	KEYWARD_BEFORE="$(CURDIR)/$(CACHE)/before" ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" $(GO) test -count=1 -timeout 30m -v -run '^TestUpgrade' ./test/e2e/
+	@if [ -d $(CACHE)/before/module ]; then set -ex; \
+	  export KEYWARD_MODULE=required KEYWARD_MODULES="$$(scripts/module all)" ENVOY_BIN="$$(scripts/envoy $(ENVOY_VERSION))" ENVOY_1_36="$$(scripts/envoy 1.36.4)" ENVOY_1_38="$$(scripts/envoy 1.38.3)" ENVOY_1_39="$$(scripts/envoy 1.39.3)"; \
+	  KEYWARD_BEFORE="$(CURDIR)/$(CACHE)/before" $(GO) test -count=1 -timeout 30m -v -run '^TestUpgrade' ./test/module/; \
+	else echo "no upgrade of the module: no cargo, or $(OLD) has none"; fi
 
 .PHONY: compose
 compose: ## The same topology in containers, from images built of local files (needs dockerd)

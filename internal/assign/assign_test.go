@@ -39,7 +39,9 @@ func (c *cluster) now() time.Time { return time.Unix(0, c.clock.Load()) }
 func (c *cluster) Decide(_ policy.Deadline, stop bool, qs []owner.Request, as []owner.Result) {
 	c.node.DecideAll(c.clock.Load(), stop, qs, as)
 	if c.as != nil {
-		c.as(&qs[0], &as[0])
+		for i := range qs {
+			c.as(&qs[i], &as[i])
+		}
 	}
 }
 

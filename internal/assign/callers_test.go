@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/keyward/keyward/envoy/rlqs"
 	"github.com/keyward/keyward/internal/assign/lots"
+	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/quota"
 	"github.com/keyward/keyward/owner"
 )
@@ -90,4 +92,39 @@ func TestCallsAfterClockSetBack(t *testing.T) {
 	if next := lots.NewNote(&r.request, c.demand(), now, newIdent()); c.rate != 50 || !c.stale(now, &next) {
 		t.Errorf("a rate of %v, and the note is not extended", c.rate)
 	}
+}
+
+// TestUnknownDemandOfCalls checks that an exchange without an answer about calls, as while their counter moves to another owner,
+// takes nothing from callers, and that they lose their part when no answer comes for long.
+func TestUnknownDemandOfCalls(t *testing.T) {
+	r := newRig(t, 1000*aMinute+int64(time.Second), 6000)
+	moving := false
+	r.as = func(q *owner.Request, res *owner.Result) {
+		if calls := lots.CallsRequest(&r.request, owner.DryRun, lots.Note{}); moving && q.Key == calls.Key {
+			*res = owner.Result{Authority: owner.Closed}
+		}
+	}
+	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
+	r.report(1, 0, 5, 0)
+	r.await(t, rlqs.AssignPair, 1)
+	made := lots.CallsRequest(&r.request, owner.Reserve, lots.NewNote(&r.request, 3000, r.clock.Load(), claim.Ident{3}))
+	if res := r.node.Decide(r.clock.Load(), &made); res.Over {
+		t.Fatalf("%+v", res)
+	}
+	check := func(what string, want uint64) {
+		t.Helper()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if got := r.ledger.Keys()[0].Calls; got != want {
+			t.Errorf("%s: a demand of calls of %d, want %d", what, got, want)
+		}
+	}
+	r.give(1000)
+	check("known", 3000)
+	moving = true
+	r.give(1000)
+	check("unknown", 3000)
+	r.clock.Add(int64(quota.DemandLife))
+	r.step(func(int64) {})
+	check("unknown for long", 0)
 }

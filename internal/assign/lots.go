@@ -103,7 +103,9 @@ func (a *Assigner) announce(now int64, d quota.KeyDemand) {
 			if c := a.keys[d.Key]; c != nil {
 				c.note, c.noting = kept, false
 			}
-			a.ledger.CallsDemanded(now, d.Key, lots.Demand(&r, sums.calls))
+			if sums.callsKnown { // else they keep their part until the next exchange
+				a.ledger.CallsDemanded(now, d.Key, lots.Demand(&r, sums.calls))
+			}
 			a.ledger.Demanded(now, d.Key, lots.Demand(&r, sums.notes))
 		})
 	})
@@ -125,10 +127,11 @@ func (a *Assigner) withdraw(now int64) {
 	}
 }
 
-// noteSums are the parts of the demands of all members; 0: not known.
+// noteSums are the parts of the demands of all members. notes is 0 if it is not known.
 type noteSums struct {
-	notes uint64 // those of the note's kind
-	calls uint64
+	notes      uint64 // those of the note's kind
+	calls      uint64
+	callsKnown bool
 }
 
 // exchangeNotes makes the hold next, which request describes, and then releases the one before, if there is one, or extends the
@@ -141,7 +144,7 @@ func (a *Assigner) exchangeNotes(r owner.Request, before, next lots.Note, reques
 	do := func(op owner.Op, n lots.Note) (res owner.Result, ok bool) {
 		as := a.decideAll(a.now(), request(&r, op, n), calls)
 		if as[1].Authority == owner.Full {
-			sums.calls = as[1].After
+			sums.calls, sums.callsKnown = as[1].After, true
 		}
 		return as[0], !as[0].Over && as[0].Authority == owner.Full
 	}

@@ -87,7 +87,7 @@ func (a *allotment) endAwaits() {
 
 // giveBackNext returns hits of the next window above what is needed there, if others need them.
 func (a *allotment) giveBackNext(now int64, needed uint64) {
-	if needed = max(needed, a.ahead); (a.contended(now) || a.scarce(a.window+1)) && a.next > needed+uint64(a.quota.Limit)/100 {
+	if needed = max(needed, a.latestAhead(now)); (a.contended(now) || a.scarce(a.window+1)) && a.next > needed+uint64(a.quota.Limit)/100 {
 		a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: a.next - needed})
 		a.next = needed
 	}

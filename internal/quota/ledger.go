@@ -196,10 +196,11 @@ func (b *Ledger) Demanded(now int64, key Key, all uint64) {
 	}
 }
 
-// CallsDemanded records how many hits of a window callers would spend that the holder decides; 0 if it is not known.
-func (b *Ledger) CallsDemanded(_ int64, key Key, calls uint64) {
+// CallsDemanded records how many hits of a window callers would spend that the holder decides. Without another call, it is
+// used for DemandLife.
+func (b *Ledger) CallsDemanded(now int64, key Key, calls uint64) {
 	if a := b.allotments[key]; a != nil {
-		a.share.calls = float64(calls)
+		a.share.calls, a.share.callsAt = float64(calls), now
 	}
 }
 

@@ -72,7 +72,7 @@ func (a *allotment) change(now int64, q KeyQuota) {
 		a.quota = q
 		return
 	}
-	a.release(now)
+	a.release(now, a.ahead)
 	a.quota = q
 	// Hits of other windows or counters are of no use. What Envoys may spend is carried, as at the turn of a window.
 	end := a.end
@@ -95,12 +95,12 @@ func (a *allotment) change(now int64, q KeyQuota) {
 	a.ledger.due(now)
 }
 
-// release returns the hits of the window and of the next one that no Envoy has.
-func (a *allotment) release(now int64) {
+// release returns the hits of the window that no Envoy has, and those of the next one, of which Envoys may spend ahead.
+func (a *allotment) release(now int64, ahead uint64) {
 	if now >= a.end {
 		return
 	}
-	free, next := a.held-min(a.held, a.charged), a.next-min(a.next, a.ahead)
+	free, next := a.held-min(a.held, a.charged), a.next-min(a.next, ahead)
 	a.held, a.next = a.held-free, a.next-next
 	a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window, Hits: free})
 	a.ledger.giveBack(WindowHits{Key: a.key, Window: a.window + 1, Hits: next})

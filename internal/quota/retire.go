@@ -22,7 +22,7 @@ func (b *Ledger) Retire(now int64) {
 
 // cuttable reports whether a lease that reaches into the next window can be made to end before.
 func (a *allotment) cuttable(now int64, l *line) bool {
-	return !a.quota.Outlasts && l.kind == Pair && l.counted.ahead > 0 && !l.stream.stalled(now) && ttl(now, a.end) >= time.Second
+	return !a.quota.Outlasts && l.kind == Pair && l.outlives(now, a.end) && !l.stream.stalled(now) && ttl(now, a.end) >= time.Second
 }
 
 // Retired reports whether all Envoys have acknowledged what Retire has changed.
@@ -42,11 +42,29 @@ func (b *Ledger) Leave(now int64) {
 	for _, a := range b.list {
 		if !a.quota.Unlimited {
 			a.catchUp(now)
-			a.release(now)
+			a.release(now, a.latestAhead(now))
 		}
 	}
 	b.left = true
 }
+
+// latestAhead returns what Envoys may spend in the next window if their leases end as late as they may.
+func (a *allotment) latestAhead(now int64) (hits uint64) {
+	for _, l := range a.lines {
+		if l.outlives(now, a.end) {
+			hits += l.alive()
+		}
+	}
+	for _, c := range a.closed {
+		if c.until > a.end {
+			hits += c.hits
+		}
+	}
+	return hits
+}
+
+// outlives reports whether the Envoy may have hits of its leases after end. A lease that it has read late ends late.
+func (l *line) outlives(now, end int64) bool { return l.alive() > 0 && l.latestEnd(now) > end }
 
 // cut records the push of a shorter TTL. Until that is acknowledged, the lease may live as long as before.
 func (l *line) cut(now int64, serial uint64, ttl time.Duration) {

@@ -89,6 +89,24 @@ func TestRetireLate(t *testing.T) {
 	equal(t, "returned of the next window", r.returned(r.window()+1), next-ahead)
 }
 
+// TestRetireReadLate keeps the charge for a lease that should end with the window, but that the Envoy has read so late that it may not.
+func TestRetireReadLate(t *testing.T) {
+	r, l := retiring(t, func(*rig) {})
+	a := l.allotment
+	l.endsAt, l.usedAt = a.end-int64(endMargin), r.now
+	l.ttl = time.Duration(a.end-r.now) + time.Second
+	a.settle(l)
+	equal(t, "ahead, if the lease ends as early as it may", a.ahead, 0)
+	next, alive := a.next, l.alive()
+	r.deaf[1] = true
+	r.l.Retire(r.now)
+	r.run()
+	r.one(Same)
+	r.l.Leave(r.now)
+	r.run()
+	equal(t, "returned of the next window", r.returned(r.window()+1), next-alive)
+}
+
 // TestRetireKeepsLeases leaves assignments as they are if Envoys would admit everything after their end, and returns the rest.
 func TestRetireKeepsLeases(t *testing.T) {
 	r, l := retiring(t, func(r *rig) { r.quota.Outlasts = true })

@@ -9,6 +9,7 @@ import (
 type share struct {
 	own, all float64 // the demand that was given last, and the sum of all sidecars' after that
 	calls    float64 // the demand of calls
+	callsAt  int64   // when calls was reported
 	knownAt  int64   // when all was reported; 0: never
 	givenAt  int64   // when own was given; 0: never
 	left     [2]windowLeft
@@ -174,6 +175,9 @@ func (a *allotment) shareOut(now int64) {
 		return
 	}
 	s, own := &a.share, a.demand(now)
+	if now-s.callsAt >= int64(DemandLife) {
+		s.calls = 0
+	}
 	changed := math.Abs(own-s.own) > s.own/5
 	if age := now - s.givenAt; own > 0 && (s.givenAt == 0 || age >= int64(DemandAge) || changed && age >= int64(askAgain)) {
 		s.givenAt, s.own = now, own

@@ -15,6 +15,7 @@ type KeyView struct {
 	Held    uint64 // hits of the window that the holder has charged for this sidecar
 	Next    uint64 // hits of the next window
 	Charged uint64 // hits of the window that Envoys may have spent or may yet spend
+	Calls   uint64 // demand of calls in a window
 	Lines   int    // Envoys that have the key
 }
 
@@ -65,7 +66,7 @@ func (b *Ledger) Keys() []KeyView {
 	for _, a := range b.list {
 		views = append(views, KeyView{
 			Key: a.key, Quota: a.quota, Window: a.window, Ends: a.end, Held: a.held, Next: a.next, Charged: a.charged,
-			Lines: len(a.lines),
+			Calls: uint64(a.share.calls), Lines: len(a.lines),
 		})
 	}
 	slices.SortFunc(views, func(x, y KeyView) int { return cmp.Compare(x.Key, y.Key) })

@@ -13,13 +13,7 @@ import (
 // its limit, no client sees an error and no charge is lost, while members of both versions are on the ring. KEYWARD_BEFORE is the
 // folder with the other version's programs; `make upgrade` builds them.
 func TestUpgrade(t *testing.T) {
-	before := os.Getenv("KEYWARD_BEFORE")
-	if before == "" {
-		t.Skip("`make upgrade` runs it")
-	}
-	if _, err := os.Stat(filepath.Join(before, "sidecar")); err != nil {
-		t.Fatalf("KEYWARD_BEFORE: %v", err)
-	}
+	before := otherVersion(t)
 	l := newLab(t, lab.Options{Rules: map[string]string{"app.yaml": handoffRules}, Expect: 3, Args: []string{"--decision-timeout", "1s"}})
 	now := l.Bin
 	l.Bin = before
@@ -41,4 +35,17 @@ func TestUpgrade(t *testing.T) {
 	ld.finish()
 	ld.audit(ld.accounts(), nothing, true)
 	ld.conserved()
+}
+
+// otherVersion returns the folder with the programs of another version, KEYWARD_BEFORE. It skips the test if there is none.
+func otherVersion(t *testing.T) string {
+	t.Helper()
+	before := os.Getenv("KEYWARD_BEFORE")
+	if before == "" {
+		t.Skip("`make upgrade` runs it")
+	}
+	if _, err := os.Stat(filepath.Join(before, "sidecar")); err != nil {
+		t.Fatalf("KEYWARD_BEFORE: %v", err)
+	}
+	return before
 }

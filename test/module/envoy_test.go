@@ -87,6 +87,7 @@ type setup struct {
 	workers int
 	flags   []string                         // of Envoy
 	print   func(service, app string) string // the configuration; nil: that of the other fields
+	files   string                           // folder with the module's files; empty: those under test
 	service string                           // address of the rate limit service; empty: that of the site
 }
 
@@ -133,9 +134,13 @@ func tryStart(t *testing.T, r release, o setup) *site {
 	} else {
 		config = s.bootstrap(o, app.Listener.Addr().String())
 	}
+	files := o.files
+	if files == "" {
+		files = modules()
+	}
 	s.envoy, err = s.lab.AddEnvoy(lab.EnvoyOptions{
 		Name: "envoy", Path: r.program(), Concurrency: max(1, o.workers), Config: config, Flags: o.flags,
-		Env: []string{"ENVOY_DYNAMIC_MODULES_SEARCH_PATH=" + modules(), "RUST_BACKTRACE=1"},
+		Env: []string{"ENVOY_DYNAMIC_MODULES_SEARCH_PATH=" + files, "RUST_BACKTRACE=1"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -39,12 +39,18 @@ type pod struct {
 	args    []string
 	release release
 	url     atomic.Pointer[string] // of the Envoy; nil: nothing is sent to the pod
+
+	files    string // folder with the module's files; empty: those under test
+	limits   string // of setup
+	print    func(service, app string) string
+	cost     int64        // hits of a request, in the header x-cost; 0: 1
+	admitted atomic.Int64 // requests to the Envoy
 }
 
 // start starts the pod's Envoy.
 func (p *pod) start(t *testing.T, workers int) {
 	t.Helper()
-	p.site = start(t, p.release, setup{socket: p.socket, service: p.sidecar.RLS, workers: workers})
+	p.site = start(t, p.release, setup{socket: p.socket, service: p.sidecar.RLS, workers: workers, files: p.files, limits: p.limits, print: p.print})
 	url := "http://" + p.envoy.Listener + "/"
 	p.url.Store(&url)
 }
@@ -85,6 +91,16 @@ func (f *fleet) metrics(prefix string) string {
 
 func startFleetWith(t *testing.T, r release, n int, rules string) *fleet {
 	t.Helper()
+	f := startSidecars(t, programs(t), r, n, rules)
+	for _, p := range f.pods {
+		p.start(t, min(n, 2))
+	}
+	return f
+}
+
+// programs returns the folder with the programs under test.
+func programs(t *testing.T) string {
+	t.Helper()
 	bin, err := filepath.Abs("../../bin")
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +108,13 @@ func startFleetWith(t *testing.T, r release, n int, rules string) *fleet {
 	if _, err := os.Stat(filepath.Join(bin, "sidecar")); err != nil {
 		t.Skip("no bin/sidecar: make build")
 	}
-	f := &fleet{T: t}
+	return bin
+}
+
+// startSidecars starts a cluster of pods without their Envoys, with the programs in bin.
+func startSidecars(t *testing.T, bin string, r release, n int, rules string) *fleet {
+	t.Helper()
+	f, err := &fleet{T: t}, error(nil)
 	if f.lab, err = lab.New(lab.Options{Dir: t.TempDir(), Bin: bin, Insecure: true, Expect: n, Rules: map[string]string{"app.yaml": rules}}); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +139,6 @@ func startFleetWith(t *testing.T, r release, n int, rules string) *fleet {
 	}
 	for _, p := range f.pods {
 		f.ready(p.sidecar)
-		p.start(t, min(n, 2))
 	}
 	return f
 }
@@ -188,7 +209,12 @@ func (f *fleet) run(n int, during func(i int)) []window {
 					w.sent.Add(-1)
 					return http.StatusTooManyRequests
 				}
-				return send(client, *url, "x-key", "hot")
+				status := send(client, *url, "x-key", "hot", "x-cost", fmt.Sprint(max(1, p.cost)))
+				if status == http.StatusOK {
+					p.admitted.Add(1)
+					w.admitted.Add(max(1, p.cost) - 1)
+				}
+				return status
 			})
 		})
 	}
@@ -202,6 +228,10 @@ func (f *fleet) run(n int, during func(i int)) []window {
 		request := &ratelimit.RateLimitRequest{Domain: "app", Descriptors: []*rlsv3.RateLimitDescriptor{{Entries: []*rlsv3.RateLimitDescriptor_Entry{{Key: "api_key", Value: "hot"}}}}}
 		wg.Go(func() {
 			load(ctx, 20, windows, begin, func(w *window) int {
+				if p.url.Load() == nil {
+					w.sent.Add(-1)
+					return http.StatusTooManyRequests
+				}
 				r, err := c.ShouldRateLimit(ctx, request)
 				switch {
 				case err != nil:

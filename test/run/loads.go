@@ -102,7 +102,7 @@ var long = []string{
 }
 
 // deepTests lists the tests of the suite deep.
-var deepTests = map[string]bool{"TestSoak": true, "TestUpgrade": true, "TestRegionsFigures": true, "TestQuotaSoak": true}
+var deepTests = map[string]bool{"TestSoak": true, "TestUpgrade": true, "TestUpgradeQuota": true, "TestRegionsFigures": true, "TestQuotaSoak": true}
 
 func loadOf(name string) float64 {
 	if l, ok := loads[name]; ok {

@@ -357,6 +357,7 @@ func deep() []*stage {
 		&stage{name: "module", about: "the dynamic module: a million corrupt segments, ten million requests", budget: 10 * time.Minute, after: []string{"machine", "build"}, needs: []string{"cargo"},
 			jobs: dynamicModule([]string{"KEYWARD_LONG=1", "KEYWARD_SEGMENTS=1000000", "KEYWARD_REQUESTS=10000000"})},
 		&stage{name: "soak", about: "twenty rounds of rolling updates, hot keys of five members, half an hour of faults", budget: 90 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "soak")},
+		&stage{name: "upgrade", about: "members of the former version replaced by those of this one and back: calls, RLQS, the module", budget: 20 * time.Minute, after: []string{"build"}, jobs: command(2, "make", "-s", "upgrade")},
 		&stage{name: "figures", about: "what three regions reach, with windows of ten seconds and a minute", budget: 20 * time.Minute, after: []string{"build"}, needs: []string{"redis"}, jobs: command(2, "make", "-s", "figures")},
 		&stage{name: "fuzz", about: "every fuzz target for five minutes", budget: 3 * time.Hour, jobs: command(2, "make", "-s", "fuzz", "FUZZTIME=5m")},
 	)
