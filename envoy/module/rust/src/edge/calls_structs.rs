@@ -48,6 +48,27 @@ extern "C" {
 /// The headers of the request, in the ABI's enumeration of headers and trailers.
 pub(super) const REQUEST: c_int = 0;
 
+/// A callback that finds a value of a header, and how many the header has.
+type GetHeader = unsafe extern "C" fn(*mut c_void, c_int, Buffer, *mut Buffer, usize, *mut usize) -> bool;
+
+/// Returns a value of a header of the request, and how many the header has.
+///
+/// # Safety
+/// `from` must be what `get` expects, and Envoy must own its headers during `'a`. The module changes none.
+pub(super) unsafe fn header_value<'a>(
+    get: GetHeader,
+    from: *mut c_void,
+    name: &str,
+    index: usize,
+) -> (Option<&'a [u8]>, usize) {
+    let (mut value, mut count) = (Buffer { pointer: null(), length: 0 }, 0);
+    // SAFETY: by the caller. The other pointers live during the call.
+    unsafe {
+        let found = get(from, REQUEST, Buffer::of(name), &mut value, index, &mut count);
+        (found.then(|| bytes(value.pointer, value.length)), count)
+    }
+}
+
 /// Writes a line to Envoy's log.
 pub(super) fn log(level: c_int, message: &str) {
     // SAFETY: the buffer lives during the call.
@@ -65,20 +86,8 @@ impl Stream {
     }
 
     pub(super) fn header_value(&self, name: &str, index: usize) -> (Option<&[u8]>, usize) {
-        let (mut value, mut count) = (Buffer { pointer: null(), length: 0 }, 0);
-        // SAFETY: all pointers live during the call. Envoy owns the value during its call of the module, unless the
-        // module changes headers, which it does not.
-        unsafe {
-            let found = envoy_dynamic_module_callback_http_get_header(
-                self.filter,
-                REQUEST,
-                Buffer::of(name),
-                &mut value,
-                index,
-                &mut count,
-            );
-            (found.then(|| bytes(value.pointer, value.length)), count)
-        }
+        // SAFETY: Envoy owns the filter and its headers during its call of the module.
+        unsafe { header_value(envoy_dynamic_module_callback_http_get_header, self.filter, name, index) }
     }
 
     pub(super) fn attribute(&self, id: c_int) -> Option<&[u8]> {

@@ -1,13 +1,12 @@
 //! The module as a matcher of the rate limit filter, which costs less than a filter of its own: a request whose leases are taken
 //! matches. A matcher sees the headers of a request, and neither its addresses nor its route.
 
-use super::calls::{Buffer, REQUEST};
+use super::calls::{header_value, Buffer, REQUEST};
 use super::{bytes, Handle};
 use crate::config::Config;
 use crate::filter::Request;
 use crate::guard::guarded;
 use std::ffi::{c_int, c_void};
-use std::ptr::null;
 
 extern "C" {
     fn envoy_dynamic_module_callback_matcher_get_headers_size(input: *mut c_void, kind: c_int) -> usize;
@@ -37,19 +36,8 @@ impl Input {
 
 impl Request for Input {
     fn header(&self, name: &str, index: usize) -> (Option<&[u8]>, usize) {
-        let (mut value, mut count) = (Buffer { pointer: null(), length: 0 }, 0);
-        // SAFETY: all pointers live during the call, and Envoy owns the value during its call of the module.
-        unsafe {
-            let found = envoy_dynamic_module_callback_matcher_get_header_value(
-                self.input,
-                REQUEST,
-                Buffer::of(name),
-                &mut value,
-                index,
-                &mut count,
-            );
-            (found.then(|| bytes(value.pointer, value.length)), count)
-        }
+        // SAFETY: Envoy owns the input and its headers during its call of the module.
+        unsafe { header_value(envoy_dynamic_module_callback_matcher_get_header_value, self.input, name, index) }
     }
 
     /// Returns none: `Config::needs_headers_only` has refused the actions that ask for it.
