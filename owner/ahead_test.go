@@ -75,6 +75,18 @@ func TestAheadOfOtherAlgorithms(t *testing.T) {
 	}
 }
 
+// loseOwner makes the owner of q crash or leave, and returns it.
+func (w *network) loseOwner(t *testing.T, q *Request, crash bool) (first ring.ID) {
+	first = w.ownerOf(q)
+	if crash {
+		delete(w.nodes, first)
+		w.adopt()
+	} else {
+		w.leave(t, first, func(int) {})
+	}
+	return first
+}
+
 // TestAheadSurvives checks that the next owner of a key has what was charged ahead, whether the owner crashes or leaves,
 // in the current window or after it.
 func TestAheadSurvives(t *testing.T) {
@@ -91,13 +103,7 @@ func TestAheadSurvives(t *testing.T) {
 			}
 			end := aheadRule.End(aheadRule.Index(w.now))
 			w.run(after)
-			first := w.ownerOf(&q)
-			if crash {
-				delete(w.nodes, first)
-				w.adopt()
-			} else {
-				w.leave(t, first, func(int) {})
-			}
+			first := w.loseOwner(t, &q, crash)
 			w.run(time.Duration(end-w.now) + 2*time.Second)
 			if after > 5*time.Second {
 				w.run(3 * time.Second)
@@ -210,13 +216,7 @@ func TestAheadIsReleasedByTheNextOwner(t *testing.T) {
 		q := aheadOf(1, 70)
 		w.ask("a", q, func(Result) {})
 		w.run(time.Second)
-		first := w.ownerOf(&q)
-		if crash {
-			delete(w.nodes, first)
-			w.adopt()
-		} else {
-			w.leave(t, first, func(int) {})
-		}
+		first := w.loseOwner(t, &q, crash)
 		w.run(4 * time.Second)
 		end := aheadRule.End(aheadRule.Index(w.now))
 		from := w.ownerOf(&q)

@@ -175,9 +175,6 @@ func (s *shard) claimShare(op *shardOp, e *counter.Owned) {
 		return
 	}
 	c.At = s.chargedAt(op, e, s.share())
-	if op.ahead() { // a share charges the current window
-		c.At = op.Request.Rule.ChargedAt(&s.state, op.now, s.share())
-	}
 	if x := t.Add(&c, true); x != nil {
 		t.Change(x)
 	}
@@ -198,7 +195,7 @@ func (op *shardOp) newClaim() (c claim.Claim) {
 func (s *shard) chargedAt(op *shardOp, e *counter.Owned, writer uint64) int64 {
 	r := op.Request.Rule
 	s.counters.Load(e, r, &s.state)
-	if op.ahead() {
+	if op.ahead() && writer != s.share() { // a share charges the current window
 		return r.Index(op.now) + 1
 	}
 	at := r.ChargedAt(&s.state, op.now, writer)
