@@ -40,6 +40,18 @@ func rlqsEnvoy(t *testing.T, l *lab.Lab, name string, s *lab.Sidecar, upstream, 
 	return e
 }
 
+// quotaCluster starts three members, and for each one an Envoy that spends what it assigns of quotaRules.
+func quotaCluster(t *testing.T) (l *lab.Lab, envoys []*lab.Envoy) {
+	t.Helper()
+	l = newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": quotaRules}})
+	start(t, l, names(3)...)
+	up := startUpstream(t)
+	for i, s := range l.Sidecars {
+		envoys = append(envoys, rlqsEnvoy(t, l, fmt.Sprint("envoy-", i), s, up.addr, envoyBinary(t)))
+	}
+	return l, envoys
+}
+
 // windowCount counts what was admitted by window. A request was admitted between when it was sent and when it was answered,
 // so it is not certain in which window one was that was sent in one and answered in the next.
 type windowCount struct {
@@ -156,16 +168,10 @@ func sendSteadily(ctx context.Context, envoy, key string, perSecond, workers int
 // it, too. All of them together are admitted at most the limit in each window and in each number of windows, and 98 % of it
 // once the members know the demands.
 func TestQuota(t *testing.T) {
-	l := newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": quotaRules}})
-	start(t, l, names(3)...)
-	up := startUpstream(t)
+	l, envoys := quotaCluster(t)
 	const windows, learning = 4, 2 // until demands are known, each member has the same part
 	const callsPerSecond = 60      // a fifth of all requests
 	begin := beforeWindow(2 * time.Second)
-	var envoys []*lab.Envoy
-	for i, s := range l.Sidecars {
-		envoys = append(envoys, rlqsEnvoy(t, l, fmt.Sprint("envoy-", i), s, up.addr, envoyBinary(t)))
-	}
 	time.Sleep(time.Until(begin))
 	ctx, cancel := context.WithDeadline(t.Context(), begin.Add(2*time.Second+windows*quotaWindow))
 	defer cancel()
@@ -236,18 +242,12 @@ func TestQuota(t *testing.T) {
 // TestQuotaRestart starts the sidecar again whose Envoy has most of the load. It gives back what it had of the next window, which is
 // nearly all of it, so that window is used; and no window has more than its limit.
 func TestQuotaRestart(t *testing.T) {
-	l := newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": quotaRules}})
-	start(t, l, names(3)...)
-	up := startUpstream(t)
+	l, envoys := quotaCluster(t)
 	const restartAt, windows = 2, 4
 	rates := []int{300, 30, 30}
 	begin := beforeWindow(2 * time.Second)
 	var admitted windowCount
 	load := quotaLoad{windows: []*windowCount{&admitted}}
-	var envoys []*lab.Envoy
-	for i, s := range l.Sidecars {
-		envoys = append(envoys, rlqsEnvoy(t, l, fmt.Sprint("envoy-", i), s, up.addr, envoyBinary(t)))
-	}
 	time.Sleep(time.Until(begin))
 	ctx, cancel := context.WithDeadline(t.Context(), begin.Add(2*time.Second+windows*quotaWindow))
 	defer cancel()
