@@ -8,6 +8,7 @@ import (
 	"github.com/keyward/keyward/handoff"
 	"github.com/keyward/keyward/internal/claim"
 	"github.com/keyward/keyward/internal/limit"
+	"github.com/keyward/keyward/internal/policy"
 	"github.com/keyward/keyward/internal/protocol"
 	"github.com/keyward/keyward/owner/internal/counter"
 	"github.com/keyward/keyward/owner/internal/replica"
@@ -54,6 +55,17 @@ func (n *Node) ownsClaims(s *shard, now int64, key Key, ringPos uint64) bool {
 		return false
 	}
 	return s.view.Ownership(ringPos, s.counters.Find(key).OwnedEpoch(ringPos)).State == handoff.OwnedHere
+}
+
+// mayLapse reports whether c, which has ended, may lapse. If its hits come back then, this member must have the complete limit: two
+// parts of a cluster may both own the key, and in one of them the hold may be settled while it lapses in the other. Later, the
+// parts meet, or the members of the other part do not count any more.
+func (n *Node) mayLapse(s *shard, now int64, c *claim.Claim) bool {
+	if c.Flags()&claim.Releases == 0 {
+		return true
+	}
+	extent, _, _ := n.authority(now, s.view, policy.Choose(policy.PartShare))
+	return extent == handoff.ExtentFull
 }
 
 // giveBack gives back the hits of c, which is Settling, and completes its settlement.
@@ -155,7 +167,7 @@ func (n *Node) sweepClaims(s *shard, now int64, fx *Ready) {
 		switch open := c.State() == claim.Open; {
 		case open && n.dead.isOfDead(c):
 			n.releaseDead(s, now, c)
-		case open && c.Ends() <= now:
+		case open && c.Ends() <= now && n.mayLapse(s, now, c):
 			n.lapse(s, now, c)
 		}
 		if c.State() != claim.Open && !c.Tracked() { // from another member, before this one owned the key: the successor may lack it

@@ -211,6 +211,7 @@ func (w *world) partition() {
 		w.oracle.disturbed(faultCut)
 	}
 	set(true)
+	w.quotaParted(side)
 	w.after(500*time.Millisecond+w.randomBelow(10*time.Second), nil, func() { set(false) })
 }
 

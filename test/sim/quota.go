@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/keyward/keyward/internal/assign/lots"
@@ -157,6 +158,30 @@ func (w *world) quotaCrashed(m *member) {
 	w.stats.count("quota: the only owner crashed")
 	for i := range int64(2) {
 		x.excess[x.request.Rule.Index(w.now)+i] += uint64(x.request.Rule.Limit)
+	}
+}
+
+// quotaParted counts what may be admitted again because a partition cuts the owner and its successor off from others, which
+// assume that the hits of the window so far were admitted: all of this and the next one may be charged.
+func (w *world) quotaParted(side []bool) {
+	x := w.quota
+	if x == nil {
+		return
+	}
+	for i, s := range w.slots {
+		m := s.now
+		if m == nil || m.view.Ring == nil {
+			continue
+		}
+		h := x.request.RingPos
+		has := []int{m.view.Ring.Owner(h), m.view.Ring.Successor(h), m.view.Ring.ZoneReplica(h)}
+		if !slices.ContainsFunc(has, func(j int) bool { return j >= 0 && side[slotOf(m.view.Ring.At(j).ID)] == side[i] }) {
+			w.stats.count("quota: owner and successor cut off")
+			for i := range int64(2) {
+				x.excess[x.request.Rule.Index(w.now)+i] += uint64(x.request.Rule.Limit)
+			}
+			return
+		}
 	}
 }
 

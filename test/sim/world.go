@@ -9,6 +9,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -150,6 +151,9 @@ func (r runner) run(o options, bug bug) runResult {
 	w.run(o.Length + o.Leases.Lull)
 	w.heal()
 	w.run(o.slowed(settleTime))
+	if o.Holds.On && slices.ContainsFunc(w.running(), (*member).missesMembers) { // holds that give back lapse when the others do not count any more
+		w.run(o.Decay)
+	}
 	w.probe()
 	w.oracle.finish()
 	w.end()
