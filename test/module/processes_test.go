@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,26 +35,38 @@ func running(t *testing.T, pid int) (sum time.Duration) {
 	return sum
 }
 
-// costOf returns what Envoy spends on a request, in us, over some requests on one connection.
-func (s *site) costOf(c *http.Client) float64 {
-	const turn, warm = 300, 30
+// costOf returns what Envoy spends on a request, in us, over some requests on so many connections.
+func (s *site) costOf(c *http.Client, connections int) float64 {
+	turn, warm := 1200/connections, 120/connections // requests of a connection
 	send := func(n int) {
-		for range n {
-			req, _ := http.NewRequest(http.MethodGet, "http://"+s.envoy.Listener+"/", nil)
-			req.Header.Set("x-key", "k")
-			res, err := c.Do(req)
-			if err != nil {
-				s.Fatal(err)
-			}
-			_, _ = io.Copy(io.Discard, res.Body)
-			res.Body.Close()
+		var wg sync.WaitGroup
+		for range connections {
+			wg.Go(func() {
+				for range n {
+					s.request(c)
+				}
+			})
 		}
+		wg.Wait()
 		s.service.take()
 	}
 	send(warm)
 	before := running(s.T, s.envoy.PID())
 	send(turn)
-	return float64(running(s.T, s.envoy.PID())-before) / turn / 1000
+	return float64(running(s.T, s.envoy.PID())-before) / float64(turn*connections) / 1000
+}
+
+// request sends a request.
+func (s *site) request(c *http.Client) {
+	req, _ := http.NewRequest(http.MethodGet, "http://"+s.envoy.Listener+"/", nil)
+	req.Header.Set("x-key", "k")
+	res, err := c.Do(req)
+	if err != nil {
+		s.Error(err)
+		return
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	res.Body.Close()
 }
 
 // variant is an Envoy of which TestCostOfProcesses starts several processes.
@@ -97,7 +110,7 @@ func variants() []variant {
 }
 
 // start starts a process of the variant and a client.
-func (v *variant) start(t *testing.T) (*site, *http.Client) {
+func (v *variant) start(t *testing.T, connections int) (*site, *http.Client) {
 	p := listen(t, ordinary(64))
 	o := v.setup
 	o.socket = p.path
@@ -111,26 +124,29 @@ func (v *variant) start(t *testing.T) (*site, *http.Client) {
 		}
 		l.segment.lend(0, tokens, 59*time.Minute, "app", "api_key=k")
 	}
-	return s, &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	return s, &http.Client{Transport: &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}}
 }
 
 // TestCostOfProcesses compares what Envoy spends on a request without a limit, with local_ratelimit, and with the module as filter
 // and as matcher. Each variant has its turns, which are short, so that other load on the machine disturbs all alike. Processes of
 // one configuration differ by as much as the variants do, so several take part. KEYWARD_COST is the number of processes of each
-// variant, and KEYWARD_COST_ROWS a regular expression of the variants; without it, all take part.
+// variant, KEYWARD_COST_CONNECTIONS (1) that of connections, and KEYWARD_COST_ROWS a regular expression of the variants; without
+// it, all take part.
 func TestCostOfProcesses(t *testing.T) {
 	processes, _ := strconv.Atoi(os.Getenv("KEYWARD_COST"))
 	if processes == 0 {
 		t.Skip("set KEYWARD_COST to the number of processes of each variant")
 	}
+	connections, _ := strconv.Atoi(os.Getenv("KEYWARD_COST_CONNECTIONS"))
+	connections = max(1, connections)
 	rowsOf := regexp.MustCompile(os.Getenv("KEYWARD_COST_ROWS"))
 	all := slices.DeleteFunc(variants(), func(v variant) bool { return v.name != "none" && !rowsOf.MatchString(v.name) })
-	const rounds = 12
+	const rounds = 8
 	added := make([][]float64, len(all)) // by variant, of its processes: more than without a limit
 	for range processes {
 		sites, clients := make([]*site, len(all)), make([]*http.Client, len(all))
 		for i := range all {
-			sites[i], clients[i] = all[i].start(t)
+			sites[i], clients[i] = all[i].start(t, connections)
 		}
 		cost := make([][]float64, len(all))
 		for r := range rounds {
@@ -139,7 +155,7 @@ func TestCostOfProcesses(t *testing.T) {
 				if r%2 == 1 {
 					i = len(all) - 1 - i
 				}
-				cost[i] = append(cost[i], sites[i].costOf(clients[i]))
+				cost[i] = append(cost[i], sites[i].costOf(clients[i], connections))
 			}
 		}
 		for i := range all {
@@ -151,9 +167,17 @@ func TestCostOfProcesses(t *testing.T) {
 		}
 	}
 	for i := range all {
-		t.Logf("%-60s %5.1f us of Envoy's CPU time more than none for a request (quartiles of %d processes %.1f and %.1f)",
-			all[i].name, quartile(added[i], 2), processes, quartile(added[i], 1), quartile(added[i], 3))
+		t.Logf("%-60s %5.1f us of Envoy's CPU time more than none for a request (mean of %d processes; quartiles %.1f, %.1f, %.1f)",
+			all[i].name, mean(added[i]), processes, quartile(added[i], 1), quartile(added[i], 2), quartile(added[i], 3))
 	}
+}
+
+// mean returns the mean of values.
+func mean(values []float64) (sum float64) {
+	for _, x := range values {
+		sum += x / float64(len(values))
+	}
+	return sum
 }
 
 // quartile returns the nth quartile of values.
