@@ -16,6 +16,22 @@ import (
 	"github.com/keyward/keyward/internal/ops/loadtest"
 )
 
+const costRules = `domain: app
+descriptors:
+- {key: api_key, rate_limit: {unit: hour, requests_per_unit: 1000000000}}
+- {key: quota, rate_limit: {unit: hour, requests_per_unit: 1000000000}, metadata: {keyward: {mechanism: quota}}}
+`
+
+// quotaFilter returns a filter that spends quotas of costRules.
+func quotaFilter() string {
+	input := "{name: h, typed_config: " + lab.TypedConfig("envoy.type.matcher.v3.HttpRequestHeaderMatchInput", "header_name: x-key") + "}"
+	deny := "{fallback_rate_limit: {blanket_rule: DENY_ALL}}"
+	settings := lab.TypedConfig("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings",
+		"reporting_interval: 5s, no_assignment_behavior: "+deny+", bucket_id_builder: {bucket_id_builder: {0.quota: {custom_value: "+input+"}}}")
+	return "{name: envoy.filters.http.rate_limit_quota, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig",
+		"domain: app, rlqs_server: {envoy_grpc: {cluster_name: keyward}}, bucket_matchers: {on_no_match: {action: {name: a, typed_config: "+settings+"}}}") + "}"
+}
+
 // TestCost measures what Envoy spends on a request: without a limit, with filters that do nothing, with its own local_ratelimit,
 // with calls to a sidecar, with quotas (RLQS) of it, and with the module. Each has its turn in each round. KEYWARD_COST is the number of rounds, and
 // KEYWARD_COST_ROWS a regular expression of the rows; without it, all take part.
@@ -24,15 +40,8 @@ func TestCost(t *testing.T) {
 	if rounds == 0 {
 		t.Skip("set KEYWARD_COST to the number of rounds")
 	}
-	const rule = "rate_limit: {unit: hour, requests_per_unit: 1000000000}"
-	f := startFleetWith(t, newest, 1, "domain: app\ndescriptors:\n- key: api_key\n  "+rule+"\n- key: quota\n  "+rule+"\n  metadata: {keyward: {mechanism: quota}}\n")
+	f := startFleetWith(t, newest, 1, costRules)
 	service, module := f.pods[0].sidecar.RLS, f.pods[0].site
-	input := "{name: h, typed_config: " + lab.TypedConfig("envoy.type.matcher.v3.HttpRequestHeaderMatchInput", "header_name: x-key") + "}"
-	deny := "{fallback_rate_limit: {blanket_rule: DENY_ALL}}"
-	settings := lab.TypedConfig("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings",
-		"reporting_interval: 5s, no_assignment_behavior: "+deny+", bucket_id_builder: {bucket_id_builder: {0.quota: {custom_value: "+input+"}}}")
-	quota := "{name: envoy.filters.http.rate_limit_quota, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig",
-		"domain: app, rlqs_server: {envoy_grpc: {cluster_name: keyward}}, bucket_matchers: {on_no_match: {action: {name: a, typed_config: "+settings+"}}}") + "}"
 	local := "{name: envoy.filters.http.local_ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
 		"stat_prefix: local, token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 1s}, filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}") + "}"
 	nothing := "{name: envoy.filters.http.header_mutation, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.header_mutation.v3.HeaderMutation", "mutations: {}") + "}"
@@ -47,7 +56,7 @@ func TestCost(t *testing.T) {
 		{"a module that does nothing", start(t, newest, setup{socket: absent, filters: []string{module.module(setup{socket: absent, limits: `[{"actions": [{"request_headers": {"header_name": "x-none", "descriptor_key": "none"}}]}]`, abi: newest.abi})}})},
 		{"local_ratelimit", start(t, newest, setup{filters: []string{local}})},
 		{"RLS", start(t, newest, setup{bare: true, service: service})},
-		{"RLQS", start(t, newest, setup{filters: []string{quota}, service: service})},
+		{"RLQS", start(t, newest, setup{filters: []string{quotaFilter()}, service: service})},
 		{"module", module},
 		{"module, filter built", start(t, newest, setup{socket: f.pods[0].socket, service: service, built: true})},
 		{"module as matcher", start(t, newest.asMatcher(), setup{socket: f.pods[0].socket, service: service})},

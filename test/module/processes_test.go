@@ -2,7 +2,6 @@ package module
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -35,38 +34,45 @@ func running(t *testing.T, pid int) (sum time.Duration) {
 	return sum
 }
 
-// costOf returns what Envoy spends on a request, in us, over some requests on so many connections.
-func (s *site) costOf(c *http.Client, connections int) float64 {
+// requestCost is what a request costs, in us.
+type requestCost struct {
+	cpu     float64 // of Envoy
+	p50     float64 // of the client's latencies
+	refused int     // requests without a 200
+}
+
+// costOf measures some requests on so many connections.
+func (s *site) costOf(c *http.Client, connections int) requestCost {
 	turn, warm := 1200/connections, 120/connections // requests of a connection
-	send := func(n int) {
+	var mu sync.Mutex
+	var times []float64
+	var refused int
+	round := func(n int) {
+		times, refused = times[:0], 0
 		var wg sync.WaitGroup
 		for range connections {
 			wg.Go(func() {
 				for range n {
-					s.request(c)
+					begin := time.Now()
+					status := send(c, "http://"+s.envoy.Listener+"/", "x-key", "k")
+					took := time.Since(begin)
+					mu.Lock()
+					times = append(times, took.Seconds()*1e6)
+					if status != http.StatusOK {
+						refused++
+					}
+					mu.Unlock()
 				}
 			})
 		}
 		wg.Wait()
 		s.service.take()
 	}
-	send(warm)
+	round(warm)
 	before := running(s.T, s.envoy.PID())
-	send(turn)
-	return float64(running(s.T, s.envoy.PID())-before) / float64(turn*connections) / 1000
-}
-
-// request sends a request.
-func (s *site) request(c *http.Client) {
-	req, _ := http.NewRequest(http.MethodGet, "http://"+s.envoy.Listener+"/", nil)
-	req.Header.Set("x-key", "k")
-	res, err := c.Do(req)
-	if err != nil {
-		s.Error(err)
-		return
-	}
-	_, _ = io.Copy(io.Discard, res.Body)
-	res.Body.Close()
+	round(turn)
+	cpu := float64(running(s.T, s.envoy.PID())-before) / float64(turn*connections) / 1000
+	return requestCost{cpu, quartile(times, 2), refused}
 }
 
 // variant is an Envoy of which TestCostOfProcesses starts several processes.
@@ -77,7 +83,8 @@ type variant struct {
 	leased bool // the key of the requests has a lease
 }
 
-func variants() []variant {
+// variants returns all variants. Some use a sidecar's rate limit service, of which the key of quotas is "quota".
+func variants(service string) []variant {
 	filter := func(name, fields string) []string {
 		return []string{fmt.Sprintf("{name: envoy.filters.http.%s, typed_config: %s}", name, fields)}
 	}
@@ -88,6 +95,8 @@ func variants() []variant {
 		{name: "none", site: newest, setup: setup{filters: []string{}}},
 		{name: "a filter that does nothing", site: newest, setup: setup{filters: nothing}},
 		{name: "local_ratelimit", site: newest, setup: setup{filters: local}},
+		{name: "calls", site: newest, setup: setup{bare: true, service: service}},
+		{name: "RLQS", site: newest, setup: setup{filters: []string{quotaFilter()}, service: service}},
 	}
 	for _, as := range []struct {
 		name string
@@ -115,7 +124,7 @@ func (v *variant) start(t *testing.T, connections int) (*site, *http.Client) {
 	o := v.setup
 	o.socket = p.path
 	s := start(t, v.site, o)
-	if o.filters == nil {
+	if o.filters == nil && !o.bare {
 		l := p.link(0)
 		s.awaitLease(l)
 		tokens := uint32(0)
@@ -127,8 +136,8 @@ func (v *variant) start(t *testing.T, connections int) (*site, *http.Client) {
 	return s, &http.Client{Transport: &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}}
 }
 
-// TestCostOfProcesses compares what Envoy spends on a request without a limit, with local_ratelimit, and with the module as filter
-// and as matcher. Each variant has its turns, which are short, so that other load on the machine disturbs all alike. Processes of
+// TestCostOfProcesses compares what Envoy spends on a request without a limit, with local_ratelimit, calls, RLQS, and with the module as
+// filter and as matcher, and how long requests take. Each variant has its turns, which are short, so that other load on the machine disturbs all alike. Processes of
 // one configuration differ by as much as the variants do, so several take part. KEYWARD_COST is the number of processes of each
 // variant, KEYWARD_COST_CONNECTIONS (1) that of connections, and KEYWARD_COST_ROWS a regular expression of the variants; without
 // it, all take part.
@@ -140,36 +149,54 @@ func TestCostOfProcesses(t *testing.T) {
 	connections, _ := strconv.Atoi(os.Getenv("KEYWARD_COST_CONNECTIONS"))
 	connections = max(1, connections)
 	rowsOf := regexp.MustCompile(os.Getenv("KEYWARD_COST_ROWS"))
-	all := slices.DeleteFunc(variants(), func(v variant) bool { return v.name != "none" && !rowsOf.MatchString(v.name) })
+	f := startSidecars(t, programs(t), newest, 1, costRules)
+	all := slices.DeleteFunc(variants(f.pods[0].sidecar.RLS), func(v variant) bool { return v.name != "none" && !rowsOf.MatchString(v.name) })
 	const rounds = 8
-	added := make([][]float64, len(all)) // by variant, of its processes: more than without a limit
+	cpu, p50, refused := make([][]float64, len(all)), make([][]float64, len(all)), make([]int, len(all)) // by variant, of its processes
 	for range processes {
 		sites, clients := make([]*site, len(all)), make([]*http.Client, len(all))
 		for i := range all {
 			sites[i], clients[i] = all[i].start(t, connections)
 		}
-		cost := make([][]float64, len(all))
+		costs := make([][]requestCost, len(all))
 		for r := range rounds {
 			for i := range all {
 				i = (i + r) % len(all)
 				if r%2 == 1 {
 					i = len(all) - 1 - i
 				}
-				cost[i] = append(cost[i], sites[i].costOf(clients[i], connections))
+				costs[i] = append(costs[i], sites[i].costOf(clients[i], connections))
 			}
 		}
 		for i := range all {
-			added[i] = append(added[i], quartile(cost[i], 1)-quartile(cost[0], 1))
+			for _, c := range costs[i] {
+				refused[i] += c.refused
+			}
+			cpu[i] = append(cpu[i], over(costs[i], costs[0], func(c requestCost) float64 { return c.cpu }))
+			p50[i] = append(p50[i], over(costs[i], costs[0], func(c requestCost) float64 { return c.p50 }))
 			clients[i].CloseIdleConnections()
 			if err := sites[i].envoy.Stop(20 * time.Second); err != nil {
 				t.Error(err)
 			}
 		}
 	}
+	t.Logf("us more than without a limit for a request, means of %d processes (quartiles of the CPU time), %d connections", processes, connections)
 	for i := range all {
-		t.Logf("%-60s %5.1f us of Envoy's CPU time more than none for a request (mean of %d processes; quartiles %.1f, %.1f, %.1f)",
-			all[i].name, mean(added[i]), processes, quartile(added[i], 1), quartile(added[i], 2), quartile(added[i], 3))
+		t.Logf("%-50s Envoy's CPU time %6.1f (%.1f, %.1f, %.1f), p50 %6.1f, refused %d", all[i].name, mean(cpu[i]), quartile(cpu[i], 1), quartile(cpu[i], 2), quartile(cpu[i], 3),
+			mean(p50[i]), refused[i])
 	}
+}
+
+// over returns how much more a process costs than another one: the difference of the first quartiles of their turns.
+func over(a, b []requestCost, figure func(requestCost) float64) float64 {
+	first := func(costs []requestCost) float64 {
+		var all []float64
+		for _, c := range costs {
+			all = append(all, figure(c))
+		}
+		return quartile(all, 1)
+	}
+	return first(a) - first(b)
 }
 
 // mean returns the mean of values.
