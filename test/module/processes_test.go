@@ -34,10 +34,10 @@ func running(t *testing.T, pid int) (sum time.Duration) {
 	return sum
 }
 
-// requestCost is what a request costs, in us.
+// requestCost describes the cost of a request.
 type requestCost struct {
-	cpu     float64 // of Envoy
-	p50     float64 // of the client's latencies
+	cpu     float64 // of Envoy, in us
+	p50     float64 // of the client's latencies, in us
 	refused int     // requests without a 200
 }
 
@@ -136,11 +136,36 @@ func (v *variant) start(t *testing.T, connections int) (*site, *http.Client) {
 	return s, &http.Client{Transport: &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}}
 }
 
-// TestCostOfProcesses compares what Envoy spends on a request without a limit, with local_ratelimit, calls, RLQS, and with the module as
-// filter and as matcher, and how long requests take. Each variant has its turns, which are short, so that other load on the machine disturbs all alike. Processes of
-// one configuration differ by as much as the variants do, so several take part. KEYWARD_COST is the number of processes of each
-// variant, KEYWARD_COST_CONNECTIONS (1) that of connections, and KEYWARD_COST_ROWS a regular expression of the variants; without
-// it, all take part.
+// added describes how much more requests of a variant cost than those without a limit, by process.
+type added struct {
+	cpu, p50 []float64 // us
+	times    []float64 // p50, relative to that without a limit
+	refused  int
+}
+
+// add adds a process, whose turns were like those of the process without a limit.
+func (a *added) add(turns, none []requestCost) {
+	least := func(turns []requestCost, figure func(requestCost) float64) float64 {
+		var all []float64
+		for _, c := range turns {
+			all = append(all, figure(c))
+		}
+		return quartile(all, 1)
+	}
+	cpu, p50 := func(c requestCost) float64 { return c.cpu }, func(c requestCost) float64 { return c.p50 }
+	a.cpu = append(a.cpu, least(turns, cpu)-least(none, cpu))
+	a.p50 = append(a.p50, least(turns, p50)-least(none, p50))
+	a.times = append(a.times, least(turns, p50)/least(none, p50))
+	for _, c := range turns {
+		a.refused += c.refused
+	}
+}
+
+// TestCostOfProcesses compares what Envoy spends on a request without a limit, with local_ratelimit, calls, RLQS, and with the module
+// as filter and as matcher, and how long requests take. Each variant has its turns, which are short, so that other load on the
+// machine disturbs all alike. Processes of one configuration differ by as much as the variants do, so several take part.
+// KEYWARD_COST is the number of processes of each variant, KEYWARD_COST_CONNECTIONS (1) that of connections, and KEYWARD_COST_ROWS
+// a regular expression of the variants; without it, all take part.
 func TestCostOfProcesses(t *testing.T) {
 	processes, _ := strconv.Atoi(os.Getenv("KEYWARD_COST"))
 	if processes == 0 {
@@ -151,52 +176,43 @@ func TestCostOfProcesses(t *testing.T) {
 	rowsOf := regexp.MustCompile(os.Getenv("KEYWARD_COST_ROWS"))
 	f := startSidecars(t, programs(t), newest, 1, costRules)
 	all := slices.DeleteFunc(variants(f.pods[0].sidecar.RLS), func(v variant) bool { return v.name != "none" && !rowsOf.MatchString(v.name) })
-	const rounds = 8
-	cpu, p50, refused := make([][]float64, len(all)), make([][]float64, len(all)), make([]int, len(all)) // by variant, of its processes
+	sums := make([]added, len(all))
 	for range processes {
-		sites, clients := make([]*site, len(all)), make([]*http.Client, len(all))
+		turns := takeTurns(t, all, connections)
 		for i := range all {
-			sites[i], clients[i] = all[i].start(t, connections)
-		}
-		costs := make([][]requestCost, len(all))
-		for r := range rounds {
-			for i := range all {
-				i = (i + r) % len(all)
-				if r%2 == 1 {
-					i = len(all) - 1 - i
-				}
-				costs[i] = append(costs[i], sites[i].costOf(clients[i], connections))
-			}
-		}
-		for i := range all {
-			for _, c := range costs[i] {
-				refused[i] += c.refused
-			}
-			cpu[i] = append(cpu[i], over(costs[i], costs[0], func(c requestCost) float64 { return c.cpu }))
-			p50[i] = append(p50[i], over(costs[i], costs[0], func(c requestCost) float64 { return c.p50 }))
-			clients[i].CloseIdleConnections()
-			if err := sites[i].envoy.Stop(20 * time.Second); err != nil {
-				t.Error(err)
-			}
+			sums[i].add(turns[i], turns[0])
 		}
 	}
-	t.Logf("us more than without a limit for a request, means of %d processes (quartiles of the CPU time), %d connections", processes, connections)
-	for i := range all {
-		t.Logf("%-50s Envoy's CPU time %6.1f (%.1f, %.1f, %.1f), p50 %6.1f, refused %d", all[i].name, mean(cpu[i]), quartile(cpu[i], 1), quartile(cpu[i], 2), quartile(cpu[i], 3),
-			mean(p50[i]), refused[i])
+	t.Logf("more than without a limit, means of %d processes, with %d connections (quartiles of the CPU time)", processes, connections)
+	for i, x := range sums {
+		t.Logf("%-50s Envoy's CPU time %6.1f us (%.1f, %.1f, %.1f), p50 %6.1f us, %.2f times; refused %d", all[i].name, mean(x.cpu),
+			quartile(x.cpu, 1), quartile(x.cpu, 2), quartile(x.cpu, 3), mean(x.p50), mean(x.times), x.refused)
 	}
 }
 
-// over returns how much more a process costs than another one: the difference of the first quartiles of their turns.
-func over(a, b []requestCost, figure func(requestCost) float64) float64 {
-	first := func(costs []requestCost) float64 {
-		var all []float64
-		for _, c := range costs {
-			all = append(all, figure(c))
-		}
-		return quartile(all, 1)
+// takeTurns starts a process of each variant, and returns what requests cost in their turns.
+func takeTurns(t *testing.T, all []variant, connections int) [][]requestCost {
+	const rounds = 8
+	sites, clients, turns := make([]*site, len(all)), make([]*http.Client, len(all)), make([][]requestCost, len(all))
+	for i := range all {
+		sites[i], clients[i] = all[i].start(t, connections)
 	}
-	return first(a) - first(b)
+	for r := range rounds {
+		for i := range all {
+			i = (i + r) % len(all)
+			if r%2 == 1 {
+				i = len(all) - 1 - i
+			}
+			turns[i] = append(turns[i], sites[i].costOf(clients[i], connections))
+		}
+	}
+	for i := range all {
+		clients[i].CloseIdleConnections()
+		if err := sites[i].envoy.Stop(20 * time.Second); err != nil {
+			t.Error(err)
+		}
+	}
+	return turns
 }
 
 // mean returns the mean of values.
