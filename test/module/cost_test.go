@@ -22,6 +22,17 @@ descriptors:
 - {key: quota, rate_limit: {unit: hour, requests_per_unit: 1000000000}, metadata: {keyward: {mechanism: quota}}}
 `
 
+// localFilter returns Envoy's own local_ratelimit, with a limit that nothing exceeds.
+func localFilter() string {
+	return "{name: envoy.filters.http.local_ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+		"stat_prefix: local, token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 1s}, filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}") + "}"
+}
+
+// idleFilter returns a filter that does nothing.
+func idleFilter() string {
+	return "{name: envoy.filters.http.header_mutation, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.header_mutation.v3.HeaderMutation", "mutations: {}") + "}"
+}
+
 // quotaFilter returns a filter that spends quotas of costRules.
 func quotaFilter() string {
 	input := "{name: h, typed_config: " + lab.TypedConfig("envoy.type.matcher.v3.HttpRequestHeaderMatchInput", "header_name: x-key") + "}"
@@ -42,9 +53,6 @@ func TestCost(t *testing.T) {
 	}
 	f := startFleetWith(t, newest, 1, costRules)
 	service, module := f.pods[0].sidecar.RLS, f.pods[0].site
-	local := "{name: envoy.filters.http.local_ratelimit, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
-		"stat_prefix: local, token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 1s}, filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}") + "}"
-	nothing := "{name: envoy.filters.http.header_mutation, typed_config: " + lab.TypedConfig("envoy.extensions.filters.http.header_mutation.v3.HeaderMutation", "mutations: {}") + "}"
 	absent := t.TempDir() + "/s" // no sidecar serves it, so nothing has a lease
 	type row struct {
 		name string
@@ -52,9 +60,9 @@ func TestCost(t *testing.T) {
 	}
 	sites := []row{
 		{"none", start(t, newest, setup{filters: []string{}})},
-		{"a filter that does nothing", start(t, newest, setup{filters: []string{nothing}})},
+		{"a filter that does nothing", start(t, newest, setup{filters: []string{idleFilter()}})},
 		{"a module that does nothing", start(t, newest, setup{socket: absent, filters: []string{module.module(setup{socket: absent, limits: `[{"actions": [{"request_headers": {"header_name": "x-none", "descriptor_key": "none"}}]}]`, abi: newest.abi})}})},
-		{"local_ratelimit", start(t, newest, setup{filters: []string{local}})},
+		{"local_ratelimit", start(t, newest, setup{filters: []string{localFilter()}})},
 		{"RLS", start(t, newest, setup{bare: true, service: service})},
 		{"RLQS", start(t, newest, setup{filters: []string{quotaFilter()}, service: service})},
 		{"module", module},

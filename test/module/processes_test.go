@@ -12,8 +12,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/keyward/keyward/internal/lab"
 )
 
 // running returns how long the threads of a process have run, in nanoseconds.
@@ -85,16 +83,10 @@ type variant struct {
 
 // variants returns all variants. Some use a sidecar's rate limit service, of which the key of quotas is "quota".
 func variants(service string) []variant {
-	filter := func(name, fields string) []string {
-		return []string{fmt.Sprintf("{name: envoy.filters.http.%s, typed_config: %s}", name, fields)}
-	}
-	local := filter("local_ratelimit", lab.TypedConfig("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
-		"stat_prefix: local, token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 1s}, filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}"))
-	nothing := filter("header_mutation", lab.TypedConfig("envoy.extensions.filters.http.header_mutation.v3.HeaderMutation", "mutations: {}"))
 	all := []variant{
 		{name: "none", site: newest, setup: setup{filters: []string{}}},
-		{name: "a filter that does nothing", site: newest, setup: setup{filters: nothing}},
-		{name: "local_ratelimit", site: newest, setup: setup{filters: local}},
+		{name: "a filter that does nothing", site: newest, setup: setup{filters: []string{idleFilter()}}},
+		{name: "local_ratelimit", site: newest, setup: setup{filters: []string{localFilter()}}},
 		{name: "calls", site: newest, setup: setup{bare: true, service: service}},
 		{name: "RLQS", site: newest, setup: setup{filters: []string{quotaFilter()}, service: service}},
 	}
