@@ -68,6 +68,22 @@ func (g *generator) planQuotas() (faults []error) {
 		}
 	}
 	if len(g.Quotas) == 0 && len(faults) == 0 && !g.secrets() && g.Part != partCluster {
+		faults = g.noQuotas()
+	}
+	return faults
+}
+
+// noQuotas returns why there is no filter: Envoy cannot find the values of the rules, or none of them has such a limit.
+func (g *generator) noQuotas() (faults []error) {
+	for _, r := range g.Rules.Rules() {
+		if !g.isQuota(r) && (!g.HotRoutes || r.Extension.Quota == nil) {
+			continue
+		}
+		if _, err := g.levels(r); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if len(faults) == 0 {
 		faults = append(faults, errors.New("shape rlqs: no rule has metadata.keyward: {mechanism: quota}, or {hot_step: quota} with --hot-routes"))
 	}
 	return faults

@@ -14,6 +14,7 @@ func TestQuotaFaults(t *testing.T) {
 	}{
 		"no rules":   {Options{}, "needs the rules"},
 		"no quota":   {Options{Rules: load(t, simple), From: from}, "no rule has metadata.keyward: {mechanism: quota}"},
+		"no source":  {Options{Rules: load(t, quotas)}, "the source of api_key is unknown, so api.api_key is never applied"},
 		"metadata":   {Options{Rules: load(t, manyQuotas), From: from}, "a bucket of api.api_key.tenant cannot have tenant"},
 		"routed":     {Options{Rules: load(t, quotas), From: from, Routed: true}, "shape rlqs has no --hot-filters"},
 		"hot routes": {Options{Rules: load(t, hotQuotas), From: from, HotRoutes: true}, "need the address of an xDS server"},

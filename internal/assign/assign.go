@@ -172,22 +172,29 @@ func (a *Assigner) Reported(_ time.Time, stream uint64, us []rlqs.BucketUsage) {
 	a.step(func(now int64) {
 		for i := range us {
 			u, b := &us[i], us[i].Bucket
-			c := a.keys[b.Key]
-			if c == nil {
-				c = new(counter)
-				a.keys[b.Key] = c
-			}
-			if c.request.Key != b.Request.Key {
-				a.supersede(c)
-			}
-			c.request, c.bucket, c.usedAt = b.Request, b, now
 			a.metrics.admitted.Add(float64(u.Allowed))
 			a.metrics.refused.Add(float64(u.Denied))
 			u.Declined = !a.ledger.Report(now, quota.BucketReport{
 				Stream: stream, Key: b.Key, Allowed: u.Allowed, Denied: u.Denied, Elapsed: u.Elapsed,
 			}, quotaOf(b))
+			if !u.Declined {
+				a.keep(now, b)
+			}
 		}
 	})
+}
+
+// keep records the bucket of a key that the ledger has, in the step in which it was reported.
+func (a *Assigner) keep(now int64, b *rlqs.QuotaBucket) {
+	c := a.keys[b.Key]
+	if c == nil {
+		c = new(counter)
+		a.keys[b.Key] = c
+	}
+	if c.request.Key != b.Request.Key {
+		a.supersede(c)
+	}
+	c.request, c.bucket, c.usedAt = b.Request, b, now
 }
 
 // supersede notes that the key's counter changes. What the ledger returns in this step is of the old one.
