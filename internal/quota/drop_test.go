@@ -13,7 +13,7 @@ func TestLateAckOfAbandonedLine(t *testing.T) {
 		r := newRig(t, 3000, 10*time.Second)
 		r.l.shared = shared
 		r.first(2)
-		r.steadyBeside(100)
+		r.steadyNextTo(100)
 		r.until(8500 * time.Millisecond)
 		r.report(1, 350, 0)
 		window, end := r.window(), r.now-int64(r.into(r.now))+int64(r.quota.Window)
@@ -49,8 +49,8 @@ func TestLateAckOfAbandonedLine(t *testing.T) {
 	}
 }
 
-// steadyBeside brings stream 1 to a steady rate in a minute, while stream 2 reports no hits.
-func (r *rig) steadyBeside(rate float64) {
+// steadyNextTo brings stream 1 to a steady rate in a minute, while stream 2 reports no hits.
+func (r *rig) steadyNextTo(rate float64) {
 	r.t.Helper()
 	r.first(1)
 	for range 13 {
@@ -68,7 +68,7 @@ func (r *rig) steadyBeside(rate float64) {
 func TestLateAckAfterAChangeOfTheRule(t *testing.T) {
 	r := newRig(t, 3000, 10*time.Second)
 	r.first(2)
-	r.steadyBeside(100)
+	r.steadyNextTo(100)
 	r.deaf[2] = true
 	r.pushes()
 	r.report(2, 0, 0)
