@@ -29,6 +29,7 @@ type allotment struct {
 	gaveBack   bool  // hits of the window were given back
 	lotAsked   bool  // the next window's lot was asked for
 	shut       bool  // leases that may not reach into the next window were ended
+	dropped    bool  // the ledger has forgotten it, and has given back what it had
 	askedAt    int64 // time of the last ask for the window
 	nextAsked  int64 // the same for the next window
 	scannedAt  int64

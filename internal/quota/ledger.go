@@ -54,6 +54,9 @@ func (s *stream) abandoned(now int64, serial uint64) {
 	for len(s.ending) > 0 && s.ending[0].serial <= serial {
 		e := s.ending[0]
 		s.ending = s.ending[:copy(s.ending, s.ending[1:])]
+		if e.allotment.dropped {
+			continue
+		}
 		e.allotment.catchUp(now)
 		e.allotment.endClosed(now, e.lease)
 	}

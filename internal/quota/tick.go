@@ -38,6 +38,7 @@ func (b *Ledger) Tick(now int64) Work {
 // drop removes an allotment that no Envoy uses.
 func (b *Ledger) drop(i int) {
 	a := b.list[i]
+	a.dropped = true
 	a.finish()
 	reserved := min(a.next, a.ahead) // for leases of closed streams
 	b.stats.Stranded += reserved
