@@ -62,3 +62,26 @@ func (r *rig) steadyNextTo(rate float64) {
 	}
 	r.turn(time.Millisecond)
 }
+
+// TestLateAckAfterAChangeOfTheRule has an Envoy acknowledge that an id was abandoned after the key's counter has changed. What
+// other Envoys may spend in the next window remains counted.
+func TestLateAckAfterAChangeOfTheRule(t *testing.T) {
+	r := newRig(t, 3000, 10*time.Second)
+	r.first(2)
+	r.steadyNextTo(100)
+	r.deaf[2] = true
+	r.pushes()
+	r.report(2, 0, 0)
+	r.wait(100 * time.Millisecond)
+	abandon := r.pushes()[0]
+	a := r.l.allotments[key]
+	equal(t, "push", abandon.Kind, Abandon)
+	if len(r.l.streams[2].ending) == 0 || r.l.streams[2].ending[0].lease.until <= a.end {
+		t.Fatal("the lease does not reach into the next window")
+	}
+	r.quota.Counter[0]++
+	r.report(1, 0, 0)
+	ahead := a.ahead
+	r.l.Acked(r.now, 2, abandon.serial)
+	equal(t, "hits of the next window that Envoys may spend", a.ahead, ahead)
+}

@@ -78,6 +78,9 @@ func (a *allotment) change(now int64, q KeyQuota) {
 	end := a.end
 	a.finish()
 	a.ledger.stats.Unassigned += a.next
+	for _, c := range a.closed {
+		c.until = 0 // they are charged to the counter before
+	}
 	a.held, a.next, a.charged, a.ahead, a.gone, a.closed = 0, 0, 0, 0, 0, nil
 	if !q.Unlimited {
 		a.open(q.rule().Index(now))
