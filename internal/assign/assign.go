@@ -330,13 +330,13 @@ func (a *Assigner) run() {
 
 const (
 	sweepInterval = 10 * time.Second
-	forgetAfter   = 10 * time.Minute // without reports
+	forgetAfter   = time.Minute // without reports
 )
 
-// sweep forgets keys that no Envoy has reported for long, and lots of windows that have ended.
+// sweep forgets keys that no Envoy has reported for long and of which the ledger has nothing, and lots of windows that have ended.
 func (a *Assigner) sweep(now int64) {
 	for k, c := range a.keys {
-		if c.usedAt < now-int64(forgetAfter) && len(c.lots) == 0 {
+		if c.usedAt < now-int64(forgetAfter) && !a.ledger.Has(k) {
 			delete(a.keys, k)
 			continue
 		}

@@ -30,6 +30,7 @@ type allotment struct {
 	lotAsked   bool  // the next window's lot was asked for
 	shut       bool  // leases that may not reach into the next window were ended
 	dropped    bool  // the ledger has forgotten it, and has given back what it had
+	emptyUntil int64 // without lines, the ledger forgets it then
 	askedAt    int64 // time of the last ask for the window
 	nextAsked  int64 // the same for the next window
 	scannedAt  int64
@@ -250,5 +251,10 @@ func (a *allotment) remove(now int64, l *line) (c *closedLease) {
 	a.lines[l.place].place = l.place
 	a.lines = a.lines[:last]
 	a.ledger.stats.Stranded += l.charge() - l.spent + l.late
+	if last == 0 {
+		a.emptyUntil = now + int64(emptyLife)
+		a.scheduled = min(a.scheduled, a.emptyUntil)
+		a.ledger.due(a.scheduled)
+	}
 	return c
 }

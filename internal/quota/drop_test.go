@@ -85,3 +85,27 @@ func TestLateAckAfterAChangeOfTheRule(t *testing.T) {
 	r.l.Acked(r.now, 2, abandon.serial)
 	equal(t, "hits of the next window that Envoys may spend", a.ahead, ahead)
 }
+
+// TestKeysWithoutEnvoysAreForgotten has Envoys end in a long window: what is charged for them and not assigned is given back soon,
+// and what they may spend stays charged. So ids that clients choose take no memory until the end of their windows.
+func TestKeysWithoutEnvoysAreForgotten(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		r := newRig(t, 36_000, time.Hour)
+		r.l.shared = shared
+		r.first(1)
+		r.wait(time.Minute)
+		a := r.l.allotments[key]
+		free := a.free()
+		r.l.Closed(r.now, 1)
+		r.wait(emptyLife - time.Second)
+		if r.l.allotments[key] != a || a.gone == 0 || free == 0 {
+			t.Fatalf("%d hits are with the Envoy, and %d are free", a.gone, free)
+		}
+		r.wait(2 * time.Second)
+		equal(t, "keys", len(r.l.list), 0)
+		equal(t, "charged", r.lent[r.window()], a.gone)
+		r.first(2)
+		r.wait(time.Second)
+		equal(t, "another Envoy has hits", r.charged() > 0, true)
+	}
+}

@@ -101,6 +101,9 @@ func NewLedger(o Options) *Ledger {
 // SetMembers sets the number of sidecars that share the limits. It matters while their demands are not known.
 func (b *Ledger) SetMembers(n int) { b.members = float64(max(1, n)) }
 
+// Has reports whether hits of a key are divided between Envoys, or were lately.
+func (b *Ledger) Has(key Key) bool { return b.allotments[key] != nil }
+
 // Stats returns the counts of events.
 func (b *Ledger) Stats() LedgerStats { return b.stats }
 
@@ -182,7 +185,7 @@ func (b *Ledger) Granted(now int64, g AskResult) {
 	}
 	a := b.allotments[g.Key]
 	if a == nil {
-		b.stats.Unassigned += g.Hits
+		b.giveBack(g.WindowHits)
 		return
 	}
 	a.catchUp(now)

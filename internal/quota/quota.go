@@ -168,6 +168,7 @@ const (
 	scanInterval   = 250 * time.Millisecond  // between searches for leases that will not last
 	nearEnd        = 6 * time.Second         // before the end of a window, nothing is kept back
 	allowTTL       = 24 * time.Hour
+	emptyLife      = 30 * time.Second // after which what Envoys have left behind is given back, if none has come back
 
 	// DemandAge is after which time a demand is given again.
 	DemandAge = 4 * time.Second

@@ -14,8 +14,8 @@ func (b *Ledger) Tick(now int64) Work {
 		for i := 0; i < len(b.list); i++ {
 			a := b.list[i]
 			switch {
-			case len(a.lines) == 0 && (now >= a.end || a.quota.Unlimited):
-				b.drop(i)
+			case len(a.lines) == 0 && (now >= min(a.end, a.emptyUntil) || a.quota.Unlimited):
+				b.drop(now, i)
 				i--
 			case a.quota.Unlimited:
 			case now >= a.scheduled:
@@ -36,9 +36,10 @@ func (b *Ledger) Tick(now int64) Work {
 }
 
 // drop removes an allotment that no Envoy uses.
-func (b *Ledger) drop(i int) {
+func (b *Ledger) drop(now int64, i int) {
 	a := b.list[i]
 	a.dropped = true
+	a.release(now, a.ahead)
 	a.finish()
 	reserved := min(a.next, a.ahead) // for leases of closed streams
 	b.stats.Stranded += reserved

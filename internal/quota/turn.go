@@ -51,6 +51,9 @@ func (a *allotment) schedule(now int64) {
 	if !a.shut && len(a.lines) > 0 {
 		at = min(at, a.scannedAt+int64(scanInterval))
 	}
+	if len(a.lines) == 0 {
+		at = min(at, a.emptyUntil)
+	}
 	a.scheduled = max(at, now+1)
 	a.ledger.due(a.scheduled)
 }
