@@ -11,7 +11,6 @@ import (
 	"github.com/keyward/keyward/envoy/module"
 	"github.com/keyward/keyward/envoy/snippet"
 	"github.com/keyward/keyward/internal/config"
-	"github.com/keyward/keyward/internal/config/source"
 	"github.com/keyward/keyward/ring"
 )
 
@@ -58,7 +57,7 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s.StringVar(&f.gateway, "for", "envoy", "`kind` of configuration: envoy, istio, envoy-gateway, contour or kgateway")
 	s.StringVar(&f.shape, "shape", "owner-direct", "`shape`: owner-direct, routes, plain, rlqs or module")
 	s.StringVar(&f.part, "part", "bootstrap", "`part` to print: bootstrap, filter, cluster, sds-client or sds-ca")
-	s.StringVar(&f.rules, "rules", "", "`directory` of the rate limit rules")
+	s.StringVar(&f.rules, "rules", "", "`directory` or file of the rate limit rules")
 	s.BoolVar(&f.merge, "merge-domain-configs", false, "merge files that define the same domain (MERGE_DOMAIN_CONFIG)")
 	s.StringArrayVar(&f.from, "from", nil, "`KEY=SOURCE` of a descriptor key's value in a request; repeat it for each key")
 	s.StringVar(&f.envoy, "envoy", "", "`file` of an Envoy configuration whose rate_limits define the sources instead of --from")
@@ -153,7 +152,7 @@ func (f *envoyConfigFlags) fill(o *snippet.Options) error {
 	if f.rules == "" {
 		return errors.Join(faults...)
 	}
-	files, err := source.ReadDir(f.rules)
+	files, err := readRules(f.rules)
 	if err == nil {
 		o.Rules, err = config.Load(files, config.Options{MergeDomains: f.merge})
 	}

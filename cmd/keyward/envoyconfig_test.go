@@ -83,6 +83,23 @@ func TestEnvoyConfig(t *testing.T) {
 	}
 }
 
+// TestEnvoyConfigOfARulesFile requires the same of one file of rules as of its directory, and one fault of an unknown shape.
+func TestEnvoyConfigOfARulesFile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "app.yaml")
+	if err := os.WriteFile(file, []byte("domain: app\ndescriptors:\n- {key: api_key, rate_limit: {unit: minute, requests_per_unit: 3}}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	from := []string{"--from", "api_key=header:x-api-key", "--shape", "plain"}
+	whole, _, err := envoyConfig(t, append(from, "--rules", dir)...)
+	if one, _, fault := envoyConfig(t, append(from, "--rules", file)...); err != nil || fault != nil || one != whole {
+		t.Errorf("%v, %v: the configurations of a file and of its directory differ", err, fault)
+	}
+	if _, _, err := envoyConfig(t, append(from, "--rules", file, "--shape", "foo")...); err == nil || strings.Contains(err.Error(), "xDS") {
+		t.Errorf("an unknown shape: %v", err)
+	}
+}
+
 func TestEnvoyConfigForFaults(t *testing.T) {
 	for want, args := range map[string][]string{
 		"want envoy, istio": {"--for", "nginx"},
@@ -90,6 +107,7 @@ func TestEnvoyConfigForFaults(t *testing.T) {
 		"members forward":   {"--for", "kgateway", "--shape", "owner-direct"},
 		"one --from KEY":    {"--for", "envoy-gateway"},
 		"no calls are left": {"--for", "contour"},
+		`"path" is not one`: {"--from", "api_key=path"},
 	} {
 		if out, _, err := envoyConfig(t, args...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
 			t.Errorf("%q: %v, prints %q", args, err, out)

@@ -199,7 +199,8 @@ func (g *generator) prepare() error {
 
 func (g *generator) faults() (faults []error) {
 	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if !slices.Contains([]Shape{OwnerDirect, Routes, Plain}, g.Shape) {
+	known := slices.Contains([]Shape{OwnerDirect, Routes, Plain}, g.Shape)
+	if !known {
 		fail("shape %q: want %s, %s, %s, %s or %s", g.Shape, OwnerDirect, Routes, Plain, RLQS, Module)
 	}
 	if g.Gateway == "" && !slices.Contains([]Part{partBootstrap, partFilter, partCluster, partSDSClient, partSDSCA},
@@ -223,7 +224,7 @@ func (g *generator) faults() (faults []error) {
 			fail("%s address: %w", what, err)
 		}
 	}
-	if g.Shape != Plain && g.XDS == "" && len(g.Members) == 0 && g.Part != partFilter && !g.secrets() {
+	if known && g.Shape != Plain && g.XDS == "" && len(g.Members) == 0 && g.Part != partFilter && !g.secrets() {
 		fail("shape %s needs the address of an xDS server, or members", g.Shape)
 	}
 	if g.Timeout < time.Millisecond {

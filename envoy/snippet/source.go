@@ -83,7 +83,7 @@ func parseFixed(key, kind, rest string) (source, error) {
 	s := fixedSource(kind)
 	s.given = true
 	if s.kind == unknownSource || s.kind != maskedAddress && rest != "" {
-		return s, fmt.Errorf("from %s: %q is not one of %s", key, kind+":"+rest, sourceHelp)
+		return s, fmt.Errorf("from %s: %q is not one of %s", key, strings.TrimSuffix(kind+":"+rest, ":"), sourceHelp)
 	}
 	if key != kind {
 		return s, fmt.Errorf("from %s: Envoy names this entry %s, so the rules must use that key", key, kind)
