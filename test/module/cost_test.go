@@ -19,7 +19,7 @@ import (
 const costRules = `domain: app
 descriptors:
 - {key: api_key, rate_limit: {unit: hour, requests_per_unit: 1000000000}}
-- {key: quota, rate_limit: {unit: hour, requests_per_unit: 1000000000}, metadata: {keyward: {mechanism: quota}}}
+- {key: quota, rate_limit: {unit: minute, requests_per_unit: 1000000000}, metadata: {keyward: {mechanism: quota}}}
 `
 
 // localFilter returns Envoy's own local_ratelimit, with a limit that nothing exceeds.

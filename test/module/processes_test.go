@@ -39,8 +39,8 @@ type requestCost struct {
 	refused int     // requests without a 200
 }
 
-// costOf measures some requests on so many connections.
-func (s *site) costOf(c *http.Client, connections int) requestCost {
+// costOf measures some requests for a key on so many connections.
+func (s *site) costOf(c *http.Client, key string, connections int) requestCost {
 	turn, warm := 1200/connections, 120/connections // requests of a connection
 	var mu sync.Mutex
 	var times []float64
@@ -52,7 +52,7 @@ func (s *site) costOf(c *http.Client, connections int) requestCost {
 			wg.Go(func() {
 				for range n {
 					begin := time.Now()
-					status := send(c, "http://"+s.envoy.Listener+"/", "x-key", "k")
+					status := send(c, "http://"+s.envoy.Listener+"/", "x-key", key)
 					took := time.Since(begin)
 					mu.Lock()
 					times = append(times, took.Seconds()*1e6)
@@ -79,6 +79,7 @@ type variant struct {
 	site   release
 	setup  setup
 	leased bool // the key of the requests has a lease
+	fresh  bool // each process has a key of its own: what an Envoy that ended had of a limit stays charged
 }
 
 // variants returns all variants. Some use a sidecar's rate limit service, of which the key of quotas is "quota".
@@ -88,7 +89,7 @@ func variants(service string) []variant {
 		{name: "a filter that does nothing", site: newest, setup: setup{filters: []string{idleFilter()}}},
 		{name: "local_ratelimit", site: newest, setup: setup{filters: []string{localFilter()}}},
 		{name: "calls", site: newest, setup: setup{bare: true, service: service}},
-		{name: "RLQS", site: newest, setup: setup{filters: []string{quotaFilter()}, service: service}},
+		{name: "RLQS", site: newest, setup: setup{filters: []string{quotaFilter()}, service: service}, fresh: true},
 	}
 	for _, as := range []struct {
 		name string
@@ -195,7 +196,11 @@ func takeTurns(t *testing.T, all []variant, connections int) [][]requestCost {
 			if r%2 == 1 {
 				i = len(all) - 1 - i
 			}
-			turns[i] = append(turns[i], sites[i].costOf(clients[i], connections))
+			key := "k"
+			if all[i].fresh {
+				key = sites[i].envoy.Listener
+			}
+			turns[i] = append(turns[i], sites[i].costOf(clients[i], key, connections))
 		}
 	}
 	for i := range all {
