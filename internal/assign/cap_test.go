@@ -11,19 +11,25 @@ import (
 	"github.com/keyward/keyward/owner"
 )
 
+// deniedUsages returns reports of n ids, each with a request that Envoy has refused.
+func deniedUsages(n int, window time.Duration) []rlqs.BucketUsage {
+	us := make([]rlqs.BucketUsage, n)
+	for i := range us {
+		q := owner.Request{Key: owner.Key{uint64(i), 2}, Rule: limit.Rule{Limit: 1000, Window: window}}
+		us[i] = rlqs.BucketUsage{Denied: 1, Bucket: &rlqs.QuotaBucket{
+			Key: strconv.Itoa(i), Fit: rlqs.FitLimited, Match: config.Match{Limit: q.Rule}, Request: q,
+		}}
+	}
+	return us
+}
+
 // TestDeclinedIDsTakeNoMemory has an Envoy report more ids than it may have, as when clients choose them: what the ledger
 // declines is not kept.
 func TestDeclinedIDsTakeNoMemory(t *testing.T) {
 	const ids = 5000
 	r := newRig(t, 1000*aMinute+int64(time.Second), 1000)
 	r.Opened(r.cluster.now(), 1, rlqs.EnvoyStream{Name: "one"})
-	us := make([]rlqs.BucketUsage, ids)
-	for i := range us {
-		q := owner.Request{Key: owner.Key{uint64(i), 2}, Rule: limit.Rule{Limit: 1000, Window: time.Minute}}
-		us[i] = rlqs.BucketUsage{Denied: 1, Bucket: &rlqs.QuotaBucket{
-			Key: strconv.Itoa(i), Fit: rlqs.FitLimited, Match: config.Match{Limit: q.Rule}, Request: q,
-		}}
-	}
+	us := deniedUsages(ids, time.Minute)
 	r.Reported(r.cluster.now(), 1, us)
 	declined := 0
 	for i := range us {

@@ -1,14 +1,10 @@
 package assign
 
 import (
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/keyward/keyward/envoy/rlqs"
-	"github.com/keyward/keyward/internal/config"
-	"github.com/keyward/keyward/internal/limit"
-	"github.com/keyward/keyward/owner"
 )
 
 // TestIDsThatClientsChooseAreForgotten has Envoys come and go with ids of a long window: soon nothing of them is kept, and what
@@ -16,14 +12,8 @@ import (
 func TestIDsThatClientsChooseAreForgotten(t *testing.T) {
 	const ids = 50
 	r := newRig(t, 1000*int64(24*time.Hour)+aMinute, 1000)
-	us := make([]rlqs.BucketUsage, ids)
+	us := deniedUsages(ids, 24*time.Hour)
 	var all uint64
-	for i := range us {
-		q := owner.Request{Key: owner.Key{uint64(i), 2}, Rule: limit.Rule{Limit: 1000, Window: 24 * time.Hour}}
-		us[i] = rlqs.BucketUsage{Denied: 1, Bucket: &rlqs.QuotaBucket{
-			Key: strconv.Itoa(i), Fit: rlqs.FitLimited, Match: config.Match{Limit: q.Rule}, Request: q,
-		}}
-	}
 	pass := func(d time.Duration) {
 		for range d / time.Second {
 			r.clock.Add(int64(time.Second))
