@@ -156,8 +156,13 @@ func (w *world) quotaCrashed(m *member) {
 		return
 	}
 	w.stats.count("quota: the only owner crashed")
+	x.lost(w.now)
+}
+
+// lost counts the complete limit of the current window and of the next, which may be charged, too.
+func (x *quotaWorld) lost(now int64) {
 	for i := range int64(2) {
-		x.excess[x.request.Rule.Index(w.now)+i] += uint64(x.request.Rule.Limit)
+		x.excess[x.request.Rule.Index(now)+i] += uint64(x.request.Rule.Limit)
 	}
 }
 
@@ -177,9 +182,7 @@ func (w *world) quotaParted(side []bool) {
 		has := []int{m.view.Ring.Owner(h), m.view.Ring.Successor(h), m.view.Ring.ZoneReplica(h)}
 		if !slices.ContainsFunc(has, func(j int) bool { return j >= 0 && side[slotOf(m.view.Ring.At(j).ID)] == side[i] }) {
 			w.stats.count("quota: owner and successor cut off")
-			for i := range int64(2) {
-				x.excess[x.request.Rule.Index(w.now)+i] += uint64(x.request.Rule.Limit)
-			}
+			x.lost(w.now)
 			return
 		}
 	}
