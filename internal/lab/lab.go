@@ -273,14 +273,21 @@ func Get(ctx context.Context, url string) ([]byte, error) {
 	return body, err
 }
 
-// Await polls cond until it returns nil or ctx ends. It then returns cond's last error.
+// Await polls cond until it returns nil or ctx ends. It then returns cond's last error, and the one before it if the end of ctx caused
+// the last one.
 func Await(ctx context.Context, what string, cond func(context.Context) error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
+	var earlier error
 	for {
 		err := cond(ctx)
 		if err == nil {
 			return nil
+		}
+		if ctx.Err() == nil {
+			earlier = err
+		} else if earlier != nil {
+			err = fmt.Errorf("%w; before: %w", err, earlier)
 		}
 		select {
 		case <-ctx.Done():

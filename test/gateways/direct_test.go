@@ -101,10 +101,11 @@ func (s *suite) checkDirect(t *testing.T, route string, p policy) {
 	s.figure(t, "%v of %d calls reached the owner", after-before, 3*tenants)
 }
 
-// awaitDirect waits until the calls of a route reach owners: the patch needs some time.
+// awaitDirect waits until the calls of a route reach owners: the patch needs some time, and Envoy waits up to 30 s before it tries again
+// to reach an xDS server.
 func (s *suite) awaitDirect(t *testing.T, route string) {
 	t.Helper()
-	ctx, cancel := timeout(t, 30*time.Second)
+	ctx, cancel := timeout(t, 90*time.Second)
 	defer cancel()
 	round := 0
 	if err := lab.Await(ctx, "calls to owners", func(ctx context.Context) error {
