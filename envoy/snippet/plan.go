@@ -69,6 +69,7 @@ func (g *generator) plan() (faults []error) {
 // planDomain turns the levels of each rule into the entries of a descriptor.
 func (g *generator) planDomain(name string) domain {
 	d := domain{Name: name}
+	quotas := g.quotaDescriptors()
 	var owners []ruleOwner
 	for _, r := range g.Rules.Rules() {
 		if r.Domain != name || g.isQuota(r) {
@@ -81,6 +82,9 @@ func (g *generator) planDomain(name string) domain {
 		}
 		if g.sharesHotQuota(r, sources) {
 			continue // see planHotQuotas
+		}
+		if r.Unlimited && quotas[descriptorID(r, sources)] != nil {
+			continue // a call would count the hits of the quota
 		}
 		d.add(r, sources)
 		if !r.Unlimited {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/keyward/keyward/envoy/internal/names"
 	"github.com/keyward/keyward/internal/config"
@@ -19,17 +18,23 @@ type quotaFilter struct {
 	Domain  string
 	Name    string   // of the filter
 	Rules   []string // whose hits it takes
-	Entries []quotaEntry
-	Off     bool   // only routes of hot keys enable it
-	First   string // what happens to requests before the first assignment: DENY_ALL or ALLOW_ALL
-	Expired string // strategy after an assignment has expired, a YAML flow mapping without braces
+	Buckets []quotaBucket
+	Off     bool // only routes of hot keys enable it
+}
+
+// quotaBucket is what a filter does with the requests of one rule.
+type quotaBucket struct {
+	Rule       string       // for a comment
+	Entries    []quotaEntry // of the id
+	Conditions []string     // all of which a request of the rule meets; none: each request does
+	First      string       // what happens to requests before the first assignment: DENY_ALL or ALLOW_ALL
+	Expired    string       // strategy after an assignment has expired, a YAML flow mapping without braces
 }
 
 // quotaEntry is an entry of a bucket's id.
 type quotaEntry struct {
 	Key   string // with its position in the descriptor
 	Value string // YAML flow mapping without braces
-	Input string // of a matcher that requires the entry's value to be there; empty: it always is
 }
 
 // quotaRules are the rules of one descriptor.
@@ -52,6 +57,7 @@ func (g *generator) planQuotas() (faults []error) {
 	if g.Rules == nil {
 		return append(faults, errors.New("shape rlqs needs the rules"))
 	}
+	faults = append(faults, g.quotaConflicts()...)
 	for _, name := range g.Rules.Domains() {
 		for _, q := range g.quotasOf(name) {
 			f, err := g.quotaFilter(name, q)
@@ -180,27 +186,34 @@ func (q *quotaRules) sameDescriptor(r *config.RuleSpec, sources []source) bool {
 }
 
 func (g *generator) quotaFilter(domain string, q quotaRules) (f quotaFilter, err error) {
-	f = quotaFilter{Domain: domain, Name: "envoy.filters.http.rate_limit_quota", First: "DENY_ALL", Expired: g.expired(q.rules)}
+	f = quotaFilter{Domain: domain, Name: "envoy.filters.http.rate_limit_quota", Rules: keysOf(q.rules)}
 	if q.rules[0].Extension.Quota.OnlyHot {
 		f.Off, f.Name = true, names.QuotaID(domain, q.rules[0].Levels[0].Key)
 	}
+	var entries []quotaEntry
 	for i, s := range q.sources {
 		e := quotaEntry{Key: fmt.Sprintf("%d.%s", i, q.rules[0].Levels[i].Key)}
 		if s.kind == constant {
 			e.Value = "string_value: " + quote(s.Name)
-		} else if e.Input = s.input(); e.Input == "" {
+		} else if input := s.input(); input == "" {
 			return f, fmt.Errorf("domain %s: a bucket of %s cannot have %s: want a header, a query parameter, remote_address or a fixed value",
 				domain, q.rules[0].FullKey, q.rules[0].Levels[i].Key)
 		} else {
-			e.Value = "custom_value: {" + e.Input + "}"
+			e.Value = "custom_value: {" + input + "}"
 		}
-		f.Entries = append(f.Entries, e)
+		entries = append(entries, e)
 	}
 	for _, r := range q.rules {
-		f.Rules = append(f.Rules, r.FullKey)
-	}
-	if !slices.ContainsFunc(q.rules, func(r *config.RuleSpec) bool { return r.Extension.Quota.First == config.FirstDeny }) {
-		f.First = "ALLOW_ALL"
+		conditions, reached := g.quotaConditions(r, q.sources)
+		if !reached {
+			g.warn("domain %s: %s is never applied: the value is always that of another rule", domain, r.FullKey)
+			continue
+		}
+		first := denied
+		if r.Shadow || r.Unlimited || r.Extension.Quota.First == config.FirstAllow {
+			first = admitted
+		}
+		f.Buckets = append(f.Buckets, quotaBucket{Rule: comment([]string{r.FullKey}), Entries: entries, Conditions: conditions, First: first, Expired: g.expired(r)})
 	}
 	return f, nil
 }
@@ -232,31 +245,27 @@ func (s source) inputType() string {
 	return "envoy.extensions.matching.common_inputs.network.v3.SourceIPInput"
 }
 
-// expired returns the strategy of an Envoy whose sidecar is away and whose assignment has expired: what the rules'
+// expired returns the strategy of an Envoy whose sidecar is away and whose assignment has expired: what the rule's
 // degraded policy says, for as long as that lasts.
-func (g *generator) expired(rules []*config.RuleSpec) string {
-	r := rules[0]
-	x := &r.Extension
-	if slices.ContainsFunc(rules[1:], func(o *config.RuleSpec) bool { return o.Extension.Degraded != x.Degraded }) {
-		g.warn("domain %s: rules of one descriptor have different degraded policies, so %s is refused while the sidecar is away", r.Domain,
-			strings.Join(keysOf(rules), ", "))
-		return denyAll
-	}
+func (g *generator) expired(r *config.RuleSpec) string {
 	all, share := r.QuotaExpired()
 	switch {
-	case all:
-		return "blanket_rule: ALLOW_ALL"
-	case x.Degraded == policy.FailClosed:
-		return denyAll
-	case len(rules) > 1 || share == 0:
-		g.warn("domain %s: %s is refused while the sidecar is away: degraded: local_share needs envoys, and one rule for a descriptor",
-			r.Domain, strings.Join(keysOf(rules), ", "))
-		return denyAll
+	case all || r.Shadow || r.Unlimited:
+		return "blanket_rule: " + admitted
+	case r.Extension.Degraded == policy.FailClosed:
+		return "blanket_rule: " + denied
+	case share == 0:
+		g.warn("domain %s: %s is refused while the sidecar is away: degraded: local_share needs envoys", r.Domain, r.FullKey)
+		return "blanket_rule: " + denied
 	}
 	return fmt.Sprintf("token_bucket: {max_tokens: %d, tokens_per_fill: %d, fill_interval: %s}", share, share, seconds(r.Limit.Window))
 }
 
-const denyAll = "blanket_rule: DENY_ALL"
+// The strategies of Envoy for all requests of a bucket.
+const (
+	denied   = "DENY_ALL"
+	admitted = "ALLOW_ALL"
+)
 
 func keysOf(rules []*config.RuleSpec) (keys []string) {
 	for _, r := range rules {
@@ -265,12 +274,5 @@ func keysOf(rules []*config.RuleSpec) (keys []string) {
 	return keys
 }
 
-// Required returns the inputs that must have a value for a request to have a bucket.
-func (f quotaFilter) Required() (inputs []string) {
-	for _, e := range f.Entries {
-		if e.Input != "" {
-			inputs = append(inputs, e.Input)
-		}
-	}
-	return inputs
-}
+// Unconditional reports whether each request has the filter's bucket.
+func (f quotaFilter) Unconditional() bool { return len(f.Buckets[0].Conditions) == 0 }

@@ -19,6 +19,14 @@ type QuotaTerms struct {
 	OnlyHot bool
 }
 
+// Instead returns what to write for a rule whose limit Envoys should not spend.
+func (q *QuotaTerms) Instead() string {
+	if q.OnlyHot {
+		return "remove hot_step"
+	}
+	return "use mechanism: owner"
+}
+
 // First decides about the requests of a bucket before its first assignment has arrived.
 type First uint8
 
@@ -158,8 +166,8 @@ func (r *RuleSpec) quotaFault() (key, text string) {
 	}
 	switch {
 	case r.Limit.Window < quota.MinWindow:
-		return key, fmt.Sprintf("%s needs a window of at least %v, not %v: Envoys report what they have spent every 5s; use "+
-			"mechanism: owner", what, quota.MinWindow, r.Limit.Window)
+		return key, fmt.Sprintf("%s needs a window of at least %v, not %v: Envoys report what they have spent every 5s; %s",
+			what, quota.MinWindow, r.Limit.Window, q.Instead())
 	case r.Quota:
 		return key, what + " cannot be used with quota_mode: an Envoy that has spent its part knows no other descriptor that admits the " +
 			"request"

@@ -116,6 +116,21 @@ func explainForetellsEnvoy(t *testing.T, l *lab.Lab, e *lab.Envoy) {
 	}
 }
 
+// awaitAllReached waits until no member knows an address that does not respond: one that began before the others tries them again later.
+func awaitAllReached(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := lab.Await(ctx, "members to reach all addresses", func(context.Context) error {
+		if n := sum(t, l, "keyward_cluster_missing"); n > 0 {
+			return fmt.Errorf("%v do not respond", n)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestDoctor runs doctor on a cluster with TLS, gossip keys, xDS and Envoy as the manual sets them up.
 // Then one after the other is planted what people get wrong, each in a real process, and doctor must find it.
 func TestDoctor(t *testing.T) {
@@ -126,6 +141,7 @@ func TestDoctor(t *testing.T) {
 	start(t, l, names(3)...)
 	_, e := ownerDirectWithin(t, l, "250ms", "", "--failure-mode-deny")
 	base := []string{"--member", l.Sidecars[0].Metrics, "--envoy", e.Admin, "--rules", filepath.Join(l.Sidecars[0].Runtime, "ratelimit", "config")}
+	awaitAllReached(t, l)
 	all, code := examine(t.Context(), t, base...)
 	if code != 0 {
 		t.Errorf("exit code %d", code)

@@ -24,6 +24,7 @@ func Warnings(files []config.File, rules *config.Rules, dataWindow time.Duration
 	for _, r := range rules.Rules() {
 		names[r.Name] = true
 	}
+	w.quotaNeighbors(rules)
 	for _, r := range rules.Rules() {
 		w.rule(r, max(1, rules.Members()-1))
 		for _, name := range r.Replaces {
@@ -87,41 +88,6 @@ func (w *linter) rule(r *config.RuleSpec, holders int) {
 	}
 	w.shortLease(r)
 	w.quota(r)
-}
-
-// quotaPart is the least part of a limit for each Envoy at which grants waste little: an Envoy that is idle keeps 10 hits.
-const quotaPart = 100
-
-// quotaRate is the least rate of hits per second for each Envoy at which reports are cheaper than calls.
-const quotaRate = 40
-
-// quota warns about limits that are too small or too slow for so many Envoys, about requests before the first grant, and
-// about Envoys whose sidecar is away.
-func (w *linter) quota(r *config.RuleSpec) {
-	q := r.Extension.Quota
-	if q == nil {
-		return
-	}
-	if n := q.Envoys; n > 0 && uint64(r.Limit.Limit) < quotaPart*uint64(n) {
-		w.advise(r, "small-quota", "use mechanism: owner", "'%s' grants a limit of %d to %d Envoys: below %d for each Envoy, a part of the limit "+
-			"stays unspent at those with few requests", r.FullKey, r.Limit.Limit, n, quotaPart)
-	}
-	if n := q.Envoys; n > 0 && uint64(r.Limit.Limit) >= quotaPart*uint64(n) && float64(r.Limit.Limit)/r.Limit.Window.Seconds() < quotaRate*float64(n) {
-		w.advise(r, "slow-quota", "use mechanism: owner or lease", "'%s' allows %d Envoys together fewer than %d hits per second each: Envoys report and are "+
-			"assigned parts every 5s, which costs as much as calls", r.FullKey, n, quotaRate)
-	}
-	switch x := &r.Extension; {
-	case x.Degraded == policy.FailOpen && x.LocalCap > 0:
-		w.add(r, "quota-outage", "'%s' has local_cap %d: it bounds calls only; while their sidecar is away, Envoys that spend the limit admit everything",
-			r.FullKey, x.LocalCap)
-	case x.Degraded == policy.LocalShare && q.Envoys == 0:
-		w.advise(r, "quota-outage", "set envoys, or degraded: fail_closed", "'%s' has degraded: local_share without envoys: while their sidecar is away, Envoys "+
-			"that spend the limit refuse everything", r.FullKey)
-	}
-	if q.First == config.FirstAllow {
-		w.add(r, "first-allow", "'%s' has first: allow: requests that reach an Envoy before its first grant are admitted, and charged "+
-			"afterwards, also above the limit", r.FullKey)
-	}
 }
 
 // durability warns about counts of a long window that a restart of all members loses, and about charges that wait for the

@@ -100,6 +100,21 @@ func TestWarnings(t *testing.T) {
 				"f0.yaml:3: 'd.k' grants a limit of 5 to 2 Envoys: below 100 for each Envoy, a part of the limit stays unspent at those with few requests",
 				"f0.yaml:3: 'd.k' has first: allow: requests that reach an Envoy before its first grant are admitted, and charged afterwards, also above the limit",
 			}},
+		{"a hot quota in shadow mode", strings.Replace(extendedYAML("hot_step: quota, degraded: fail_closed"), "key: k,", "key: k, shadow_mode: true,", 1),
+			[]string{"f0.yaml:3: 'd.k' has hot_step: quota, and stays with calls when its keys are hot: it is in shadow mode, its values share a counter, or its descriptor has several entries"}},
+		{"a quota that is replaced", `domain: d
+descriptors:
+- {key: k, rate_limit: {name: a, unit: day, requests_per_unit: 5}, metadata: {keyward: {mechanism: quota, degraded: fail_closed}}}
+- {key: o, rate_limit: {unit: day, requests_per_unit: 5, replaces: [{name: a}]}}
+`, []string{"f0.yaml:3: 'd.k' is replaced for some requests: an Envoy that spends its limit does not know that, and would count them"}},
+		{"quotas and calls", `domain: d
+descriptors:
+- {key: k, value: gold, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {keyward: {mechanism: quota, degraded: fail_closed}}}
+- {key: k, value: free, rate_limit: {unlimited: true}}
+- {key: k, rate_limit: {unit: day, requests_per_unit: 5}}
+- {key: generic_key, value: a, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {keyward: {mechanism: quota, degraded: fail_closed}}}
+- {key: generic_key, value: b, rate_limit: {unit: day, requests_per_unit: 5}}
+`, []string{"f0.yaml:5: 'd.k' has the descriptor of 'd.k_gold' (f0.yaml:3), which has mechanism: quota: calls for it would count the requests of both, so envoy-config refuses the rules"}},
 		{"quotas of unknown Envoys", extendedYAML("mechanism: quota, degraded: fail_closed"), nil},
 		{"quotas without a share", extendedYAML("mechanism: quota"), []string{"f0.yaml:3: 'd.k' has degraded: local_share without envoys: while their sidecar is " +
 			"away, Envoys that spend the limit refuse everything"}},
