@@ -79,7 +79,7 @@ func (f *envoyConfigFlags) define(cmd *cobra.Command, o *snippet.Options) {
 	s.StringVar(&o.Sidecar, "sidecar", "127.0.0.1:8081", "shapes plain, rlqs and module: `host:port` of the rate limit service")
 	s.StringVar(&o.ModuleSocket, "module-socket", "", "shape module: `path` of the sidecar's --module-socket, as Envoy sees it (default /run/keyward/module.sock)")
 	s.StringVar(&o.ModuleAs, "module-as", "", "shape module: `kind` of extension: matcher, which costs less CPU time, or filter, which takes no hits of redirects and other requests without a cluster (default: matcher in a complete configuration for Envoy 1.38 or later, else filter)")
-	s.BoolVar(&o.SidecarTLS, "sidecar-tls", false, "shape plain: use mTLS with the --tls-* files to call the sidecar")
+	s.BoolVar(&o.SidecarTLS, "sidecar-tls", false, "shapes plain, rlqs: use mTLS with the --tls-* files to call the sidecar")
 	s.BoolVar(&o.FailureModeDeny, "failure-mode-deny", false, "deny requests whose rate limit call fails, instead of admitting them uncounted")
 	s.BoolVar(&o.Routed, "routed", false, "shape plain: requests arrive by an edge Envoy's ring-hash routes; send the key, so that the sidecar counts direct hits")
 	s.DurationVar(&o.Timeout, "timeout", 0, "time for a rate limit call; after 0.4 of it Envoy calls the successor (default 100ms)")

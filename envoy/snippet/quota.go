@@ -22,7 +22,7 @@ type quotaFilter struct {
 	Off     bool // only routes of hot keys enable it
 }
 
-// quotaBucket is what a filter does with the requests of one rule.
+// quotaBucket is the bucket of a filter for the requests of one rule.
 type quotaBucket struct {
 	Rule       string       // for a comment
 	Entries    []quotaEntry // of the id
