@@ -9,8 +9,8 @@ import (
 const (
 	// maxTracked is the number of keys that a Rates tracks.
 	maxTracked = 64
-	// defaultFactor is the multiple of the mean rate of active keys above which a key is hot, if its rule does not set
-	// it.
+	// defaultFactor is the multiple of the mean rate of other active keys above which a key is hot, if its rule does not
+	// set it.
 	defaultFactor = 10
 
 	rateTau      = float64(time.Second) // time constant of counts, which makes a count a rate per second
@@ -20,16 +20,33 @@ const (
 	idleFraction = 8   // keys below Absolute divided by this are no longer tracked
 )
 
+// EpochSeconds is the time over which the mean rate of active keys is taken.
+const EpochSeconds = 8
+
 // Baseline contains the rates with which keys are compared, in requests per second.
 type Baseline struct {
-	Mean     float64 // mean rate of an active key
+	Mean     float64 // mean rate of the keys that were active in the last epoch
+	Active   float64 // their number; 0 if it is unknown: a key is then compared with a mean that includes its own requests
 	Absolute float64 // 5% of what the member can decide; 0: no key is hot
+	EpochEnd bool    // an epoch ends with this tick; Mean and Active are those of the epoch before it
+}
+
+// meanOfOthers returns the mean rate of the active keys without one that had so many requests in the last epoch. With them, a key
+// among few could not be far above the mean, whatever its rate.
+func (l *Baseline) meanOfOthers(requests float64) float64 {
+	switch {
+	case l.Active <= 0 || requests <= 0:
+		return l.Mean
+	case l.Active <= 1:
+		return 0
+	}
+	return max(0, l.Mean*l.Active-requests/EpochSeconds) / (l.Active - 1)
 }
 
 // Rates tracks the rates of a few keys and reports which are hot. A rate is an exact decayed count: every request has a
 // weight of e^-t after t seconds. Requests that holders of leases decide are added.
 //
-// A key becomes hot when its rate is above max(factor x Mean, Absolute) at two consecutive ticks, or above twice that
+// A key becomes hot when its rate is above max(factor x mean of the others, Absolute) at two consecutive ticks, or above twice that
 // at one. It stops being hot when its rate has been below Absolute/2 for 30 s. The zero value is ready to use; the
 // caller guards it.
 type Rates struct {
@@ -42,6 +59,8 @@ type tracked struct {
 	key       Digest
 	factor    float64
 	count     float64 // decayed to at
+	epoch     float64 // requests in this epoch
+	lastEpoch float64 // requests in the last one
 	at        int64
 	coldSince int64 // since when it is below Absolute/2; 0: it is not
 	hot       bool
@@ -66,7 +85,7 @@ func (r *Rates) Follow(now int64, k Digest, perSecond float64, factor uint16) bo
 		return false
 	}
 	if !known {
-		t.count, t.at = perSecond, now
+		t.count, t.epoch, t.at = perSecond, perSecond, now
 	}
 	t.factor = float64(factor)
 	return true
@@ -80,6 +99,7 @@ func (r *Rates) Count(k Digest, now int64, n float64) (tracked bool) {
 		return false
 	}
 	t.count = t.localRate(now) + n
+	t.epoch += n
 	t.at = max(t.at, now)
 	return true
 }
@@ -144,6 +164,9 @@ func (r *Rates) Tick(now int64, l Baseline) []HotChange {
 		if was := t.hot; t.update(now, rate, l) != was {
 			changes = append(changes, HotChange{t.key, t.hot, rate})
 		}
+		if l.EpochEnd {
+			t.lastEpoch, t.epoch = t.epoch, 0
+		}
 		if !t.hot && rate < l.Absolute/idleFraction {
 			r.remove(i)
 			continue
@@ -170,7 +193,7 @@ func (t *tracked) update(now int64, rate float64, l Baseline) bool {
 	if factor == 0 {
 		factor = defaultFactor
 	}
-	bound := max(factor*l.Mean, l.Absolute)
+	bound := max(factor*l.meanOfOthers(t.lastEpoch), l.Absolute)
 	t.hot = rate > 2*bound || rate > bound && t.wasAbove
 	t.wasAbove, t.coldSince = rate > bound && !t.hot, 0
 	return t.hot

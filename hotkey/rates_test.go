@@ -58,6 +58,59 @@ func TestHotAndNotHot(t *testing.T) {
 	}
 }
 
+// TestHotAmongFewKeys checks that a key becomes hot whenever its load begins, also if an epoch with its own requests ends before that, and
+// that keys with the same load do not.
+func TestHotAmongFewKeys(t *testing.T) {
+	const each = second / 100 // 100 requests a second
+	for name, c := range map[string]struct {
+		others, otherRate int
+		hot               bool
+	}{
+		"alone":              {0, 0, true},
+		"one slow key":       {1, 5, true},
+		"nine slow keys":     {9, 9, true},
+		"others too near":    {9, 11, false},
+		"one equal key":      {1, 100, false},
+		"many equal keys":    {40, 100, false},
+		"many, a tenth each": {100, 9, true},
+	} {
+		for begin := int64(0); begin < EpochSeconds*second; begin += second / 4 {
+			var r Rates
+			load, total := Baseline{Absolute: 40}, c.others*c.otherRate*EpochSeconds
+			active, requests, became := c.others, total, false
+			for now := int64(0); now < 4*EpochSeconds*second; now += each {
+				if now%(second/2) == 0 {
+					load.EpochEnd = now%(EpochSeconds*second) == 0 && now > 0
+					for _, change := range r.Tick(now, load) {
+						became = became || change.Hot
+					}
+					if load.EpochEnd {
+						load.Active, load.Mean = float64(active), 0
+						if active > 0 {
+							load.Mean = float64(requests) / float64(active) / EpochSeconds
+						}
+						active, requests = c.others, total
+					}
+				}
+				// The others are known since an epoch, and the key begins in any part of the next one.
+				if now < EpochSeconds*second+begin {
+					continue
+				}
+				if active == c.others {
+					active++
+				}
+				requests++
+				if k := testKey(1); !r.Count(k, now, 1) {
+					r.Follow(now, k, 1, 0)
+				}
+			}
+			if became != c.hot {
+				t.Errorf("%s, begins %v ms into an epoch: hot %v, want %v", name, begin/(second/1000), became, c.hot)
+			}
+		}
+	}
+}
+
 func TestColdKeysAreDropped(t *testing.T) {
 	var r Rates
 	r.Follow(0, testKey(1), 124, 0)

@@ -78,7 +78,7 @@ type Request struct {
 	Tenant       uint64
 	TenantWeight uint32 // of the tenant, at least 1
 	LocalCap     uint32 // of FailOpen; 0 means this member's local share of the limit, at least 1
-	HotFactor    uint16 // a key is hot above this multiple of the mean rate; 0 means 10
+	HotFactor    uint16 // a key is hot above this multiple of the mean rate of others; 0 means 10
 	Op           Op
 	Mechanism    policy.Mechanism
 	Degraded     policy.Degraded

@@ -32,7 +32,7 @@ type Extension struct {
 	Federation *Federation      // how the limit is divided between regions; nil: it is the cluster's own
 	Quota      *QuotaTerms      // mechanism: quota; nil: Envoys are granted no part of the limit. Mechanism is then ByOwner
 	Fair       *Fair            // how the limit is divided between tenants; nil: it is not
-	HotFactor  uint16           // a key is hot above this multiple of the mean rate; 0 means 10
+	HotFactor  uint16           // a key is hot above this multiple of the mean rate of others; 0 means 10
 	Epsilon    float64          // for Approximate: the fraction of the limit that members may admit above it
 	Lease      *lease.Terms     // settings of leases and of Approximate; nil means all defaults. Shared and immutable
 	Holds      *claim.HoldTerms // settings of holds; nil: the rule has none. With InFlight, of its slots. Shared and immutable

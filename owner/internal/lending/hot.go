@@ -44,7 +44,8 @@ func (l *Leases) IsHot(e *counter.Owned, ringPos uint64) bool {
 	return l.lender.isHot(ringPos, e.Hotness()&hot == hot)
 }
 
-// RecordHit counts a request that was decided by e. Its key is hot above factor times the mean rate; 0 means 10.
+// RecordHit counts a request that was decided by e. Its key is hot above factor times the mean rate of the other active keys; 0
+// means 10.
 func (l *Leases) RecordHit(now int64, e *counter.Owned, factor uint16) {
 	if l.lender.config.NoHot {
 		return
@@ -131,7 +132,7 @@ func (l *Leases) EvaluateHot(now int64, out *Outbox) {
 	if t.forwards != nil {
 		x.forwarded += sampled * t.forwards.Total(now)
 	}
-	if x.isEpochEnd {
+	if x.baseline.EpochEnd {
 		x.requests, x.active = x.requests+t.requests, x.active+t.active
 		t.requests, t.active = 0, 0
 	}

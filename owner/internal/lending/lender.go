@@ -44,14 +44,14 @@ type Lender struct {
 	machine     *handoff.Machine // for the members that process requests for leases
 	evaluatedAt int64
 	epoch       uint16
-	mean        float64 // rate of all keys, in requests per second
+	mean        float64 // rate of the keys that were active in the last epoch, in requests per second
+	active      float64 // their number
 	evaluation  evaluation
 }
 
 // evaluation sums up the shards while Evaluate visits them.
 type evaluation struct {
 	baseline         hotkey.Baseline
-	isEpochEnd       bool
 	requests, active uint64
 	forwarded        float64
 }
@@ -132,8 +132,7 @@ func (n *Lender) StartEvaluation(now int64) bool {
 	n.evaluatedAt = now
 	epoch := uint16(now >> tickLength % 31 / 8)
 	n.evaluation = evaluation{
-		baseline:   hotkey.Baseline{Mean: n.mean, Absolute: n.hotThreshold()},
-		isEpochEnd: epoch != n.epoch,
+		baseline: hotkey.Baseline{Mean: n.mean, Active: n.active, Absolute: n.hotThreshold(), EpochEnd: epoch != n.epoch},
 	}
 	n.epoch = epoch
 	return true
@@ -142,7 +141,7 @@ func (n *Lender) StartEvaluation(now int64) bool {
 // FinishEvaluation sets the thresholds for the next evaluation.
 func (n *Lender) FinishEvaluation() {
 	if x := &n.evaluation; x.active > 0 {
-		n.mean = float64(x.requests) / float64(x.active) / 8
+		n.mean, n.active = float64(x.requests)/float64(x.active)/hotkey.EpochSeconds, float64(x.active)
 	}
 	n.heavy.Store(math.Float64bits(max(heavyRate, heavyPart*n.evaluation.forwarded)))
 }
