@@ -3,6 +3,7 @@ package e2e
 import (
 	"net/http"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,9 +22,15 @@ descriptors:
 // TestQuotaValues requires that Envoy gives each value of a descriptor what its own rule says: a limit is spent once, not by calls as well,
 // and requests without a limit, or of a rule in shadow mode, are never refused, also not before the first assignment.
 func TestQuotaValues(t *testing.T) {
+	for _, path := range slices.Compact(soakEnvoys(t)) { // of different releases where these are installed
+		t.Run("", func(t *testing.T) { testQuotaValues(t, path) })
+	}
+}
+
+func testQuotaValues(t *testing.T, path string) {
 	l := newLab(t, lab.Options{Insecure: true, Rules: map[string]string{"app.yaml": quotaValueRules}})
 	start(t, l, "pod-a")
-	e := rlqsEnvoy(t, l, "envoy-values", l.Sidecars[0], startUpstream(t).addr, envoyBinary(t))
+	e := rlqsEnvoy(t, l, "envoy-values", l.Sidecars[0], startUpstream(t).addr, path)
 	if out, code := tool(t.Context(), t, "check", "--envoy", e.Config, filepath.Join(l.Sidecars[0].Runtime, "ratelimit", "config")); code != 0 {
 		t.Errorf("check of the printed configuration: exit code %d\n%s", code, out)
 	}
