@@ -215,6 +215,9 @@ func (g *generator) quotaFilter(domain string, q quotaRules) (f quotaFilter, err
 		}
 		f.Buckets = append(f.Buckets, quotaBucket{Rule: comment([]string{r.FullKey}), Entries: entries, Conditions: conditions, First: first, Expired: g.expired(r)})
 	}
+	if len(f.Buckets) == 0 {
+		return f, fmt.Errorf("domain %s: %s: Envoy always sends the value of another rule, so none of these is ever applied", domain, comment(f.Rules))
+	}
 	return f, nil
 }
 

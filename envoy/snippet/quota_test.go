@@ -19,6 +19,10 @@ func TestQuotaFaults(t *testing.T) {
 		"metadata":  {Options{Rules: load(t, manyQuotas), From: from}, "a bucket of api.api_key.tenant cannot have tenant"},
 		"calls": {Options{Rules: load(t, mixedQuotas+"- {key: api_key, value: silver, rate_limit: {unit: minute, requests_per_unit: 60}}\n"), From: from},
 			"a.yaml:10: api.api_key_silver has the descriptor of api.api_key (a.yaml:9), which has mechanism: quota"},
+		"another's value": {Options{Rules: load(t, mixedQuotas[:strings.Index(mixedQuotas, "- {key: api_key, value: free")]+
+			"- {key: tenant, value: free}\n- {key: tenant, rate_limit: {unit: minute, requests_per_unit: 60}, metadata: {keyward: {mechanism: quota}}}\n"),
+			From: map[string]string{"api_key": "header:x-api-key", "tenant": "value:free"}},
+			"domain api: api.tenant: Envoy always sends the value of another rule"},
 		"replaced": {Options{Rules: load(t, mixedQuotas+"- {key: o, rate_limit: {unit: minute, requests_per_unit: 60, replaces: [{name: gold}]}}\n"), From: from},
 			"a.yaml:3: api.api_key_gold has mechanism: quota, and another rule replaces it for some requests"},
 		"routed":     {Options{Rules: load(t, quotas), From: from, Routed: true}, "shape rlqs has no --hot-filters"},
