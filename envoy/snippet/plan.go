@@ -43,6 +43,7 @@ func (g *generator) plan() (faults []error) {
 		return append(g.planOwn(), g.planECDS()...)
 	}
 	if g.Rules != nil {
+		g.findQuotas()
 		for _, name := range g.Rules.Domains() {
 			if d := g.planDomain(name); len(d.Descriptors) > 0 {
 				g.Domains = append(g.Domains, d)
@@ -69,7 +70,6 @@ func (g *generator) plan() (faults []error) {
 // planDomain turns the levels of each rule into the entries of a descriptor.
 func (g *generator) planDomain(name string) domain {
 	d := domain{Name: name}
-	quotas := g.quotaDescriptors()
 	var owners []ruleOwner
 	for _, r := range g.Rules.Rules() {
 		if r.Domain != name || g.isQuota(r) {
@@ -83,7 +83,7 @@ func (g *generator) planDomain(name string) domain {
 		if g.sharesHotQuota(r, sources) {
 			continue // see planHotQuotas
 		}
-		if r.Unlimited && quotas[descriptorID(r, sources)] != nil {
+		if r.Unlimited && g.quotaDescriptors[descriptorID(r, sources)] != nil {
 			continue // a call would count the hits of the quota
 		}
 		d.add(r, sources)

@@ -39,6 +39,7 @@ type quotaEntry struct {
 
 // quotaRules are the rules of one descriptor.
 type quotaRules struct {
+	id      string // descriptorID
 	sources []source
 	rules   []*config.RuleSpec
 }
@@ -97,7 +98,7 @@ func (g *generator) noQuotas() (faults []error) {
 
 // isQuota reports whether the hits of r are taken by a quota filter at all times.
 func (g *generator) isQuota(r *config.RuleSpec) bool {
-	return g.quotas && r.Extension.Quota != nil && !r.Extension.Quota.OnlyHot
+	return g.quotas && r.Extension.Quota.Always()
 }
 
 // isHotQuota reports whether they are taken by one while the key is hot: a route from xDS can then match the requests.
@@ -169,20 +170,17 @@ func (g *generator) quotasOf(domain string) (all []quotaRules) {
 		if !g.isQuota(r) && !g.isHotQuota(r, sources) {
 			continue
 		}
-		i := slices.IndexFunc(all, func(q quotaRules) bool { return q.sameDescriptor(r, sources) })
+		id := descriptorID(r, sources)
+		i := slices.IndexFunc(all, func(q quotaRules) bool {
+			return q.id == id && q.rules[0].Extension.Quota.OnlyHot == r.Extension.Quota.OnlyHot
+		})
 		if i < 0 {
 			i = len(all)
-			all = append(all, quotaRules{sources: sources})
+			all = append(all, quotaRules{id: id, sources: sources})
 		}
 		all[i].rules = append(all[i].rules, r)
 	}
 	return all
-}
-
-func (q *quotaRules) sameDescriptor(r *config.RuleSpec, sources []source) bool {
-	return slices.EqualFunc(q.sources, sources, source.same) &&
-		slices.EqualFunc(q.rules[0].Levels, r.Levels, func(a, b config.Level) bool { return a.Key == b.Key }) &&
-		q.rules[0].Extension.Quota.OnlyHot == r.Extension.Quota.OnlyHot
 }
 
 func (g *generator) quotaFilter(domain string, q quotaRules) (f quotaFilter, err error) {

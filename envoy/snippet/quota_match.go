@@ -3,7 +3,6 @@ package snippet
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/keyward/keyward/internal/config"
@@ -15,7 +14,7 @@ func (g *generator) quotaConditions(r *config.RuleSpec, sources []source) (condi
 	before := g.Rules.Before(r)
 	for i, s := range sources {
 		if s.kind == constant {
-			if slices.ContainsFunc(before[i], func(value string) bool { return anyOf([]string{value}).MatchString(s.Name) }) {
+			if len(before[i]) > 0 && anyOf(before[i]...).MatchString(s.Name) {
 				return nil, false
 			}
 			continue
@@ -23,34 +22,30 @@ func (g *generator) quotaConditions(r *config.RuleSpec, sources []source) (condi
 		is := func(match string) string {
 			return fmt.Sprintf("single_predicate: {input: {%s}, value_match: {%s}}", s.input(), match)
 		}
-		conditions = append(conditions, is(valueMatch(r.Levels[i].Value)))
-		switch len(before[i]) {
-		case 0:
-		case 1:
-			conditions = append(conditions, "not_matcher: {"+is(valueMatch(before[i][0]))+"}")
-		default:
-			conditions = append(conditions, "not_matcher: {"+is(safeRegex(anyOf(before[i]).String()))+"}")
+		if value := r.Levels[i].Value; value != "" {
+			conditions = append(conditions, is(valueMatch(value)))
+		} else {
+			conditions = append(conditions, is(safeRegex(".+"))) // an entry without text is not sent
+		}
+		if len(before[i]) > 0 {
+			conditions = append(conditions, "not_matcher: {"+is(valueMatch(before[i]...))+"}")
 		}
 	}
 	return conditions, true
 }
 
-// valueMatch returns a matcher of the texts that a level's value is for: itself, with any text for each asterisk, or every text if it is
-// empty. An entry without text is not sent, so it has no bucket.
-func valueMatch(value string) string {
-	switch {
-	case value == "":
-		return safeRegex(".+")
-	case strings.Contains(value, "*"):
-		return safeRegex(anyOf([]string{value}).String())
+// valueMatch returns a matcher of the texts that any of the values is for.
+func valueMatch(values ...string) string {
+	if len(values) == 1 && !strings.Contains(values[0], "*") {
+		return "exact: " + quote(values[0])
 	}
-	return "exact: " + quote(value)
+	return safeRegex(anyOf(values...).String())
 }
 
 func safeRegex(expr string) string { return "safe_regex: {google_re2: {}, regex: " + quote(expr) + "}" }
 
 // anyOf returns an expression for the whole text of any of the values, in which each * is any text. Its syntax is that of RE2, as Envoy's.
-func anyOf(values []string) *regexp.Regexp {
+func anyOf(values ...string) *regexp.Regexp {
 	all := make([]string, len(values))
 	for i, v := range values {
 		all[i] = strings.ReplaceAll(regexp.QuoteMeta(v), `\*`, ".*")
@@ -67,27 +62,23 @@ func descriptorID(r *config.RuleSpec, sources []source) string {
 	return id
 }
 
-// quotaDescriptors returns a rule with mechanism: quota for each descriptor that has one.
-func (g *generator) quotaDescriptors() map[string]*config.RuleSpec {
-	all := map[string]*config.RuleSpec{}
-	if !g.quotas || g.Rules == nil {
-		return all
-	}
+// findQuotas sets quotaDescriptors.
+func (g *generator) findQuotas() {
+	g.quotaDescriptors = map[string]*config.RuleSpec{}
 	for _, r := range g.Rules.Rules() {
 		if !g.isQuota(r) {
 			continue
 		}
 		if sources, err := g.levels(r); err == nil {
-			all[descriptorID(r, sources)] = r
+			g.quotaDescriptors[descriptorID(r, sources)] = r
 		}
 	}
-	return all
 }
 
 // quotaConflicts returns the rules whose hits calls take although their descriptor has a quota: the calls would count the hits of the quota,
 // too. It also returns quotas that another rule replaces: their filter does not know the other descriptors of a request.
 func (g *generator) quotaConflicts() (faults []error) {
-	quotas, replaced := g.quotaDescriptors(), g.Rules.Replaced()
+	replaced := g.Rules.Replaced()
 	for _, r := range g.Rules.Rules() {
 		if g.isQuota(r) && r.Name != "" && replaced[r.Name] {
 			faults = append(faults, fmt.Errorf("%s: %s has mechanism: quota, and another rule replaces it for some requests: Envoy would count these, too; "+
@@ -100,7 +91,7 @@ func (g *generator) quotaConflicts() (faults []error) {
 		if err != nil {
 			continue // planDomain warns
 		}
-		if q := quotas[descriptorID(r, sources)]; q != nil {
+		if q := g.quotaDescriptors[descriptorID(r, sources)]; q != nil {
 			faults = append(faults, fmt.Errorf("%s: %s has the descriptor of %s (%s), which has mechanism: quota: calls for it would count the other's "+
 				"requests, too; use one mechanism for both", position(r), r.FullKey, q.FullKey, position(q)))
 		}

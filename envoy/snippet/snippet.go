@@ -170,7 +170,9 @@ type generator struct {
 
 	Quotas []quotaFilter // of shape RLQS
 	quotas bool          // the shape is RLQS; Shape is then Plain
-	module bool          // the shape is Module; Shape is then Plain
+	// A rule with mechanism: quota for each descriptor that has one, by descriptorID.
+	quotaDescriptors map[string]*config.RuleSpec
+	module           bool // the shape is Module; Shape is then Plain
 
 	keepActions bool // the user's own routes have rate_limits
 	// What places the calls that filters by ECDS spread: header, remoteAddress or unknownSource.

@@ -19,6 +19,9 @@ type QuotaTerms struct {
 	OnlyHot bool
 }
 
+// Always reports whether Envoys spend the limit at all times, not only that of hot keys. Without a quota they do not.
+func (q *QuotaTerms) Always() bool { return q != nil && !q.OnlyHot }
+
 // Instead returns what to write for a rule whose limit Envoys should not spend.
 func (q *QuotaTerms) Instead() string {
 	if q.OnlyHot {
@@ -107,7 +110,7 @@ const quotaMechanism = "quota"
 
 // MechanismName returns the value of the key mechanism.
 func (x *Extension) MechanismName() string {
-	if x.Quota != nil && !x.Quota.OnlyHot {
+	if x.Quota.Always() {
 		return quotaMechanism
 	}
 	return x.Mechanism.String()

@@ -50,9 +50,8 @@ func (w *linter) quota(r *config.RuleSpec) {
 // with another mechanism: Envoy sends one descriptor for all of its values, so the calls for one value count the hits of the others, too.
 func (w *linter) quotaNeighbors(rules *config.Rules) {
 	replaced, quotas := rules.Replaced(), map[string]*config.RuleSpec{}
-	always := func(r *config.RuleSpec) bool { return r.Extension.Quota != nil && !r.Extension.Quota.OnlyHot }
 	for _, r := range rules.Rules() {
-		if always(r) {
+		if r.Extension.Quota.Always() {
 			quotas[sentAs(r)] = r
 		}
 		if q := r.Extension.Quota; q != nil && r.Name != "" && replaced[r.Name] {
@@ -61,7 +60,7 @@ func (w *linter) quotaNeighbors(rules *config.Rules) {
 		}
 	}
 	for _, r := range rules.Rules() {
-		if q := quotas[sentAs(r)]; q != nil && !always(r) && !r.Unlimited {
+		if q := quotas[sentAs(r)]; q != nil && !r.Extension.Quota.Always() && !r.Unlimited {
 			w.advise(r, "quota-and-calls", "use one mechanism for both", "'%s' has the descriptor of '%s' (%s:%d), which has mechanism: quota: calls for it would count the requests of "+
 				"both, so envoy-config refuses the rules", r.FullKey, q.FullKey, q.File, q.Line)
 		}
