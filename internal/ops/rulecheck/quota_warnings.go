@@ -36,7 +36,7 @@ func (w *linter) quota(r *config.RuleSpec) {
 	case x.Degraded == policy.FailOpen && x.LocalCap > 0:
 		w.add(r, "quota-outage", "'%s' has local_cap %d: it bounds calls only; while their sidecar is away, Envoys that spend the limit admit everything",
 			r.FullKey, x.LocalCap)
-	case x.Degraded == policy.LocalShare && q.Envoys == 0:
+	case x.Degraded == policy.LocalShare && q.Envoys == 0 && !r.Shadow:
 		w.advise(r, "quota-outage", "set envoys, or degraded: fail_closed", "'%s' has degraded: local_share without envoys: while their sidecar is away, Envoys "+
 			"that spend the limit refuse everything", r.FullKey)
 	}

@@ -102,6 +102,7 @@ func TestWarnings(t *testing.T) {
 			}},
 		{"a hot quota in shadow mode", strings.Replace(extendedYAML("hot_step: quota, degraded: fail_closed"), "key: k,", "key: k, shadow_mode: true,", 1),
 			[]string{"f0.yaml:3: 'd.k' has hot_step: quota, and stays with calls when its keys are hot: it is in shadow mode, its values share a counter, or its descriptor has several entries"}},
+		{"a quota in shadow mode", strings.Replace(extendedYAML("mechanism: quota"), "key: k,", "key: k, shadow_mode: true,", 1), nil},
 		{"a quota that is replaced", `domain: d
 descriptors:
 - {key: k, rate_limit: {name: a, unit: day, requests_per_unit: 5}, metadata: {keyward: {mechanism: quota, degraded: fail_closed}}}
